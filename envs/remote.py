@@ -14,6 +14,7 @@ from rtcontrol.envs.remote_parts import (
     MessageCounts,
     RemoteData,
     RemoteObservation,
+    RemotePictures,
     RemoteTerms,
     Sent,
     look_of,
@@ -56,6 +57,7 @@ class RemoteEnvironment:
         self.name, self.terms, self.traffic = name, terms, MessageCounts()
         self.bindings: Mapping[str, Callable[..., Any]] = dict.fromkeys(terms.tools, _elsewhere)
         self.episodes: list[Episode] = []
+        self.pictures = RemotePictures(self.traffic.pictures)
         self.epoch = 0
         self._send, self._started, self._trouble = send, started, trouble
         self._seq = -1  # of the client's last observation
@@ -116,6 +118,7 @@ class RemoteEnvironment:
         self._seq = message.seq
         self._count += 1
         self.traffic.observations += 1
+        self.pictures.observed(message.t_ns, now)
         seen = RemoteObservation(Observation(self._count, message.epoch, now, data), message.seq, message.t_ns)
         if self.terms.paced_by_client:
             self._queue.put(seen)
@@ -178,6 +181,7 @@ class RemoteEnvironment:
         while not self._queue.empty():
             self._queue.get()
         self._done.clear()
+        self.pictures.forget()
         self.epoch += 1
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
@@ -185,6 +189,7 @@ class RemoteEnvironment:
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self._first_tick, self._released, self._released_ns = self._tick, -1, None
         self.heard.clear()
+        self.pictures.start()
         self._told = self._instruction  # by the welcome
         self.episodes, self._wanted = [], episodes
         self._started()
@@ -311,6 +316,7 @@ class RemoteEnvironment:
         """The loop is over; another one may start."""
         self._latest = self._answering = self._released_ns = None
         self._waiting = False
+        self.pictures.close()
         while not self._queue.empty():
             self._queue.get()
         self._arrived.clear()

@@ -20,6 +20,7 @@ from rtcontrol.gateway.view_client import ViewClient
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.wire.pictures import format_of
 
 PICTURE = "rtcontrol://picture"
 INSTRUCTIONS = """A fixed-rate control loop calls functions many times a second by itself: you never make a call of its.
@@ -34,6 +35,7 @@ SHOWN = (
     *("env", "agent", "model", "hz", "deadline_ms", "phase", "state", "instruction", "call", "confidence", "text"),
     *("asking", "safe_calls", "counts", "causes", "episodes", "successes", "log"),
 )
+MIME = {"png": "image/png", "jpeg": "image/jpeg"}
 STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 
 
@@ -95,21 +97,25 @@ def _looking(made: MCPServer, view: ViewClient) -> None:
 
 
 class PictureResource(Resource):
-    """The newest picture."""
+    """The newest picture, of the type that it is when it is read."""
 
     _view: ViewClient = PrivateAttr()
 
     @classmethod
     def of(cls, view: ViewClient) -> PictureResource:
-        made = cls(uri=PICTURE, name="picture", description="The world, where it has one.", mime_type="image/png")
+        told = "The world, where it has a picture; status has the age of one that a client sent (picture_age_s)."
+        made = cls(uri=PICTURE, name="picture", description=told, mime_type=MIME["png"])
         made._view = view
         return made
 
     async def read(self) -> bytes:
         """Raises ResourceError where there is none."""
         view = self._view
-        if view.picture is None:
-            raise ResourceError(f"There is no picture: {view.why if not view.connected else 'the world has none'}.")
+        gone = (view.snapshot or {}).get("picture_age_s", 0) is None
+        if view.picture is None or gone:
+            why = view.why if not view.connected else "the world has none, or its client sends none"
+            raise ResourceError(f"There is no picture: {why}.")
+        self.mime_type = MIME[format_of(view.picture) or "png"]
         return view.picture
 
 
@@ -188,4 +194,5 @@ def status_of(view: ViewClient) -> dict[str, Any]:
             {} if told is None else {"over": bool(told.get("over"))}
         )
     shown = {name: told.get(name) for name in SHOWN}
+    shown |= {name: told[name] for name in ("picture_age_s",) if name in told}
     return {"connected": True, "session": view.session, **shown}

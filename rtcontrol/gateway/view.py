@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.access import ABORT
 from rtcontrol.loop.loop import slash_tell
 from rtcontrol.loop.operator import SAID
@@ -53,7 +54,7 @@ class Watched(Protocol):
         """What is new after the ticks up to number `since` (`telemetry/recent.py`); `over`: there is no more."""
 
     def picture(self) -> bytes | None:
-        """The world now, as a PNG; None where it has none. The same object as long as it is the same."""
+        """The world now, as a PNG or a JPEG; None where it has none. The same object as long as it is the same."""
 
     def say(self, said: str, k: int | None) -> str:
         """pause, resume, stop, confirm, deny: do it, and give a sentence about it."""
@@ -144,8 +145,10 @@ class WatchedSession:
         return snapshot(session.loop, since) | {"over": session.state == "over", "env": session.shown_name}
 
     def picture(self) -> bytes | None:
-        """Return None: a client's world is not drawn."""
-        return None
+        """As the client sent it, while it is there."""
+        loop = self._session.loop
+        seen = loop.env.pictures.newest if loop is not None and isinstance(loop.env, RemoteEnvironment) else None
+        return None if seen is None else seen.data
 
     def say(self, said: str, k: int | None) -> str:
         return self._session.say(said, "page", k)

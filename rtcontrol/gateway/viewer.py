@@ -2,11 +2,13 @@
 
 It reads what the run tells on stdin, a JSON object a line, and writes what people say to stdout in the same way: first
 its address, then how many look on whenever that changes, then their words. It ends with its stdin, so with the run.
-It draws the world's picture itself, from what is observed: neither the loop's process nor its world has that work.
+It draws the world's picture itself, from what is observed: neither the loop's process nor its world has that work. That
+of a world behind a wire is told as its client sent it.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -44,10 +46,14 @@ class Fed:
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._drawn: tuple[Any, bytes | None] = (None, None)
         self._painter: tuple[str, Painter | None] | None = None
+        self._sent: bytes | None = None  # by the client of a world behind a wire
 
     def take(self, told: dict[str, Any]) -> None:
         """A line of the run's."""
+        picture = told.pop("picture", None)
         with self._lock:
+            if picture is not None:
+                self._sent = base64.b64decode(picture) or None  # nothing: it is there no more
             first = told["number"] - len(told["ticks"]) + 1
             self._ticks.extend(enumerate(told["ticks"], first))
             self._last = told
@@ -59,6 +65,8 @@ class Fed:
             return told | {"ticks": [tick for number, tick in self._ticks if number > since]}
 
     def picture(self) -> bytes | None:
+        if self._sent is not None:
+            return self._sent
         told = self._last
         env, seed, data = told.get("env"), told.get("seed"), told.get("data")
         if not isinstance(env, str) or not data:

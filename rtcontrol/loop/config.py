@@ -135,6 +135,9 @@ class DeciderOptions:
     record_max: Annotated[
         str, Flag("The record's size, in bytes or with k, M, G; beyond it the oldest part is removed.")
     ] = "1G"
+    record_pictures: Annotated[
+        float, Flag("Pictures of the world a second, at most, as its client sends them; 0: none.")
+    ] = 0.0
 
     def check_shared(self) -> None:
         """Raises UserError for what is out of range, or does not go together."""
@@ -155,6 +158,11 @@ class DeciderOptions:
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
         size(self.record_max)
+        if not 0 <= self.record_pictures <= 100:
+            raise UserError(f"--record-pictures {self.record_pictures:g} is no rate.", "Give 0 (none) to 100 a second.")
+        if self.record_pictures and self.record_observations == "no":
+            what = "--record-pictures shows what was observed, and --record-observations no keeps none of it."
+            raise UserError(what, "Leave one of them out.")
 
     def shared(self) -> dict[str, Any]:
         """Return these options by name."""

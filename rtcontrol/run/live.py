@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import io
@@ -22,6 +23,8 @@ from rich.live import Live
 from rich.text import Text
 
 from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.envs.remote import RemoteEnvironment
+from rtcontrol.envs.remote_parts import RemotePicture
 from rtcontrol.loop.loop import SENT, TYPED, ControlLoop, slash_answer, slash_tell
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
@@ -47,6 +50,7 @@ class Viewer:
         self._options, self._say = options, say
         self._waiting = b""  # of the last line, that the pipe has not taken yet
         self._number = 0
+        self._pictured: RemotePicture | None = None  # the last one in a line
         self._answer: str | None = None  # to what the page said last
         self._stop = threading.Event()
         self._loop: ControlLoop | None = None
@@ -102,7 +106,7 @@ class Viewer:
         if not self._waiting:
             told = snapshot(loop, self._number) | {"over": over, "said": self._answer}
             self._number = told["number"]
-            self._waiting = json.dumps(told, default=str).encode() + b"\n"
+            self._waiting = json.dumps(told, default=str).encode()[:-1] + self._picture(loop) + b"}\n"
         try:
             self._waiting = self._waiting[os.write(self._in.fileno(), self._waiting) :]
         except BlockingIOError:
@@ -110,6 +114,13 @@ class Viewer:
         except (OSError, ValueError):
             return False
         return True
+
+    def _picture(self, loop: ControlLoop) -> bytes:
+        """Return a remote client's newest picture, once, as a field of the line that no JSON writer copies."""
+        if not isinstance(loop.env, RemoteEnvironment) or (newest := loop.env.pictures.newest) is self._pictured:
+            return b""
+        self._pictured = newest
+        return b',"picture":"' + (b"" if newest is None else base64.b64encode(newest.data)) + b'"'
 
     def _hear(self, loop: ControlLoop) -> None:
         while (said := _line(self._out)) is not None:
@@ -134,6 +145,8 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     told |= {"proven": loop.instructions.proven, "refusal": loop.instructions.refusal}
     told |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
     told["asking"] = None if asking is None or asking.denied else told["asking"]
+    if isinstance(loop.env, RemoteEnvironment):
+        told["picture_age_s"] = loop.env.pictures.age_s()
     with contextlib.suppress(Exception):  # a world that broke down is the loop's to tell
         # Of a world elsewhere nothing is taken that its loop waits for.
         if loop.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:

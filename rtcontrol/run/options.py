@@ -124,7 +124,7 @@ def _reads(table: str, kinds: dict[str, Any]) -> Callable[[typer.Context, Path |
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
 # Options of one environment, and those that one has no use for.
 FOR = {
-    REMOTE: ("bind", "keys"),
+    REMOTE: ("bind", "keys", "record_pictures"),
     CARLA: ("carla_host", "carla_port", "town", "carla_standin", "trace"),
 }
 NOT_FOR = {REMOTE: ("goal",), CARLA: ("goal", "tools", "calls_per_tick", "episodes")}

@@ -29,6 +29,7 @@ from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import load_module
 from rtcontrol.run.user_module import tools_only_agent, try_expert
 from rtcontrol.telemetry import report, table
+from rtcontrol.telemetry.pictures import received
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
@@ -165,6 +166,7 @@ def run_loop(
     header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
+    recorder.pictures = received(env, config.record_pictures, recorder.header)
     options = LoopOptions(
         sample, view.say, clock, interpreter=interpreter, retake=ending.retake, goals=interpreting.goal_tools(chosen)
     )

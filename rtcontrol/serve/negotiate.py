@@ -30,9 +30,10 @@ from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
 from rtcontrol_client.wire.limits import check_size, check_value
 from rtcontrol_client.wire.messages import Hello, Program, Welcome
+from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED, CONTROL = "executed", "control"
-CAPABILITIES = [EXECUTED, CONTROL]
+CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
 
 
 @dataclass(frozen=True)

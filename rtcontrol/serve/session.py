@@ -30,6 +30,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer, TokenBucket
 from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.stats import Run, write_report
+from rtcontrol.telemetry.pictures import received
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, Hello
@@ -301,6 +302,7 @@ class Session:
         record = record_path(out, self.runs)
         try:
             recorder = open_record(record, terms, config, self._note)
+            recorder.pictures = received(env, config.record_pictures, recorder.header)
         except WireError:
             host.close()
             raise

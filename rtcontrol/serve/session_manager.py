@@ -31,6 +31,7 @@ from rtcontrol_client.wire.messages import (
     Hello,
     Instruct,
     Observe,
+    Picture,
     Ping,
     Pong,
     Reset,
@@ -189,6 +190,10 @@ class SessionManager:
                 raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction") from None
         elif isinstance(message, ControlMessage):
             session_of(peer, message.session).control(message)
+        elif isinstance(message, Picture):
+            with self._lock:
+                session = self._sessions.pictured(peer, message.session)
+            _world_of(session).pictures.take(message)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):

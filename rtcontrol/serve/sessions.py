@@ -12,6 +12,7 @@ from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.session import BY_HAND, BYE, Session
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Hello
+from rtcontrol_client.wire.pictures import PICTURES
 
 # Beside the sessions: those that are just ending.
 SPARE = 16
@@ -134,6 +135,20 @@ class Sessions:
         session.stop(BYE)
         if session.state == "parked":
             self.forget(session)
+        return session
+
+    def pictured(self, peer: Peer[Session], token: str) -> Session:
+        """Whose picture it is. It may come on a connection of its own, with the session's key. Raises WireError."""
+        if peer.session is not None:
+            session = session_of(peer, token)
+        else:
+            alike = (s for s in self._sessions.values() if s.key == peer.connection.key and same(token, s.token))
+            if (found := next(alike, None)) is None:
+                remedy = "Send pictures with the token of the last welcome."
+                raise WireError(Code.SESSION, "There is no such session.", remedy, field="session", retryable=True)
+            session = found
+        if PICTURES not in session.hello.capabilities:
+            raise WireError(Code.STATE, "hello did not announce pictures.", 'Give hello `capabilities: ["pictures"]`.')
         return session
 
     def _find(self, token: str, key: str | None) -> Session:

@@ -15,6 +15,8 @@ SCHEMA_VERSION = 3
 
 NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
 MAYBE_TEXT, MAYBE_FLAG, MAYBE_OBJECT = ({"type": [name, "null"]} for name in ("string", "boolean", "object"))
+# What viewers know by their own names.
+SCHEMAS = {"/picture": "foxglove.CompressedImage"}
 
 FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "k": (INTEGER, "Number of the tick's release. Of people: -1, -2 ... is an instruction as it was understood."),
@@ -67,6 +69,12 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         "all are now in force.",
     ),
     "data": ({}, "As the world gave it; of a large array, type and shape."),
+    "timestamp": (
+        {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}},
+        "When it was taken, UTC.",
+    ),
+    "frame_id": (TEXT, "world."),
+    "format": (TEXT, "png or jpeg."),
     "further": (INTEGER, "The tick."),
     "first": (INTEGER, "The tick whose observation it answers."),
     "plan": (INTEGER, "The tick whose observation it answers."),
@@ -134,6 +142,11 @@ CHANNELS: dict[str, tuple[str, str, str]] = {
         "observation",
         "k seq epoch t_s instruction history in_force data member",
     ),
+    "/picture": (
+        "The world as its client sent it (foxglove.CompressedImage).",
+        "frame_id",
+        "timestamp data format",
+    ),
     "/further": (
         "What became of a further call of a tick, where it takes several.",
         "further",
@@ -188,11 +201,13 @@ def topic_of(event: Mapping[str, Any]) -> str:
 
 
 def schema_name(topic: str) -> str:
-    return f"rtcontrol{topic.replace('/', '.')}"
+    return SCHEMAS.get(topic, f"rtcontrol{topic.replace('/', '.')}")
 
 
 def schema(topic: str) -> dict[str, Any]:
     """Return the JSON Schema of a topic's messages."""
     about, keys, fields = CHANNELS[topic]
     properties = {name: {**FIELDS[name][0], "description": FIELDS[name][1]} for name in f"{keys} {fields}".split()}
+    if topic == "/picture":
+        properties["data"] = {"type": "string", "contentEncoding": "base64", "description": "The file."}
     return {"title": schema_name(topic), "description": about, "type": "object", "properties": properties}

@@ -14,6 +14,7 @@ from typing import Any
 from rtcontrol.models.files import no_link, part_of
 from rtcontrol.telemetry.channels import SCHEMA_VERSION
 from rtcontrol.telemetry.encoder import Encoder
+from rtcontrol.telemetry.pictures import ReceivedPictures
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, unmake, unwritable
 
 # At most so much is lost with the process.
@@ -58,6 +59,7 @@ class Recorder:
         self.error: str | None = None
         self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
+        self.pictures: ReceivedPictures | None = None
         self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
         self._size = self._first_k = self._number = 0  # of the part that is written
         self._last_k = -1
@@ -183,6 +185,8 @@ class Recorder:
                 self._last_k = max(self._last_k, event.get("k", -1))
                 if REPEATED & event.keys():
                     self._repeated.append(event)
+                for picture in () if self.pictures is None else self.pictures.waiting():
+                    self._encoder.add(utc_ns, picture)
                 self._taken += 1
             self._bytes = self._encoder.take()
         full = self._size >= self._most // PARTS or self._encoder.chunks >= CHUNKS

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
-NAMES = ("valid", "invalid", "ttl", "clock", "control", "several", "crowd", "phase", "connect")
+NAMES = ("valid", "invalid", "ttl", "clock", "control", "several", "pictures", "crowd", "phase", "connect")
 
 
 def load(name: str) -> Any:

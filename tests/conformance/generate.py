@@ -28,7 +28,7 @@ def files() -> Iterator[tuple[str, str]]:
             found = [_valid(vector) for vector in found]
         elif name == "invalid":
             found = [each for vector in found for each in _invalid(**vector)]
-        elif name in ("control", "several", "crowd"):
+        elif name in ("control", "several", "pictures", "crowd"):
             refused = [each for vector in found["invalid"] for each in _invalid(**vector)]
             found = {"valid": [_valid(vector) for vector in found["valid"]], "invalid": refused}
         yield f"{name}.json", _text(found)

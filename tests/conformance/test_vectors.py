@@ -19,12 +19,12 @@ from rtcontrol_client.wire.messages import ANY, CallMessage, FunctionCall, Messa
 from tests.conformance import FOLDER, expand, load, unity_meta
 from tests.conformance.generate import files
 
-FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "ping", "pong"}
+FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "picture", "ping", "pong"}
 FROM_CLIENT |= {"error", "bye", "join", "leave", "observe_many"}
 FROM_SERVER = {"welcome", "call", "call_many", "instruct", "control", "ping", "pong", "error", "bye"}
 LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
 # Those for clients that announce or ask for it stand apart: the others do not know it.
-ANNOUNCED = [load(name) for name in ("control", "several", "crowd")]
+ANNOUNCED = [load(name) for name in ("control", "several", "pictures", "crowd")]
 VALID = [*load("valid"), *(vector for one in ANNOUNCED for vector in one["valid"])]
 INVALID = [*load("invalid"), *(vector for one in ANNOUNCED for vector in one["invalid"])]
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"

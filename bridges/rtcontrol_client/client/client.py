@@ -16,6 +16,7 @@ from rtcontrol_client.client.errors import ClientError, Closed, checked
 from rtcontrol_client.client.handler import Handler, Looker
 from rtcontrol_client.client.link import AnyCore, Link
 from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.pictures import PictureSender, picture
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.client.values import Some, observation, plain
 from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
@@ -141,6 +142,7 @@ class Client(Opened[Core]):
                 what = f"{name}= is a coroutine function."
                 raise ClientError(what, "Give a plain function; of an event loop: asyncio.run_coroutine_threadsafe.")
         super().__init__(endpoint, made, Core)
+        self._pictures = PictureSender(self._link)
         for name in ("on_call", "on_safe"):
             if (handle := handlers[name]) is not None:
                 self._handlers.append(Handler(self._link, name == "on_safe", handle))
@@ -168,6 +170,7 @@ class Client(Opened[Core]):
         last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip; `waited_ms` how long
         the last 64 observations lay at the server before their tick.
 
+        `pictures`: `sent`, `dropped` for a newer one or for want of a connection, `refused` by the server.
         `superseded` observations were replaced by newer ones before they were sent; `expired` calls ran out of their
         time-to-live, in force or on the way; `ignored` ones were of another session, epoch or order.
         """
@@ -176,6 +179,7 @@ class Client(Opened[Core]):
             latency, waited = quantiles(core.latency_ns), quantiles(core.phase.waits_ns)
             found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
             offset = {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {}
+            found["pictures"] = {name: self._pictures.counts[name] for name in ("sent", "dropped", "refused")}
             found |= {"latency_ms": latency, "waited_ms": waited, "clock": offset}
             return found | {"last_error": core.last_error}
 
@@ -218,6 +222,16 @@ class Client(Opened[Core]):
             core.phase.observed(seq, core.period_ns, time.monotonic_ns())
         self._link.wake()
         return seq
+
+    def send_picture(self, data: Any, *, t_ns: int | None = None) -> bool:
+        """Send a picture of the world for people to see (the record, the live view): a JPEG or PNG file's bytes. `t_ns`
+        as of `observe`. It goes beside the session: no observation waits for it. The newest one counts, 10 a second at
+        most; what cannot be sent is dropped and counted (`statistics`). False: there is no session now, or its server
+        takes no pictures.
+
+        Raises ClientError: no such file, cut off, more than 768,000 bytes, an instant of the future.
+        """
+        return self._pictures.give(picture(data, t_ns))
 
     def executed(
         self,
@@ -302,6 +316,7 @@ class Client(Opened[Core]):
         if self._looker is not None:
             self._looker.close()
         self._link.close()
+        self._pictures.close()
         if self._handlers:
             self._handlers[-1].wait()  # that of safe
 

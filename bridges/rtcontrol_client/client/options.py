@@ -12,6 +12,7 @@ from rtcontrol_client.client.values import plain
 from rtcontrol_client.wire import LIMITS, PROTOCOL, curve, encode_msgpack
 from rtcontrol_client.wire.limits import check_size
 from rtcontrol_client.wire.messages import FunctionCall, Hello, Token
+from rtcontrol_client.wire.pictures import PICTURES
 
 CallLike = FunctionCall | Mapping[str, Any] | str
 
@@ -104,7 +105,7 @@ class Options:
             fields["safe_calls"] = calls
         fields |= {"safe_call": next(iter(calls), None), "protocol": list(PROTOCOL), "t_client_ns": t_ns}
         fields["client"] = {"name": self.name[:64] or Options.name, "version": "1.0", "language": "python"}
-        fields |= {"resume": resume, "capabilities": ["executed"] if self.acknowledges else []}
+        fields |= {"resume": resume, "capabilities": [*(["executed"] if self.acknowledges else []), PICTURES]}
         with checked("hello"):
             hello = Hello.model_validate(fields | ({} if instruction is None else {"instruction": instruction}))
             check_size([len(part) for part in encode_msgpack(hello)], LIMITS)

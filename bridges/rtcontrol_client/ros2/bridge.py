@@ -19,7 +19,7 @@ from rtcontrol_client.ros2.diagnostics import array, level_of, on_time_share
 from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.observer import Observer, clock_of
+from rtcontrol_client.ros2.observer import Observer, clock_of, feed_of
 from rtcontrol_client.shutdown import rest
 from rtcontrol_client.wire import LIMITS
 from rtcontrol_client.wire.limits import check_value
@@ -72,6 +72,7 @@ class Ros2Bridge:
         self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, options.hz, self._clock)
         self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
+        self._feed = feed_of(mapper, bus.input)
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
         self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
         # Set by handlers that interrupt the main thread: no lock.
@@ -187,6 +188,8 @@ class Ros2Bridge:
                 self._unsent = f"The observation is not sent: {error.what}"
         self._hear_instruction()
         self._repeat()
+        if self._feed is not None:  # last: nothing waits for it
+            self._feed.forward(self._client)
 
     def _begin_anew(self) -> None:
         back_s = self._clock.back()
@@ -290,6 +293,8 @@ class Ros2Bridge:
                 found.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages could not be written.")
             self._failed[topic] = output.failed
         found |= {name: why for name, one in self._channels.items() if (why := one.trouble()) is not None}
+        if self._feed is not None and self._feed.trouble is not None:
+            found["picture"] = self._feed.trouble
         if self._unsent is not None:
             found["observation"] = self._unsent
         client = self._client
@@ -328,6 +333,7 @@ class Ros2Bridge:
             "misses": counts["held"] + counts["safe"],
             **counts,
             **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
+            **({} if self._feed is None else {"pictures": self._feed.count}),
             "write_failures": sum(output.failed for output in self._outputs.values()),
         }
 

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError
+from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -204,6 +205,19 @@ class DiagnosticsSpec(ConfigPart):
     hz: Annotated[float, Field(ge=0, le=10)] = 1.0
 
 
+class PictureSpec(ConfigPart):
+    """A camera for people to see: a topic of sensor_msgs/msg/CompressedImage (JPEG or PNG); `hz`: at most."""
+
+    topic: TopicName
+    hz: Annotated[float, Field(gt=0, le=MAX_PICTURES_HZ, allow_inf_nan=False)] = 2.0
+    qos: Qos = Qos()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _topic_alone(cls, value: Any) -> Any:
+        return {"topic": value} if isinstance(value, str) else value
+
+
 class SessionSpec(ConfigPart):
     """What the hello asks for; None: the server's. docs/protocol.md has the fields."""
 
@@ -218,7 +232,7 @@ class SessionSpec(ConfigPart):
 class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and decisions asked for, a second; `instruction_topic`: a
     std_msgs/msg/String on which the instruction may be changed in flight; `use_sim_time`: ages and stamps are by
-    /clock; `answer_ms`: so long the answer of a service or of an action's server
+    /clock; `picture`: a camera that people see; `answer_ms`: so long the answer of a service or of an action's server
     is waited for."""
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
@@ -230,6 +244,7 @@ class RobotConfig(ConfigPart):
     observe: ObserveSpec
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
     safe: SafeSpec
+    picture: PictureSpec | None = None
     session: SessionSpec = SessionSpec()
     diagnostics: DiagnosticsSpec = DiagnosticsSpec()
 

@@ -40,6 +40,11 @@ class Mapper:
         self._apart()
         self.instructions, self.diagnostics = self._own()
         self.clock = self._topic(CLOCK, "rosgraph_msgs/msg/Clock", Qos(), CLOCK) if config.use_sim_time else None
+        self.picture = (
+            None
+            if (camera := config.picture) is None
+            else self._topic(camera.topic, "sensor_msgs/msg/CompressedImage", camera.qos, "picture.topic")
+        )
         self._check_types()
         self._fields = [field for source in self.sources for field in source.readers]
         twice = sorted({field for field in self._fields if self._fields.count(field) > 1})
@@ -176,7 +181,7 @@ class Mapper:
     def _check_types(self) -> None:
         known: dict[str, str] = {}
         ways: dict[str, bool] = {}
-        extra = (self.instructions, self.diagnostics, self.clock)
+        extra = (self.instructions, self.diagnostics, self.clock, self.picture)
         own = [topic for topic in extra if topic is not None]
         written = [output.topic for outputs in self._outputs.values() for output in outputs]
         for topic in [*(source.topic for source in self.sources), *written, *own]:

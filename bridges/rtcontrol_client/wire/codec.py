@@ -1,6 +1,6 @@
 """Messages to bytes and back: msgpack with raw buffers (ZeroMQ), JSON with base64 (WebSocket).
 
-ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` is the index of
+ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` (of a picture: `image.part`) is the index of
 its buffer among the parts (the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types.
 What is no message is refused with what to write instead, in the protocol's own words.
 """
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from rtcontrol_client.wire.crowd import WITH_PARTS, check_parts
 from rtcontrol_client.wire.errors import Code, WireError, refusal_of
 from rtcontrol_client.wire.limits import LIMITS, PLAIN, Limits, check_size, check_value, large
-from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, whole
+from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, Picture, whole
 
 HERE = ".".join(map(str, PROTOCOL))
 LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
@@ -62,6 +62,8 @@ def _plain(message: Message) -> tuple[dict[str, Any], list[bytes]]:
     if isinstance(message, Observe) and message.arrays:
         header = message.model_dump(exclude_none=True, exclude={"arrays": {"__all__": {"data"}}})
         return header, [a.data for a in message.arrays]
+    if isinstance(message, Picture):
+        return message.model_dump(exclude_none=True, exclude={"image": {"data"}}), [message.image.data]
     return message.model_dump(exclude_none=True), []
 
 
@@ -108,12 +110,13 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
         remedy = "Send one JSON object a WebSocket message."
         raise WireError(Code.MALFORMED, f"This is no JSON ({_line(error)}).", remedy) from None
     # The caps on strings are for text; a buffer's size is bounded by the message's.
-    held = header.get("arrays") if isinstance(header, dict) else None
-    entries = held if isinstance(held, list) else []
-    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in entries]
+    held = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
+    entries = held[0] if isinstance(held[0], list) else []
+    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in (*entries, held[1])]
+    of_picture = encoded.pop()
     for i, (place, entry) in enumerate(_holders(_checked(header, limits))):
         try:
-            entry["data"] = base64.b64decode(encoded[i], validate=True)
+            entry["data"] = base64.b64decode(of_picture if place == "image" else encoded[i], validate=True)
         except (TypeError, ValueError):
             field, remedy = f"{place}.base64", "Give the bytes as base64 (RFC 4648, padded, no line breaks)."
             raise WireError(Code.INVALID, f"{field} is no base64.", remedy, field=field) from None
@@ -156,6 +159,9 @@ def _checked(header: Any, limits: Limits) -> dict[str, Any]:
 
 def _holders(header: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The maps whose bytes travel outside of the header, each with its place."""
+    image = header.get("image") if header["type"] == "picture" else None
+    if isinstance(image, dict):
+        return [("image", image)]
     return [(f"arrays[{i}]", array) for i, array in enumerate(_arrays(header))]
 
 

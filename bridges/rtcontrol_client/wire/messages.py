@@ -37,6 +37,7 @@ from rtcontrol_client.wire.base import Token as Token
 from rtcontrol_client.wire.base import whole as whole
 from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, CrowdWish, Join, Leave, MemberError, ObserveMany
 from rtcontrol_client.wire.errors import Code, WireError
+from rtcontrol_client.wire.pictures import PictureFormat, check_picture
 
 PROTOCOL = (1, 1)
 Dtype = Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
@@ -237,6 +238,27 @@ class ControlMessage(OfSession):
     ttl_ms: Milliseconds | None = None
 
 
+class PictureFile(MessagePart):
+    """A JPEG or PNG file. `data` travels outside the header, as an array's."""
+
+    format: PictureFormat
+    data: bytes
+
+
+class Picture(OfSession):
+    """Client -> server, where both sides announced the capability `pictures`: the world, for people. It may come on a
+    connection of its own, which has no session: there the token alone says whose it is."""
+
+    type: Literal["picture"] = "picture"
+    t_ns: Nanoseconds  # when it was taken
+    image: PictureFile
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Picture:
+        check_picture(self.image.format, self.image.data)
+        return self
+
+
 class Ping(MessagePart):
     """Either way: are you there, and what time is it? The answer is a pong."""
 
@@ -290,6 +312,7 @@ Message = (
     | Instruct
     | Reset
     | ControlMessage
+    | Picture
     | Join
     | Leave
     | ObserveMany

@@ -5,6 +5,7 @@ import { StripChart } from "./chart.js";
 import { Gate } from "./gate.js";
 
 const AGAIN_MS = 1000;
+const OLD_S = 3; // a picture of before is told to be one
 const KEYS = { p: "pause", r: "resume", s: "stop", y: "confirm", n: "deny" };
 
 const $ = (id) => document.getElementById(id);
@@ -106,6 +107,7 @@ function take(told) {
   put("title", told.env ?? "A run");
   put("lead", lead(told));
   showState(told);
+  showAge(told.picture_age_s);
   put("force", told.instruction ?? "");
   put("text", told.text ?? "not kept in the record");
   put("history", told.history?.length ? `after ${told.history.join("  ")}` : "");
@@ -190,6 +192,14 @@ function showLog(lines = []) {
 function ms(value) {
   if (value === null || value === undefined) return "–";
   return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ms`;
+}
+
+/** Of a picture that the client of a world behind a wire sent: null where there is none, undefined of other worlds. */
+function showAge(age) {
+  if (age === null) $("world").hidden = true;
+  const old = typeof age === "number" && age > OLD_S;
+  put("picture-age", old ? `${Math.round(age)} s old` : "");
+  $("picture").classList.toggle("old", old);
 }
 
 async function picture(blob, socket) {

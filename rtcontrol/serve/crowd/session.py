@@ -23,6 +23,7 @@ from rtcontrol.serve.stats import Run, write_report
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.crowd import MEMBERS, PARTS, CallMany, CrowdTerms, MemberCall, in_messages
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
+from rtcontrol_client.wire.pictures import PICTURES
 
 WARM_S, ROUNDS = 120.0, 3
 
@@ -141,8 +142,8 @@ class CrowdSession(Session):
             remedy = "Name a model that this server has."
             raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", remedy, field="model", fatal=True)
         warnings = list(terms.warnings)
-        if EXECUTED in self.hello.capabilities:
-            warnings.append("A crowd has no executed: its history is of calls that were sent.")
+        if unused := sorted({EXECUTED, PICTURES} & {*self.hello.capabilities}):
+            warnings.append(f"A crowd has no {', '.join(unused)}: its history is of calls that were sent.")
         if terms.config.interpreter is not None:
             warnings.append("Instructions of a crowd are taken as they are said.")
         if terms.config.hysteresis is not None:

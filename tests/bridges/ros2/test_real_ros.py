@@ -16,7 +16,7 @@ import yaml
 from rtcontrol_client.ros2 import EXAMPLE
 from rtcontrol_client.ros2.bridge import SETTLE_S, TROUBLE_S
 from rtcontrol_client.wire.messages import FunctionCall
-from tests.bridges.client.worlds import free_port
+from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import (
     TOLD,
@@ -31,7 +31,9 @@ from tests.bridges.ros2.conftest import (
 )
 from tests.bridges.ros2.mapping import linked_file, without_lamp
 from tests.bridges.ros2.messages import MESSAGES
+from tests.bridges.wire.test_picture_files import jpeg
 from tests.helpers.processes import environment, until
+from tests.rtcontrol.serve.test_session_pictures import recorded
 
 FIELDS = """
 import json, sys
@@ -290,6 +292,30 @@ def test_simulators_clock_is_followed_and_a_pause_or_a_reset_stops_the_robot(
     until(lambda: brain.epoch == 1, "the server received no reset")
     robot.until_it_moves()
     until(lambda: robot.report()["diagnostics"][3] < 900, "the diagnostics are stamped by another clock")
+
+
+# A camera.
+
+
+def test_camera_is_recorded_as_it_came(robot: SimulatedRobot, bridge: Start, tmp_path: Path, ros: str) -> None:
+    server = Process(tmp_path, free_port(), "--record-pictures", "10")
+    server.start()
+    try:
+        config, images = tmp_path / "camera.yaml", [jpeg(), jpeg(32, 32)]
+        config.write_text(EXAMPLE.read_text() + "\npicture: {topic: /camera/compressed, hz: 10}\n")
+        running = bridge(server.endpoint, "--no-guard", "--connect-timeout", "60", config=config)
+        running.says("in session")
+        for number, form in enumerate(("jpeg", "rgb8; jpeg compressed bgr8")):
+            (tmp_path / f"{number}.jpg").write_bytes(images[number])
+            for _ in range(25):
+                robot.tell(f"picture {form} {tmp_path / f'{number}.jpg'}")
+                time.sleep(0.05)
+        running.end()
+        server.end()
+        found = [data for _, data, _ in recorded(server.out / "records" / "session-0001" / "record.mcap")]
+        assert [data for i, data in enumerate(found) if i == 0 or found[i - 1] != data] == images
+    finally:
+        server.kill()
 
 
 # Actions and services.

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from rtcontrol.envs.pictures import png
 from rtcontrol_client.console import MAX_WAITING, Outbox, OutboxLog
 from rtcontrol_client.wire import (
     Code,
@@ -53,6 +55,12 @@ def arrays(draw: st.DrawFn) -> dict[str, Any]:
     return {"name": name, "dtype": dtype, "shape": shape, "data": draw(st.binary(min_size=size, max_size=size))}
 
 
+@st.composite
+def pictures(draw: st.DrawFn) -> dict[str, Any]:
+    width, height = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    return {"format": "png", "data": png(np.full((height, width, 3), draw(st.integers(0, 255)), np.uint8))}
+
+
 def of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     """What a JSON schema of a message takes."""
     kind, low = schema.get("type"), schema.get("minimum", schema.get("ge"))
@@ -60,7 +68,7 @@ def of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         return st.one_of([of(one) for one in schema["anyOf"]])
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return arrays() if name == "Array" else model(name)
+        return arrays() if name == "Array" else pictures() if name == "PictureFile" else model(name)
     if "const" in schema or "enum" in schema:
         return st.sampled_from(schema.get("enum") or [schema["const"]])
     if kind == "string":

@@ -1,0 +1,180 @@
+"""What is taken for a picture file, by its headers alone."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from rtcontrol.envs.pictures import png
+from rtcontrol_client.wire import Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol_client.wire.messages import Picture, PictureFile
+from rtcontrol_client.wire.pictures import (
+    BEHIND,
+    MAX_PICTURE_BYTES,
+    MAX_PICTURES_HZ,
+    MAX_PIXELS,
+    MAX_SEGMENTS,
+    MAX_SIDE,
+    check_picture,
+    format_of,
+)
+from tests.helpers.processes import ROOT
+
+
+def jpeg(width: int = 64, height: int = 48, mode: str = "RGB", **options: Any) -> bytes:
+    """As a camera's driver writes it."""
+    file = io.BytesIO()
+    pixels = np.random.default_rng(1).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).convert(mode).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def enlarged(data: bytes, size: int) -> bytes:
+    """The JPEG with so many bytes, by what it tells of itself."""
+    more, made = size - len(data), data[:2]
+    while more > 0:
+        length = more if more <= 65_537 else min(65_537, more - 4)
+        made += b"\xff\xef" + (length - 2).to_bytes(2, "big") + bytes(length - 4)
+        more -= length
+    return made + data[2:]
+
+
+def saved(mode: str) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (5, 4)).save(file, "PNG")
+    return file.getvalue()
+
+
+def why_not(data: bytes) -> str:
+    with pytest.raises(WireError) as caught:
+        check_picture(format_of(data) or "jpeg", data)
+    assert caught.value.field == "image" and caught.value.remedy
+    return caught.value.message
+
+
+JPEGS = {
+    "baseline": jpeg(),
+    "progressive": jpeg(progressive=True),
+    "grey": jpeg(mode="L"),
+    "four inks": jpeg(mode="CMYK"),
+    "with a profile of 200 kB": jpeg(icc_profile=bytes(200_000)),
+    "with a thumbnail before it": jpeg(exif=b"Exif\0\0" + jpeg(8, 8)),
+    # Cameras pad a frame (anima-research/agent-framework#143: each of a Raspberry Pi; openmv/openmv#822: thousands of
+    # zeros), or leave a block of their own there (rroller/dahua#658).
+    "zeros behind it": jpeg() + bytes(3000),
+    "a camera's block behind it": jpeg() + b"dhav\x59\x19\x01\x00",
+    # Fill bytes before markers (image-rs/jpeg-decoder#147).
+    "fill bytes": jpeg()[:2] + b"\xff\xff\xff" + jpeg()[2:-2] + b"\xff\xff\xff\xd9",
+}
+
+
+@pytest.mark.parametrize("name", JPEGS)
+def test_a_jpeg_of_any_camera_is_taken_with_its_size(name: str) -> None:
+    assert format_of(JPEGS[name]) == "jpeg" and check_picture("jpeg", JPEGS[name]) == (64, 48)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_a_png_of_every_kind_of_colour_is_taken(mode: str) -> None:
+    assert check_picture("png", saved(mode)) == (5, 4)
+
+
+@pytest.mark.parametrize("data", [jpeg(), jpeg(progressive=True), png(np.zeros((40, 50, 3), np.uint8))])
+def test_one_that_is_cut_off_anywhere_is_refused(data: bytes) -> None:
+    for length in range(len(data) - 1):
+        assert why_not(data[:length])
+
+
+def test_one_cut_off_within_its_picture_is_refused_though_its_thumbnail_has_an_end() -> None:
+    whole = JPEGS["with a thumbnail before it"]
+    assert "cut off" in why_not(whole[:-40])
+
+
+def test_the_first_bytes_decide_and_not_what_it_is_called() -> None:
+    with pytest.raises(WireError) as caught:
+        check_picture("png", jpeg())
+    assert (caught.value.field, caught.value.remedy) == ("image.format", 'Say "jpeg".')
+
+
+def test_a_depth_image_is_told_as_such() -> None:
+    # ros4hri/hri_body_detect#2: what compressed_depth_image_transport sends is no PNG file.
+    assert "compressedDepth" in why_not(struct.pack("<iff", 0, 1.0, 2.0) + saved("I;16"))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"GIF89a" + bytes(100), b"RIFF\0\0\0\0WEBPVP8 ", b"\0\0\0\1\x67h264"])
+def test_what_is_neither_is_told_by_its_first_bytes(data: bytes) -> None:
+    assert "neither JPEG nor PNG" in why_not(data)
+
+
+def test_a_frame_of_motion_jpeg_without_tables_is_told_as_such() -> None:
+    # nothings/stb#1014: cameras leave out the Huffman tables, which no browser makes up.
+    data, at = jpeg(), 2
+    bare = data[:2]
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        bare += b"" if data[at + 1] == 0xC4 else data[at:end]
+        at = end
+    assert "Huffman" in why_not(bare + data[at:])
+
+
+@pytest.mark.parametrize(("width", "height"), [(0, 5), (5, 0), (8193, 1), (1, 8193), (5000, 5000), (2**32 - 1,) * 2])
+def test_one_that_would_unpack_to_too_much_or_nothing_is_refused(width: int, height: int) -> None:
+    file = saved("RGB")
+    body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    assert f"{width} x {height}" in why_not(file[:12] + body + struct.pack(">I", zlib.crc32(body)) + file[33:])
+
+
+def test_a_lossless_or_arithmetic_jpeg_is_refused() -> None:
+    data = jpeg()
+    at = data.index(b"\xff\xc0")
+    for kind in (0xC3, 0xC9, 0xCA):
+        assert "browsers" in why_not(data[: at + 1] + bytes([kind]) + data[at + 2 :])
+
+
+def test_one_above_the_limit_is_refused_by_its_size() -> None:
+    largest = enlarged(jpeg(), MAX_PICTURE_BYTES)
+    assert check_picture("jpeg", largest) == (64, 48)
+    with pytest.raises(WireError) as caught:
+        check_picture("jpeg", enlarged(jpeg(), MAX_PICTURE_BYTES + 1))
+    assert caught.value.code == Code.TOO_LARGE
+    told = Picture(session="t" * 16, t_ns=1, image=PictureFile(format="jpeg", data=largest))
+    assert decode_json(encode_json(told)) == told == decode_msgpack(encode_msgpack(told))
+
+
+def test_what_stands_behind_the_end_is_short_so_that_little_of_a_hostile_file_is_searched() -> None:
+    for data in (jpeg(), saved("RGB")):
+        assert check_picture(format_of(data) or "png", data + bytes(BEHIND // 2))
+        assert "cut off" in why_not(data + bytes(BEHIND))
+
+
+def test_a_file_of_empty_segments_costs_no_more_than_a_few_of_them() -> None:
+    begin = b"\xff\xd8"
+    segment = b"\xff\xe0\x00\x02"
+    assert why_not(begin + segment * (MAX_PICTURE_BYTES // 4 - 1))
+    body = jpeg()[2:]
+    assert check_picture("jpeg", begin + segment * (MAX_SEGMENTS - 16) + body)
+    assert why_not(begin + segment * MAX_SEGMENTS + body)
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff", jpeg()[:300], saved("RGB")[:40]]))
+def test_nothing_else_than_a_refusal_comes_of_any_bytes(data: bytes, begin: bytes) -> None:
+    for form in ("jpeg", "png"):
+        try:
+            check_picture(form, begin + data)  # type: ignore[arg-type]
+        except WireError as error:
+            assert error.message and error.remedy
+
+
+def test_the_protocols_document_and_the_bridges_page_tell_these_bounds() -> None:
+    protocol, bridges = ((ROOT / "docs" / name).read_text("utf-8") for name in ("protocol.md", "bridges.md"))
+    for told in (f"{MAX_PICTURE_BYTES:,} bytes", f"{MAX_SIDE} pixels a side and {MAX_PIXELS:,}", f"{BEHIND >> 10} KiB"):
+        assert told in protocol
+    assert f"takes {MAX_PICTURES_HZ:g} a second at most" in protocol
+    assert f"{MAX_PICTURE_BYTES:,} bytes" in bridges and f"at most {MAX_PICTURES_HZ:g})" in bridges

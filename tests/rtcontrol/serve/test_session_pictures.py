@@ -1,0 +1,188 @@
+"""Pictures of a client's world: taken beside its session, shown, recorded, and never in a tick's way."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from mcap.reader import make_reader
+from PIL import Image
+
+from rtcontrol.gateway.view import WatchedSession
+from rtcontrol_client.wire import encode_msgpack
+from rtcontrol_client.wire.messages import CallMessage, Picture, PictureFile, Ping, Pong
+from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
+from tests.bridges.client.worlds import Process
+from tests.bridges.wire.test_picture_files import enlarged
+from tests.helpers.processes import free_port, until
+from tests.rtcontrol.serve.wire_peer import WirePeer
+
+CAPABLE = {"capabilities": ["pictures"]}
+
+
+def jpeg(shade: int = 0, size: int = 0) -> bytes:
+    """A small one; with `size`, so many bytes."""
+    file = io.BytesIO()
+    Image.fromarray(np.full((48, 64, 3), shade, np.uint8)).save(file, "JPEG")
+    return enlarged(file.getvalue(), size)
+
+
+def picture(token: str, data: bytes, form: Any = "jpeg", t_ns: int | None = None) -> Picture:
+    taken_ns = time.monotonic_ns() if t_ns is None else t_ns
+    return Picture(session=token, t_ns=taken_ns, image=PictureFile(format=form, data=data))
+
+
+def heard(peer: WirePeer) -> None:
+    """Wait until the server has taken in all that was sent."""
+    peer.send(Ping(id=1, t_ns=1))
+    peer.expect(Pong)
+
+
+def newest(bench: Any) -> Any:
+    (session,) = bench.admission.all()
+    return session.env.pictures.newest
+
+
+def counts(bench: Any) -> dict[str, int]:
+    (session,) = bench.admission.all()
+    return dict(session.env.traffic.pictures)
+
+
+def recorded(out: Path) -> list[tuple[float, bytes, str]]:
+    """Seconds, file and format of each picture of a record."""
+    with out.open("rb") as file:
+        found = [*make_reader(file).iter_messages(topics=["/picture"])]
+    assert all(schema.name == "foxglove.CompressedImage" for schema, _, _ in found if schema is not None)
+    told = [json.loads(message.data) for _, _, message in found]
+    stamps = [one["timestamp"]["sec"] + one["timestamp"]["nsec"] / 1e9 for one in told]
+    return [(s, base64.b64decode(one["data"]), one["format"]) for s, one in zip(stamps, told, strict=True)]
+
+
+def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client_is_gone(made: Any) -> None:
+    peer, beside = made.enter(**CAPABLE), made.peer()
+    assert "pictures" in peer.welcome.capabilities
+    beside.send(picture(peer.token, jpeg(1)))
+    heard(beside)
+    (session,) = made.admission.all()
+    assert WatchedSession(session).picture() == jpeg(1) and counts(made) == {"taken": 1}
+    peer.send(picture(peer.token, jpeg(2)))  # or on the session's own
+    heard(peer)
+    assert WatchedSession(session).picture() == jpeg(2)
+    assert WatchedSession(session).snapshot(0)["picture_age_s"] < 60
+    beside.close()
+    heard(peer)
+    assert session.state == "live"
+    peer.close()
+    until(lambda: session.state == "parked", "it was not parked")
+    assert WatchedSession(session).picture() is None and WatchedSession(session).snapshot(0)["picture_age_s"] is None
+
+
+def test_one_without_the_right_token_or_the_capability_is_refused_and_told(made: Any) -> None:
+    peer, silent, beside = made.enter(**CAPABLE), made.enter(), made.peer()
+    beside.send(picture("x" * 32, jpeg()))
+    assert (error := beside.refused()).code == "session" and error.retryable
+    beside.send(picture(silent.token, jpeg()))
+    assert "did not announce" in (error := beside.refused()).message and error.code == "state"
+    silent.send(picture(peer.token, jpeg()))  # another session's connection
+    assert silent.refused().code == "session"
+    assert {session.state for session in made.admission.all()} == {"live"}
+
+
+HOSTILE = {
+    "wrong magic": (b"GIF89a" + bytes(90), "neither JPEG nor PNG"),
+    "cut off": (jpeg()[:-20], "cut off"),
+    "nothing": (b"", "nothing"),
+    "a depth image": (bytes(12) + b"\x89PNG\r\n\x1a\n" + bytes(50), "compressedDepth"),
+    "too large": (jpeg(size=MAX_PICTURE_BYTES + 1), str(MAX_PICTURE_BYTES)),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_picture_is_refused_with_the_reason_and_the_one_before_stays(made: Any, name: str) -> None:
+    data, why = HOSTILE[name]
+    peer, beside = made.enter(**CAPABLE), made.peer()
+    beside.send(picture(peer.token, jpeg(7)))
+    parts = encode_msgpack(picture(peer.token, jpeg()))
+    beside.socket.send_multipart([parts[0], data])
+    error = beside.refused()
+    assert why in error.message and error.remedy and not error.fatal
+    heard(beside)
+    assert newest(made).data == jpeg(7)
+
+
+def test_a_picture_is_recorded_once_as_it_came_at_the_time_of_the_observations(
+    bench: Callable[..., Any],
+) -> None:
+    made = bench(record_pictures=50.0)
+    peer = made.enter(hz=50, **CAPABLE)
+    beside = made.peer()
+    began_s = time.time()
+    ahead_ns = 10**12  # the client's clock is another one
+    sent = [jpeg(10), jpeg(200)]
+    for data in sent:
+        t_ns = time.monotonic_ns() + ahead_ns
+        peer.observe(t_ns=t_ns)
+        peer.expect(CallMessage)
+        beside.send(picture(peer.token, data, t_ns=t_ns - 20_000_000))
+        heard(beside)
+        for _ in range(12):
+            peer.observe(t_ns=time.monotonic_ns() + ahead_ns)
+            peer.expect(CallMessage)
+    peer.close()
+    until(lambda: made.admission.all()[0].state == "parked", "it was not parked")
+    found = recorded(made.out / "session-0001" / "record.mcap")
+    assert [(data, form) for _, data, form in found] == [(data, "jpeg") for data in sent]  # foxglove/mcap#1701
+    assert began_s - 1 < found[0][0] < found[1][0] < time.time()
+
+
+FLOOD_HZ, FLOOD_S, LARGE = 200.0, 12.0, 200_000
+
+
+@pytest.mark.realtime
+def test_a_flood_of_pictures_costs_no_tick_and_no_memory(tmp_path: Path) -> None:
+    # foxglove/ros-foxglove-bridge#196: large messages kept small ones from being sent; #126: and filled the memory.
+    server = Process(tmp_path, free_port(), "--record-pictures", "5")
+    server.start()
+    try:
+        flood_beside_ticks(server)
+    finally:
+        server.end()
+    found = recorded(server.out / "records" / "session-0001" / "record.mcap")
+    assert len(found) > FLOOD_S and {data for _, data, _ in found} == {jpeg(9, LARGE)}
+
+
+def flood_beside_ticks(server: Process) -> None:
+    honest, flood = WirePeer(server.endpoint), WirePeer(server.endpoint)
+    with honest, flood:
+        honest.enter(hz=16, capabilities=["pictures", "executed"])
+        shell = psutil.Process(server.process.pid)
+        resident = shell.memory_info
+        file, calls, sent, early = jpeg(9, LARGE), list[CallMessage](), 0, 0
+        began = time.monotonic()
+        due = began
+        flood.socket.sndhwm = 4
+        while (now := time.monotonic()) - began < FLOOD_S:
+            if now >= due:
+                due += 1 / 16
+                honest.observe()
+            while (message := honest.receive(0.0005)) is not None:
+                calls += [message] if isinstance(message, CallMessage) else []
+            if now - began > sent / FLOOD_HZ:
+                flood.socket.send_multipart(encode_msgpack(picture(honest.token, file)))
+                sent += 1
+                while flood.socket.poll(0):
+                    flood.socket.recv_multipart()
+            if not early and now - began > FLOOD_S / 3:
+                early = resident().rss
+        late = [call for call in calls if call.status != "fresh"]
+        assert sent > 0.9 * FLOOD_HZ * FLOOD_S and len(calls) > 0.95 * 16 * FLOOD_S
+        assert not late, [(call.tick, call.cause) for call in late]
+        assert resident().rss - early < 40e6
