@@ -43,7 +43,6 @@ def examine() -> Iterator[Finding]:
         found = version(package)
         yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else remedy, optional)
     yield _checkpoint()
-    yield _cache()
     yield _gpu()
     yield _shared_memory()
     yield _wake_up()
@@ -67,16 +66,6 @@ def _checkpoint() -> Finding:
     if size < 100_000:
         return Finding(False, f"the bundled model's weights are {size} bytes", "git lfs pull")
     return Finding(True, f"bundled model lander, {size / 1e6:.1f} MB")
-
-
-def _cache() -> Finding:
-    from rtcontrol.models.runners.prefix_store import cache_folder
-
-    folder = cache_folder()
-    there = next(p for p in (folder, *folder.parents) if p.exists())
-    fine = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    hint = "" if fine else "set RTCONTROL_CACHE to a folder that you may write (else prefixes are computed each time)"
-    return Finding(fine, f"cache folder {folder}{'' if fine else ' cannot be written'}", hint, optional=True)
 
 
 def _gpu() -> Finding:

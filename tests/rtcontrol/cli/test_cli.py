@@ -182,7 +182,7 @@ def test_lists_and_errors_name_worlds_in_processes_of_their_own_too(capsys: pyte
 def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("doctor") == 0
     said = capsys.readouterr().out
-    for what in ("Python", "torch", "ray", "cache folder", "/dev/shm", "wake-up"):
+    for what in ("Python", "torch", "ray", "bundled model", "/dev/shm", "wake-up"):
         assert what in said
 
 
