@@ -15,7 +15,7 @@ from tests.rtcontrol.serve.conftest import Bench
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 M = TypeVar("M")
-HOVER, NONE = completion(("hover", '{"y": "point seven"}')), completion(("not_understood", "{}"))
+HOVER, NONE = completion(("hover", '{"y": 0.7}')), completion(("not_understood", "{}"))
 ANSWERS = {"stay up there": HOVER, "hold it a bit": HOVER, "to the left": completion(("land_left", "{}"))}
 
 
