@@ -1,4 +1,4 @@
-"""Any base model becomes a checkpoint of the ST format, to be trained."""
+"""Any base model becomes a checkpoint of the ST format, to be trained: a folder of safetensors, or a GGUF file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.train.adopt import export, initialise_rows
+from rtcontrol.models.train.gguf_file import is_gguf, read_gguf
 from rtcontrol.models.train.vocabulary import add_st_tokens
 
 # What begins and ends a part of the prompt, where a tokenizer has both.
@@ -33,13 +34,11 @@ FIRST = {"gemma3_text": "<bos>"}
 
 def adopt_base(base: Path, out: Path) -> Checkpoint:
     """Write `base` with the 17 tokens, each embedded as the mean of related words, and the compact template to `out`,
-    a new folder; its own dtype, its head tied or not as it was. Raises UserError."""
+    a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. Raises UserError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already.", "Give a new folder with --out.")
-    if read_config(base).get("quantization_config"):
-        raise UserError(f"{base} is quantised: rows cannot be added to it.", "Give the original.")
-    own = STTokenizer.load(base / "tokenizer.json")
-    model, tokenizer = load_model(base, "auto"), Tokenizer.from_file(str(base / "tokenizer.json"))
+    model, tokenizer = read_gguf(base) if is_gguf(base) else _read_folder(base)
+    own = STTokenizer(tokenizer)
     if any(tokenizer.token_to_id(token) is not None for token in ST_TOKENS):
         raise UserError(f"{base} has ST tokens already.", "Use it as it is, or adopt its template (--template-from).")
     begin, end = _markers(base, own)
@@ -62,6 +61,13 @@ def adopt_base(base: Path, out: Path) -> Checkpoint:
         if (base / name).is_file():
             shutil.copy(base / name, out / name)
     return Checkpoint.open(str(out))
+
+
+def _read_folder(base: Path) -> tuple[Any, Tokenizer]:
+    if read_config(base).get("quantization_config"):
+        raise UserError(f"{base} is quantised: rows cannot be added to it.", "Give the original.")
+    STTokenizer.load(base / "tokenizer.json")  # with an error in words
+    return load_model(base, "auto"), Tokenizer.from_file(str(base / "tokenizer.json"))
 
 
 def load_model(folder: Path, dtype: torch.dtype | str) -> Any:
