@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
+from rtcontrol.agents.number_words import number_of
 from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
 
@@ -155,8 +156,7 @@ def _value(schema: Schema, value: Any) -> Any:
     if kind not in ("integer", "number"):
         return value
     if isinstance(value, str):
-        plain = value.strip()
-        value = float(plain) if _FIGURES.fullmatch(plain) else value
+        value = value if (number := number_of(value)) is None else number
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 1e12:
         return value
     if listed is not None:
