@@ -192,6 +192,7 @@ class RunConfig(DeciderOptions):
     model: Annotated[str | None, Flag(MODEL)] = None
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
+    max_miss_rate: Annotated[float | None, Flag("Exit status 3 above it.")] = None
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
     min_confidence: Annotated[
         Confidence | None,
@@ -239,6 +240,8 @@ class RunConfig(DeciderOptions):
                 named = f"{head}={floor:g}" if head else f"{floor:g}"
                 raise UserError(f"--min-confidence {named} is no probability.", "Give 0 to 1.")
         self._positive("confirm_s", self.confirm_s)
+        if self.max_miss_rate is not None and not 0 <= self.max_miss_rate <= 1:
+            raise UserError(f"--max-miss-rate {self.max_miss_rate:g} is not a share.", "Give 0 to 1, such as 0.005.")
 
     def _positive(self, name: str, value: float | None) -> None:
         if value is not None and not 0 < value <= LONGEST:

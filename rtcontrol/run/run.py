@@ -213,7 +213,9 @@ def _status(
     complete = written and not recorder.lost
     ended, account = loop.ended_by or "", loop.account
     erred = mostly_errors(account.erred, account.ticks)
-    code = status(ended, not loop.unsafe, complete, ended == "miss", sound, erred)
+    limit = config.max_miss_rate
+    above = limit is not None and account.miss_rate > limit
+    code = status(ended, not loop.unsafe, complete, ended == "miss" or above, sound, erred)
     if code == UNSAFE:
         print(
             "The safe call could not be brought into force: what was called last may still act. Stop the machine by "
@@ -226,6 +228,8 @@ def _status(
         print("The decoder was lost for good: start the run again, or use `--host inprocess`.", file=sys.stderr)
     elif ended == "miss":
         print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
+    elif above:
+        print(f"Miss rate {account.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
     if erred:
         most = max(account.errors.values(), key=lambda error: error["count"], default=None)
         where = f" ({most['where']})" if most is not None and most["where"] else ""

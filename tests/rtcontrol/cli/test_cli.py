@@ -120,6 +120,7 @@ def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     made = json.loads((tmp_path / "report.json").read_text())
     assert made["misses"] == made["ticks"] == 8
     assert call("report", str(tmp_path), "--gate", "miss_rate<=0.5") == 3
+    assert call(*arguments, "--max-miss-rate", "0.5", "--overwrite") == 3
     assert call(*arguments, "--on-miss", "stop", "--overwrite") == 3
 
 
