@@ -1,4 +1,4 @@
-"""AWQ's and GPTQ's weights, dequantised when they are loaded: they take the memory of the dtype that they get.
+"""Weights of compressed-tensors, AWQ and GPTQ, dequantised on loading: they take the memory of the dtype they get.
 
 An integer q stands for (q - zero) * scale; inputs, counted from the first, share zero and scale in groups.
 """
@@ -15,6 +15,8 @@ import torch
 from rtcontrol.models.errors import UserError
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight columns in one word
+COMPRESSED = "compressed-tensors"
+FORMATS = frozenset({"pack-quantized", "int-quantized", "naive-quantized"})  # its formats of integers
 
 
 class Tensors(Protocol):
@@ -40,18 +42,30 @@ class Packing:
 
     def scales(self, name: str) -> str:
         """Return what the scales of a weight are called."""
-        return f"{name.removesuffix('weight')}scales"
+        return f"{name}_scale" if self.method == COMPRESSED else f"{name.removesuffix('weight')}scales"
 
     def weight(self, tensors: Tensors, name: str) -> torch.Tensor | None:
         """Return fp32 [outputs, inputs] of a weight that is quantised, else None."""
         if self.scales(name) not in tensors:
             return None
+        if self.method == COMPRESSED:
+            return self._packed(tensors, name) if f"{name}_packed" in tensors else _plain(tensors, name)
         at = name.removesuffix("weight")
         values, zero = (self._awq if self.method == "awq" else self._gptq)(tensors, at)
-        groups = torch.arange(len(values)) // -(-len(values) // len(zero))
-        if f"{at}g_idx" in tensors and bool((listed := tensors[f"{at}g_idx"].long()).ge(0).all()):
-            groups = listed
+        groups = _groups(tensors, f"{at}g_idx", len(values), len(zero))
         return ((values - zero[groups]) * tensors[self.scales(name)].float()[groups]).T
+
+    def _packed(self, tensors: Tensors, name: str) -> torch.Tensor:
+        outputs, inputs = (int(n) for n in tensors[f"{name}_shape"])
+        scale, offset = tensors[f"{name}_scale"].float(), 1 << (self.bits - 1)
+        values = unpacked(tensors[f"{name}_packed"], self.bits)[:, :inputs] - offset
+        if scale.ndim < 2:
+            return values * scale
+        groups = _groups(tensors, f"{name}_g_idx", inputs, scale.shape[1])
+        if f"{name}_zero_point" in tensors:
+            zero = unpacked(tensors[f"{name}_zero_point"].T, self.bits).T[:outputs] - offset
+            values = values - zero[:, groups]
+        return values * scale[:, groups]
 
     def _awq(self, tensors: Tensors, at: str) -> tuple[torch.Tensor, torch.Tensor]:
         words = len(AWQ_ORDER)
@@ -75,6 +89,19 @@ def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     return ((words[..., None] >> shifts) & ((1 << bits) - 1)).flatten(1)
 
 
+def _groups(tensors: Tensors, listed: str, inputs: int, groups: int) -> torch.Tensor:
+    """Return the group of each input: as listed, or in order."""
+    if listed in tensors and bool((indices := tensors[listed].long()).ge(0).all()):
+        return indices
+    return torch.arange(inputs) // -(-inputs // groups)
+
+
+def _plain(tensors: Tensors, name: str) -> torch.Tensor:
+    """Return a weight whose integers are not packed into words."""
+    zero = tensors[f"{name}_zero_point"].float() if f"{name}_zero_point" in tensors else 0.0
+    return (tensors[name].float() - zero) * tensors[f"{name}_scale"].float()
+
+
 def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
     """What a checkpoint's `config.json` says of its weights; None: they are plain. Raises UserError for a kind that
     cannot be dequantised here."""
@@ -88,10 +115,30 @@ def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
         kept = told.get("checkpoint_format", "gptq")
         if method == "gptq" and bits in (2, 4, 8) and kept in ("gptq", "gptq_v2"):
             return Packing("gptq", bits, kept == "gptq")
+        if method in (COMPRESSED, None) and (compressed_bits := _compressed(told)) is not None:
+            return Packing(COMPRESSED, compressed_bits)
     raise UserError(
         f"{folder} is quantised in a way that the torch engine cannot read ({_kind(told)}).",
         "Run it with --engine vllm, or use the original.",
     )
+
+
+def _compressed(config: Mapping[str, Any]) -> int | None:
+    """Return the bits of compressed-tensors' weights, where all are kept alike and in a known format; null fields are
+    as if not there."""
+    try:
+        groups = list((config.get("config_groups") or {}).values())
+        formats = {group.get("format") or config.get("format") for group in groups}
+        weights = [group.get("weights") or {} for group in groups]
+        bits = {weight.get("num_bits") for weight in weights}
+        known = formats <= FORMATS and {weight.get("strategy") for weight in weights} <= {"group", "channel", "tensor"}
+        # A sparse weight, or one that is rotated at run time, is not what its integers say.
+        sparse = (config.get("sparsity_config") or {}).get("format") or "dense"
+        alone = sparse == "dense" and not (config.get("transform_config") or {}).get("config_groups")
+    except AttributeError:
+        return None
+    number = bits.pop() if len(bits) == 1 else None
+    return number if known and alone and isinstance(number, int) and 1 <= number <= 8 else None
 
 
 def _kind(told: Any) -> str:

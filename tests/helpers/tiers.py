@@ -45,6 +45,7 @@ REAL = frozenset(
         "rtcontrol.gateway.Gateway",
         "rtcontrol.gateway.http_server",
         "rtcontrol.hosts.processes",
+        "rtcontrol.models.quantize",
         "rtcontrol.run.carla_bridge",
         "rtcontrol.run.mcp_tools",
         "rtcontrol.serve.server.Server",
