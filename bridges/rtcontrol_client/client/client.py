@@ -23,10 +23,10 @@ from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
 DECIDE_S = 30.0
 COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
-_opened: weakref.WeakSet[Opened[Any]] = weakref.WeakSet()  # to be closed at the interpreter's exit
+_opened: weakref.WeakSet[ClientBase[Any]] = weakref.WeakSet()  # to be closed at the interpreter's exit
 
 
-class Opened(Generic[AnyCore]):
+class ClientBase(Generic[AnyCore]):
     """What a client and a crowd have in common."""
 
     _core: AnyCore
@@ -108,7 +108,7 @@ def known(cls: type[Options], given: Collection[str], what: str, but: Collection
         raise ClientError(f"{unknown[0]}= is no option{what}.", f"Use some of {', '.join(names)}.")
 
 
-class Client(Opened[Core]):
+class Client(ClientBase[Core]):
     """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `wait`
     and `decide` ever blocks, and what they return is never older than its time-to-live.
 

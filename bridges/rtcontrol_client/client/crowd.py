@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from rtcontrol_client.client.client import COUNTS, Opened, known, quantiles
+from rtcontrol_client.client.client import COUNTS, ClientBase, known, quantiles
 from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.client.options import CallLike
@@ -19,7 +19,7 @@ from rtcontrol_client.wire.limits import check_size
 NOT_OF_CROWDS = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
 
-class Crowd(Opened[CrowdCore]):
+class Crowd(ClientBase[CrowdCore]):
     """Members of one agent (the same tools, the same model), each decided for by itself: with a goal, a rate, a
     priority, a time-to-live and a safe call of its own. All methods may be called from any thread; none but `connect`
     and `wait` blocks, and what they return is never older than its time-to-live. After a lost connection the members
