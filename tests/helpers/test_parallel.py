@@ -35,9 +35,9 @@ def test_real_time_tests_run_with_their_like_alone_and_no_more_of_them_than_core
 
 def test_real_time_tests_come_first_and_what_starts_ray_is_one_unit() -> None:
     loop, ray = "tests/rtcontrol/loop/test_actuator.py::test_x[1]", "tests/rtcontrol/hosts/test_ray_pool.py::test_x"
-    parts, score = "tests/rtcontrol/hosts/test_ray_pool_parts.py", "tests/rtcontrol/evaluation/test_score.py"
-    assert all((ROOT / nodeid.partition("::")[0]).is_file() for nodeid in (loop, ray, parts, score))
-    late = f"{score}::test_what_being_late_costs_in_real_time_stands_beside_lockstep"
-    assert unit(late) != unit(f"{score}::test_x") == score and unit(ray) == unit(f"{parts}::test_x") == SERIAL
-    nodeids = (loop, late, ray, f"{score}::test_x", "tests/models/x.py::t")
+    parts, causes = "tests/rtcontrol/hosts/test_ray_pool_parts.py", "tests/rtcontrol/loop/test_attribution.py"
+    assert all((ROOT / nodeid.partition("::")[0]).is_file() for nodeid in (loop, ray, parts, causes))
+    late = f"{causes}::test_every_step_of_a_tick_has_its_stamp_in_order"
+    assert unit(late) != unit(f"{causes}::test_x") == causes and unit(ray) == unit(f"{parts}::test_x") == SERIAL
+    nodeids = (loop, late, ray, f"{causes}::test_x", "tests/models/x.py::t")
     assert [order(nodeid) for nodeid in nodeids] == [0, 0, 1, 2, 3]
