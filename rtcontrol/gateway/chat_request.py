@@ -40,7 +40,8 @@ class ToolCall(BaseModel):
         """Raises Refusal, naming the `place`, for arguments that are not a JSON object."""
         given = self.function.arguments
         try:
-            found = {} if given is None or not given.strip() else body.DECODER.decode(given)
+            # "null" and "" are what some clients send for a tool without parameters.
+            found = {} if given is None or given.strip() in ("", "null") else body.DECODER.decode(given)
             check_value(found, LIMITS)
         except (ValueError, RecursionError, WireError):
             found = None

@@ -21,6 +21,7 @@ from rtcontrol_client.wire.messages import CallMessage
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_QUEUED = 64
+MAX_OPEN = 128  # half of all connections: the rest is for pages and requests
 FIRST_MESSAGE_S = 10.0
 CLOSE_S = 1.0
 NORMAL, POLICY = 1000, 1008  # RFC 6455 section 7.4.1
@@ -102,6 +103,9 @@ class WebSockets:
         """One WebSocket from its handshake to its end."""
         chosen = SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None
         await socket.accept(chosen)
+        if self.open >= MAX_OPEN:
+            await socket.close(1013, "too many connections")
+            return
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get(ABORT, lambda: None)

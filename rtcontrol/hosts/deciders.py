@@ -113,11 +113,6 @@ def _reply(
     return DecisionReply(request.tick, decision, first, took, mistake, received, began, (), together, loss)
 
 
-def rest(decider: Decider) -> None:
-    """Its reply is sent: what a decider does apart from deciding costs no tick. What it raises is logged."""
-    _call(decider, "rest", "its session goes on")
-
-
 def end(decider: Decider) -> None:
     """Its session is over: what it holds open is closed. What it raises is logged."""
     _call(decider, "close", "its session is over all the same")

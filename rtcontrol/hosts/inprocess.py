@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.deciders import answer_together, build, describe, end, kind, patient, rest
+from rtcontrol.hosts.deciders import answer_together, build, describe, end, kind, patient
 from rtcontrol.hosts.protocol import (
     LIMIT,
     SHARES,
@@ -150,8 +150,6 @@ class InProcessPool:
             host.deciding.discard(request.tick)
             if reply is not None:
                 host.replies.put(reply)
-        for _, decider, _ in asked:
-            rest(decider)
 
 
 def go_on(steps: Generator[None, None, None] | None) -> Generator[None, None, None] | None:

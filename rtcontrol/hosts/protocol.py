@@ -101,9 +101,8 @@ class Decider(Protocol):
 class DeciderSource(Protocol):
     """A picklable recipe of a decider: `build` runs where the decisions are made, once a lane and a restart.
 
-    The decider may have `info() -> dict`, which goes into the report, `rest()`, which is called when its reply is
-    sent, on its own thread, and `close()`, which an `InProcessHost` calls at its end, from any thread, also while it
-    decides. Raises UserError for what the user can mend.
+    The decider may have `info() -> dict`, which goes into the report, and `close()`, which an `InProcessHost` calls at
+    its end, from any thread, also while it decides. Raises UserError for what the user can mend.
     """
 
     def build(self) -> Decider: ...

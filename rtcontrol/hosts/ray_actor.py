@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from rtcontrol.hosts.deciders import answer, answer_together, describe, kind, patient, rest
+from rtcontrol.hosts.deciders import answer, answer_together, describe, kind, patient
 from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import go_on
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
@@ -215,8 +215,6 @@ class DecoderActor:
         for (key, _, _), reply in zip(asked, replies, strict=True):
             if reply is not None:
                 lane.send(key, pack_reply(reply, self._beat.recent()))
-        for _, decider, _ in asked:
-            rest(decider)
 
 
 class Lane:

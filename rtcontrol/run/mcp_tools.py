@@ -7,14 +7,17 @@ import json
 import logging
 import shlex
 import tempfile
+from collections.abc import AsyncIterator
 from typing import Any
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.web import ENCODING, packed_by
 
 MCP = "mcp:"
 TIMEOUT_S = 30.0
 # Of a list, of its bytes, and of what is shown of an error.
 MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
+PACKED = "Let it, or the proxy before it, heed accept-encoding: identity."
 HINT = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
 
 
@@ -45,6 +48,39 @@ def listed(server: str) -> list[dict[str, Any]]:
             raise UserError(f"{MCP}{server} gave no list of tools ({why}).", HINT) from None
 
 
+def http_client(server: str) -> Any:
+    """Return an `httpx2.AsyncClient` for MCP's transport, which follows no redirects. Reading from it raises UserError
+    for answers that are compressed, or longer than `MOST_BYTES` in all."""
+    import httpx2
+
+    left = MOST_BYTES
+
+    class Counted(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            nonlocal left
+            async for part in self._stream:
+                left -= len(part)
+                if left < 0:
+                    what = f"{MCP}{server} answers more than {MOST_BYTES} bytes."
+                    raise UserError(what, "Give a server with fewer tools.")
+                yield part
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def look(response: httpx2.Response) -> None:
+        if packed := packed_by(response.headers):
+            what = f"{MCP}{server} answers packed ({packed}), though it was asked for answers as they are."
+            raise UserError(what, PACKED)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = Counted(response.stream)
+
+    return httpx2.AsyncClient(headers=ENCODING, timeout=TIMEOUT_S, event_hooks={"response": [look]})
+
+
 async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
     """Collect the pages of the list. `stderr` takes what a command writes there."""
     from mcp import Client, StdioServerParameters, stdio_client
@@ -52,7 +88,7 @@ async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
 
     place: Any
     if server.startswith(("http://", "https://")):
-        place = streamable_http_client(server)
+        place = streamable_http_client(server, http_client=http_client(server))
     else:
         command, *arguments = shlex.split(server)
         given = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")

@@ -184,7 +184,7 @@ class Session:
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
         said = errors.saying_of(message, self.hello.capabilities)
-        if message.instruction is not None:
+        if message.instruction is not None and said in ("confirm", "deny"):
             raise errors.unknown_question(message.instruction)
         self._note(self.say(said, "wire", message.id))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import PATH
 from tests.helpers.tiers import TESTS, real_use
 
 pytest_plugins = ["pytester"]
@@ -26,7 +27,10 @@ def test_source_of_a_helper_names_what_is_real(file: str, name: str, uses: str |
 
 
 @pytest.mark.integration
-def test_default_tier_refuses_sleep_behind_an_except(pytester: pytest.Pytester) -> None:
+def test_default_tier_refuses_sleep_behind_an_except(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", PATH)
     pytester.makepyfile(
         """
         import time as clock

@@ -291,6 +291,8 @@ class CarlaBridge:
                     self._scene = self._world.scene()
                     log.warning("the CARLA server is back after %.1f s", time.monotonic() - began_s)
                     return
+            except ServerLost as again:
+                log.info("still lost: %s", again)
             except CarlaBridgeError as error:
                 what = f"The CARLA server at {where} was lost: {error.what}"
                 raise CarlaBridgeError(what, "Look at its own output; start it and the bridge again.") from None

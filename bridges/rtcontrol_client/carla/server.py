@@ -123,6 +123,12 @@ def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
     world.apply_settings(settings)
 
 
+def vehicles(world: Any) -> dict[int, str]:
+    """Return the role names of the vehicles there, by id. It is by the last snapshot: where the world is idle, a client
+    that has just connected may have none, and sees no vehicle."""
+    return {actor.id: actor.attributes.get("role_name", "") for actor in world.get_actors().filter("vehicle.*")}
+
+
 def ticked(world: Any) -> bool:
     """Whether somebody lets a synchronous server go on: it is watched for WATCH_S."""
     frame, end = 0, time.monotonic() + WATCH_S
@@ -146,11 +152,18 @@ def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
                 return [*done, "another client ticks it: its settings are left alone"]
             apply_settings(world, left.settings)
             done.append(f"settings restored ({_mode(left.settings)})")
+    if left.spawning:
+        # Their numbers were not reported any more; the world runs by now, so that there will be a snapshot.
+        world.wait_for_tick(ANSWER_S)
+        there = vehicles(world).items()
+        ours = [i for role, before in left.spawning.items() for i, name in there if name == role and i not in before]
+        if count := destroy(client, ours):
+            done.append(_destroyed(count))
         return done
     try:
         # By their numbers: whether they are there, only the server knows for sure.
         if count := destroy(client, left.actors):
-            done.append(f"{count} vehicle{'s' if count > 1 else ''} destroyed")
+            done.append(_destroyed(count))
     finally:
         if left.settings is not None:
             apply_settings(world, left.settings)
@@ -162,6 +175,10 @@ def destroy(client: Any, actors: Iterable[int]) -> int:
     """Destroy actors by id, and count them; those that are gone already are none the less."""
     answers = client.apply_batch_sync([carla.command.DestroyActor(i) for i in actors], False)
     return sum(not answer.error for answer in answers)
+
+
+def _destroyed(count: int) -> str:
+    return f"{count} vehicle{'s' if count > 1 else ''} destroyed"
 
 
 def _mode(settings: Mapping[str, Any]) -> str:

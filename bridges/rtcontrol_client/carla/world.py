@@ -27,6 +27,7 @@ from rtcontrol_client.carla.server import (
     settings_of,
     ticked,
     undo,
+    vehicles,
 )
 
 LOAD_S = 90.0
@@ -69,14 +70,15 @@ class CarlaWorld:
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
         self._client = connect(self.options)
-        for path, left, alive in journal.others(self.options.host, self.options.port):
-            if alive:
-                raise CarlaBridgeError(
-                    f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
-                    "Only one client may tick a server: end that one first, or start a second server.",
-                )
-            log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
-        self._enter()
+        with journal.alone(self.options.host, self.options.port):
+            for path, left, alive in journal.others(self.options.host, self.options.port):
+                if alive:
+                    raise CarlaBridgeError(
+                        f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
+                        "Only one client may tick a server: end that one first, or start a second server.",
+                    )
+                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
+            self._enter()
 
     def back(self) -> bool:
         """Return whether a server that was lost goes on. Raises CarlaBridgeError where it is gone for good."""
@@ -152,11 +154,12 @@ class CarlaWorld:
         points = self.map.get_spawn_points()
         random.Random(self.options.seed).shuffle(points)
         self._world.tick(SLOW_S)  # or who is there is not known yet
+        self._journal.spawning(ROLE, vehicles(self._world))
         for point in points:
             ego = self._world.try_spawn_actor(blueprint, point)
             if ego is not None:
                 self.ego = ego
-                self._journal.spawned([ego.id])
+                self._journal.spawned(ROLE, [ego.id])
                 break
         else:
             self.close()

@@ -18,7 +18,8 @@ from rtcontrol_client.client.link import AnyCore, Link
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.pictures import PictureSender, picture
 from rtcontrol_client.client.session import Standing
-from rtcontrol_client.client.values import Some, observation, plain
+from rtcontrol_client.client.values import Some, plain
+from rtcontrol_client.client.values import observation as message_of
 from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
 DECIDE_S = 30.0
@@ -215,7 +216,7 @@ class Client(ClientBase[Core]):
 
         Raises ClientError: nothing in it, a field that the protocol forbids, an instant of the future.
         """
-        look = observation(text, data, arrays, t_ns)
+        look = message_of(text, data, arrays, t_ns)
         with self._link.lock:
             core = self._core
             seq = core.observe(look).seq
@@ -281,7 +282,7 @@ class Client(ClientBase[Core]):
 
     def decide(
         self,
-        look: str | Some = None,
+        observation: str | Some = None,
         *,
         arrays: Some = None,
         t_ns: int | None = None,
@@ -295,8 +296,8 @@ class Client(ClientBase[Core]):
         core = self._core
         if self.options.pacing != "client":
             raise ClientError('decide() is for pacing="client".', "Use observe() and wait() here.")
-        text, data = (look, None) if isinstance(look, str) else (None, look)
-        shown, ttl_ms = observation(text, data, arrays, t_ns), self.welcome.ttl_ms
+        text, data = (observation, None) if isinstance(observation, str) else (None, observation)
+        shown, ttl_ms = message_of(text, data, arrays, t_ns), self.welcome.ttl_ms
         with self._link.lock:
             core.ask(shown)
         self._link.wake()

@@ -225,9 +225,9 @@ class Reset(OfSession):
 
 class ControlMessage(OfSession):
     """Either way, where both sides announced the capability `control`. Client -> server: `say`, what a person there
-    says; `id` is that of the call, `instruction` the instruction, that is confirmed or denied. Server -> client:
-    `state`, whoever changed it, and the `call`, or the `instruction` as it was understood, that waits for a yes, for
-    `ttl_ms` from now."""
+    says; `id` is that of the call that is confirmed or denied. Server -> client: `state`, whoever changed it, and the
+    `call` that waits for a yes, for `ttl_ms` from now. `instruction` is of earlier versions, where instructions waited
+    for a yes: no server sends it, and a yes or no to one is refused."""
 
     type: Literal["control"] = "control"
     say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None

@@ -307,7 +307,7 @@ def test_camera_is_recorded_as_it_came(robot: SimulatedRobot, bridge: Start, tmp
         running.says("in session")
         for number, form in enumerate(("jpeg", "rgb8; jpeg compressed bgr8")):
             (tmp_path / f"{number}.jpg").write_bytes(images[number])
-            for _ in range(25):
+            for _ in range(60):
                 robot.tell(f"picture {form} {tmp_path / f'{number}.jpg'}")
                 time.sleep(0.05)
         running.end()

@@ -34,7 +34,7 @@ def tools(named: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 def naming(name: str, build: str = "") -> Any:
     """A source whose deciders call the function `name`, made of local classes, which Ray carries by value; `build` is
-    seconds to sleep, or "patient", "restless" (it cannot rest), "user" or "bug"."""
+    seconds to sleep, or "patient", "user" or "bug"."""
 
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.errors import UserError
@@ -46,7 +46,7 @@ def naming(name: str, build: str = "") -> Any:
 
         def build(self) -> Naming:
 
-            if build in ("patient", "restless"):
+            if build == "patient":
                 return self
             if build == "user":
                 raise UserError("No such checkpoint.", "Give another.")
@@ -74,11 +74,6 @@ def naming(name: str, build: str = "") -> Any:
                     time.sleep(0.05)
                     yield
             return self.decide(request)
-
-        def rest(self) -> None:
-
-            if build == "restless":
-                raise SystemExit("no rest")
 
         def info(self) -> dict[str, Any]:
             return {"model": name, "frozen": gc.get_freeze_count()}

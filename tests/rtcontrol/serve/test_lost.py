@@ -269,7 +269,7 @@ def test_a_client_pauses_and_resumes_its_session_and_is_told(made: Any) -> None:
 
 def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
     peer = enter(made, capabilities=CAPABLE)
-    say(peer, "stop")
+    say(peer, "stop", instruction="land")  # whatever else the message has
     came: list[Any] = []
     until(lambda: isinstance(message := peer.receive(1.0), Bye) or bool(came.append(message)), "no bye")
     calls = [m for m in came if isinstance(m, CallMessage)]
