@@ -26,6 +26,7 @@ from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import in_time, learn, prefill_in_slices, result
 
+LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree is no place for so many
 MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it
 ANSWER = "Answer with one of these options, and nothing else."
 Path = tuple[int, ...]  # the tokens that were written of an answer
@@ -86,14 +87,16 @@ class ChatWording(Wording):
 
 
 class Branch:
-    """A question in tokens: what leads to its answer, the path of each
+    """A question in tokens: what leads to its answer (of a long one all but the last token in `lead`), the path of each
     option, and by what was written of an answer the tokens that may follow, where there are several. `nodes` are what
     leads there, parents first: `parting` of them, and none where these are more than MOST_NODES.
 
     Raises UserError for options of the same tokens."""
 
     def __init__(self, question: StateQuestion, wording: Wording) -> None:
-        self.chain = wording.question(question.text)
+        chain = wording.question(question.text)
+        cut = len(chain) - 1 if len(chain) > LONG else 0
+        self.lead, self.chain = chain[:cut], chain[cut:]
         self.paths: list[Path] = [tuple(wording.option(text)) for text in question.options]
         if len(set(self.paths)) < len(self.paths):
             twice = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
@@ -110,7 +113,7 @@ class Branch:
         self.nodes = sorted(filter(None, follows), key=len)
 
     def __len__(self) -> int:
-        return len(self.chain) + len(self.nodes)
+        return len(self.lead) + len(self.chain) + len(self.nodes)
 
     def probabilities(self, scores: Mapping[Path, Sequence[float]]) -> list[float]:
         """Of each option, from the finite scores of what may follow at each choice."""
@@ -214,7 +217,7 @@ class QuestionDecider:
             room = handle.slots - len(prompt)
             now = _first(branches[len(found) :], min(room, max(in_time(runner), TOGETHER)) if sliced else room)
             tree, rows = packed(now)
-            handle.start(prompt, reserve=len(tree.tokens))
+            handle.start([*prompt, *now[0].lead], reserve=len(tree.tokens))
             if sliced:
                 yield from prefill_in_slices(runner, handle)
             began, count = time.perf_counter(), handle.fresh + len(tree.tokens)
@@ -228,7 +231,7 @@ class QuestionDecider:
                     handle.forget()
                     raise NotFinite
                 found.append(branch.probabilities(scores))
-            tokens, passes = tokens + len(tree.tokens), passes + 1
+            tokens, passes = tokens + len(now[0].lead) + len(tree.tokens), passes + 1
             yield
         return Answers(found, passes, tokens, fresh, reused)
 
@@ -256,9 +259,9 @@ class QuestionDecider:
 
 
 def _first(branches: Sequence[Branch], most: int) -> Sequence[Branch]:
-    """So many of the first that their nodes are no more than `most`; at least one."""
+    """So many of the first that their nodes are no more than `most`; at least one, and a long one alone."""
     count, nodes = 1, len(branches[0])
-    while count < len(branches):
+    while count < len(branches) and not (branches[0].lead or branches[count].lead):
         nodes += len(branches[count])
         if nodes > most:
             break

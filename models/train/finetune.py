@@ -36,7 +36,7 @@ from rtcontrol.models.train.loss import ATTENTION
 from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
 from rtcontrol.models.train.rows import EncodedRow
-from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, last_line
 
 MODEL, RESULT, TRAINING = "model", "result.json", "training"
 # Of the base's files those that its users may look for.
@@ -251,7 +251,7 @@ def _finetune(job: Job, given: Path, device: torch.device, progress: Progress | 
     if progress and 0 < run.chunk < run.steps:
         progress({"resumed": run.chunk, "steps": run.steps})
     run.run(progress)
-    loss = json.loads((run.out / LOG).read_text("utf-8").splitlines()[-1])["loss"]
+    loss = last_line(run.out).get("loss", math.nan)
     outcome = FinetuneOutcome(job.out, run.chunk, groups, loss, identity, job.recipe)
     try:
         _write(outcome, lm, base, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -26,6 +27,15 @@ Progress = Callable[[dict[str, Any]], None]
 PROGRESS_EVERY = 8  # batches
 STATE = "state.pt"  # what a run goes on from
 LOG = "log.jsonl"  # a line a chunk
+
+
+def last_line(out: Path) -> dict[str, Any]:
+    """Return the last whole line of the log of a run, empty where there is none: a power cut may have torn one."""
+    with contextlib.suppress(OSError):
+        for line in reversed((out / LOG).read_text("utf-8").splitlines()):
+            with contextlib.suppress(ValueError):
+                return dict(json.loads(line))
+    return {}
 
 
 @dataclass(frozen=True)
@@ -148,8 +158,8 @@ class Trainer:
             if self.SAVES_MIDWAY and self._whole:
                 self.save()
             raise
+        self.finished()
         if (self.samples, self.chunk) != at:
-            self.finished()
             self.save()
 
     def clock(self) -> None:

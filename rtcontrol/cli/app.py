@@ -229,7 +229,7 @@ def agents(
 
 @app.command()
 def doctor() -> None:
-    """What this machine can do: engines, GPU, Ray, real-time scheduling, versions; and what would mend the rest.
+    """What this machine can do: engines, GPU, Ray, versions; and what would mend the rest.
 
     Example: rtcontrol doctor
     """

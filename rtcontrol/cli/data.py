@@ -48,12 +48,7 @@ def data() -> None:
 def convert(
     sources: Sources,
     out: Annotated[Path, typer.Option(help="Where the rows go, one JSON object a line.", callback=check_writable)],
-    purpose: Annotated[
-        Literal["train", "eval"],
-        typer.Option(
-            "--for", help="train: calls shuffled, wrong rows dropped. eval: as given, all that can be shown kept."
-        ),
-    ] = "train",
+    purpose: Purpose = "train",
     balance: Annotated[
         str | None,
         typer.Option(help="Shares of calls with 1 to 6 arguments (or 0 to 6), or `paper`: 18,20,18,17,15,12."),
@@ -143,7 +138,7 @@ def from_recording(
                     count += 1
                 if count == before:
                     what = "sure and legal answers of a first decider" if teacher else "observations with a call"
-                    option = "--backup MODEL, a --backup-below that its answers reach and " if teacher else ""
+                    option = "--backup MODEL and " if teacher else ""
                     remedy = f"Record with {option}--record-observations yes, the default."
                     raise UserError(f"{record} has no {what}: no row.", remedy)
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -132,7 +132,7 @@ def _safe(made: MCPServer, view: ViewClient) -> None:
 
     @made.tool(annotations=SAFE)
     async def deny(k: int | None = None) -> str:
-        """Say no to the call, or the instruction, that waits for a yes; k is its number in `status`."""
+        """Say no to the call that waits for a yes; k is its number in `status`."""
         return await answer_to(view, "deny", k)
 
 

@@ -21,7 +21,7 @@ MAX_WAITING = 64  # requests that find all replicas full; an open WebSocket coun
 END_S, LOOK_S = 9.0, 0.2  # what ending takes at most, sessions' reports included
 HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
 UP_S, DOWN_S = 3.0, 60.0
-TARGET = 0.6  # the part of a decoder's time that is planned for: three quarters of the default --busy-max
+TARGET = 0.6  # the part of a decoder's time that is planned for: three quarters of the default `busy_max`
 
 
 def options_of(args: dict[str, Any]) -> ServerOptions:

@@ -19,7 +19,7 @@ MAYBE_TEXT, MAYBE_FLAG, MAYBE_OBJECT = ({"type": [name, "null"]} for name in ("s
 SCHEMAS = {"/picture": "foxglove.CompressedImage"}
 
 FIELDS: dict[str, tuple[dict[str, Any], str]] = {
-    "k": (INTEGER, "Number of the tick's release. Of people: -1, -2 ... is an instruction as it was understood."),
+    "k": (INTEGER, "Number of the tick's release."),
     "n": (INTEGER, "Of a further call: how many calls of the tick came before it."),
     "t_s": (NUMBER, "When it was; of a tick its release, of an observation when it was captured."),
     "epoch": (INTEGER, "Of the world: grows with every reset."),
@@ -36,7 +36,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         "further (not the first of its tick), late or safe. Of a safe call: miss, exit, loop, pause or stop.",
     ),
     "action": (TEXT, "What the fallback did: hold, safe, pending, none or stop."),
-    "call": (TEXT, "The call that was decided, or that is meant; or an instruction as it was understood."),
+    "call": (TEXT, "The call that was decided, or that is meant."),
     "decided_by": (TEXT, "Where there is a backup: first or backup."),
     "kept": (OBJECT, "By head: the value that was preferred, where hysteresis kept the one in force."),
     "answers": (INTEGER, "Where the first one's answer, or the plan, is to an older observation: that one's tick."),

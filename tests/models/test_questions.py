@@ -88,11 +88,14 @@ def test_probabilities_sum_to_one_exactly(folder: Path, state: str, asked: list[
         assert math.fsum(p) == 1.0 and min(p) >= 0
 
 
-@pytest.mark.parametrize("slice_", [1, 6])
-def test_slices_change_no_probability(folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int) -> None:
+@pytest.mark.parametrize(("slice_", "long"), [(1, 256), (6, 256), (64, 3), (64, 1)])
+def test_slices_and_long_questions_change_no_probability(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
+) -> None:
     whole = made(folder).answer("x 1 y 2", ALIKE)
     monkeypatch.setattr(questions_module, "TOGETHER", slice_)
     monkeypatch.setattr(questions_module, "in_time", lambda runner: 0)
+    monkeypatch.setattr(questions_module, "LONG", long)
     decider = made(folder)
     steps, passes = decider.answer_in_steps("x 1 y 2", ALIKE), 0
     while True:

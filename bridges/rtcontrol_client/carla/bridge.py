@@ -299,7 +299,7 @@ class CarlaBridge:
             time.sleep(BETWEEN_TRIES_S)
         raise CarlaBridgeError(
             f"The CARLA server at {where} was lost and did not go on in {limit_s:g} s.",
-            "Look at its own output; give --reconnect-s to wait for longer.",
+            "Look at its own output; `rtcontrol bridge carla --reconnect-s` waits for longer.",
         )
 
     def _halt(self) -> None:

@@ -86,28 +86,6 @@ def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDe
     return DeciderSpec(str(folder), tuple(tools), engine=engine_of(folder), **options).build()
 
 
-def hub_snapshot(root: Path, data: Path) -> Path:
-    """A random chat checkpoint with Qwen's tokenizer, laid out as the hub's cache has one: weights in shards, and every
-    file a link."""
-    tokenizer = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
-    torch.manual_seed(0)
-    shape = {"vocab_size": 151936, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32768}
-    config = hf.Qwen2Config(**shape, tie_word_embeddings=True, initializer_range=0.3, eos_token_id=151645)
-    whole, folder = root / "whole", root / "models--someone--Tiny-Instruct" / "snapshots" / "0123abc"
-    hf.Qwen2ForCausalLM(config).save_pretrained(whole, max_shard_size="50KB")
-    hf.GenerationConfig(eos_token_id=[151645, 151643], do_sample=True).save_pretrained(whole)
-    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
-    fast.chat_template = TURNS.replace("%TOLD%", TOLD["hermes"][0])
-    fast.save_pretrained(whole)
-    (blobs := folder.parents[1] / "blobs").mkdir(parents=True)
-    folder.mkdir(parents=True)
-    for i, path in enumerate(sorted(whole.iterdir())):
-        path.rename(blobs / f"{i:040x}")
-        (folder / path.name).symlink_to(f"../../blobs/{i:040x}")
-    return folder
-
-
 def calls_of(tool: ToolSchema, most: int) -> list[dict[str, Any]]:
     """All legal arguments of a tool, at most one more than `most`."""
     options = []
