@@ -145,13 +145,13 @@ def test_a_record_is_read_with_nothing_of_ours(flown: Path) -> None:
     assert "engines(" in told
 
 
-def test_a_flight_is_decided_again_by_another_model_and_at_another_rate(flown: Path, tmp_path: Path) -> None:
+def test_a_flight_is_decided_again_by_another_model(flown: Path, tmp_path: Path) -> None:
     same = ran("replay", str(flown))
     assert same.startswith("expert then, expert now: 32 of 32 calls are the same\n  told ")
     other = ran("replay", str(flown), "random")
     agreed = re.match(r"expert then, random now: (\d+) of 32 calls", other)
     assert agreed is not None and int(agreed[1]) < 32
-    assert re.search(r"times engines\(.*\) then, engines\(.*\) now", other) and "at 8 Hz: " in other
+    assert re.search(r"times engines\(.*\) then, engines\(.*\) now", other)
     assert "record" in ran("replay", str(tmp_path), status=1)
     assert "There is no folder 'runs/nope'" in ran("replay", str(flown), "runs/nope", status=1)
 
