@@ -152,13 +152,6 @@ def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
                 return [*done, "another client ticks it: its settings are left alone"]
             apply_settings(world, left.settings)
             done.append(f"settings restored ({_mode(left.settings)})")
-    if left.spawning:
-        # Their numbers were not reported any more; the world runs by now, so that there will be a snapshot.
-        world.wait_for_tick(ANSWER_S)
-        there = vehicles(world).items()
-        ours = [i for role, before in left.spawning.items() for i, name in there if name == role and i not in before]
-        if count := destroy(client, ours):
-            done.append(_destroyed(count))
         return done
     try:
         # By their numbers: whether they are there, only the server knows for sure.
@@ -168,6 +161,13 @@ def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
         if left.settings is not None:
             apply_settings(world, left.settings)
             done.append(f"settings restored ({_mode(left.settings)})")
+    if left.spawning:
+        # Their numbers were not reported any more; the world runs by now, so that there will be a snapshot.
+        world.wait_for_tick(ANSWER_S)
+        there = vehicles(world).items()
+        ours = [i for role, before in left.spawning.items() for i, name in there if name == role and i not in before]
+        if count := destroy(client, ours):
+            done.append(_destroyed(count))
     return done
 
 
