@@ -21,10 +21,10 @@ from rtcontrol_client.wire.messages import CallMessage
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_QUEUED = 64
-MAX_OPEN = 128  # half of all connections: the rest is for pages and requests
+MAX_SPEAKING = 128  # half of all connections: the rest is for pages, requests and silent ones, which give way
 FIRST_MESSAGE_S = 10.0
 CLOSE_S = 1.0
-NORMAL, POLICY = 1000, 1008  # RFC 6455 section 7.4.1
+NORMAL, POLICY, TRY_LATER = 1000, 1008, 1013  # RFC 6455 section 7.4.1
 
 
 class WebSocketConnection:
@@ -97,15 +97,12 @@ class WebSockets:
 
     def __init__(self, admission: SessionManager, metrics: Metrics) -> None:
         self._admission, self._metrics = admission, metrics
-        self.open = 0
+        self.open = self.speaking = 0
 
     async def serve(self, socket: WebSocket) -> None:
         """One WebSocket from its handshake to its end."""
         chosen = SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None
         await socket.accept(chosen)
-        if self.open >= MAX_OPEN:
-            await socket.close(1013, "too many connections")
-            return
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get(ABORT, lambda: None)
@@ -132,9 +129,16 @@ class WebSockets:
             except TimeoutError:
                 await socket.close(POLICY, f"no message within {FIRST_MESSAGE_S:g} s")
                 return
-            while message["type"] == "websocket.receive":
-                self._take(connection, message)
-                message = await socket.receive()
+            if self.speaking >= MAX_SPEAKING:
+                await socket.close(TRY_LATER, "too many connections")
+                return
+            self.speaking += 1
+            try:
+                while message["type"] == "websocket.receive":
+                    self._take(connection, message)
+                    message = await socket.receive()
+            finally:
+                self.speaking -= 1
         except (WebSocketDisconnect, RuntimeError):
             # RuntimeError: the pump has closed it in the meantime.
             return

@@ -16,9 +16,10 @@ import httpx
 import openai
 import pytest
 from gateway_peer import TURN, Serve, Served
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from rtcontrol.gateway import Gateway, GatewayOptions, http_server
+from rtcontrol.gateway import Gateway, GatewayOptions, http_server, websocket
 from rtcontrol.gateway.options import origin, read_token
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServerOptions
@@ -200,6 +201,20 @@ def test_400_connections_keep_nobody_out(noop: Served, said: str, caplog: pytest
             line.send("{}")
             assert "error" in str(line.recv(timeout=8))
     assert "Traceback" not in caplog.text and not [r for r in caplog.records if r.exc_info]
+
+
+def test_sockets_that_speak_leave_room_for_requests(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "MAX_SPEAKING", 2)
+    few = serve(model="noop")
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(connect(few.ws, compression=None)) for _ in range(3)]
+        for line in lines[:2]:
+            line.send("{}")
+            assert "error" in str(line.recv(timeout=8))
+        lines[2].send("{}")
+        with pytest.raises(ConnectionClosed, match="too many connections"):
+            lines[2].recv(timeout=8)
+        assert httpx.get(few.url + "health", timeout=8).status_code == 200
 
 
 def test_a_stalled_request_gives_way_where_no_connection_is_idle(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
