@@ -184,7 +184,7 @@ def test_losses_are_counted_by_their_causes(tmp_path: Path) -> None:
         return (1.0 if slow else 0.003), faults.get(n % 19) if n > 45 else None
 
     with standin(plan, expert) as made:
-        report = flown(tmp_path / "out", f"decisions:{made.url}", "--hz", "10", "--duration", "6")
+        report = flown(tmp_path / "out", f"decisions:{made.url}", "--hz", "5", "--duration", "8")
     asked = len(made.bodies)
     assert asked > 70
     events = [e for e in read_record(tmp_path / "out" / "record.mcap") if e.get("kind") == "miss"]
