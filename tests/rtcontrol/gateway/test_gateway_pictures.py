@@ -156,9 +156,10 @@ def test_the_page_tells_an_old_picture_and_shows_none_of_another_session(
     served: tuple[Process, str], flown: Client, tmp_path: Path
 ) -> None:
     url = served[1]
-    until(lambda: flown.send_picture(jpeg(200, 120)), "not in session")
     with Chromium(tmp_path) as page:
         page.open(f"{url}/live.html?session={newest_session(url)}")
+        page.until("rtcontrol.last")  # a picture is old after 3 s: the browser may take longer to start
+        until(lambda: flown.send_picture(jpeg(200, 120)), "not in session")
         page.until("document.getElementById('picture').width === 200 && !document.getElementById('world').hidden")
         page.until("document.getElementById('picture-age').textContent === ''")
         flown.send_picture(SMALL, t_ns=time.monotonic_ns() - 50_000_000_000)
