@@ -198,10 +198,12 @@ def test_every_change_is_in_the_file_before_it_is_done() -> None:
     mine.begin(7)
     assert journal.read(path).nothing
     mine.settings({"synchronous_mode": False})
+    mine.spawning("hero", {3, 1})
     left = journal.read(path)
-    assert (left.episode, left.settings, left.actors) == (7, {"synchronous_mode": False}, [])
-    mine.spawned([9])
-    assert journal.read(path).actors == [9]
+    assert (left.episode, left.settings, left.spawning) == (7, {"synchronous_mode": False}, {"hero": [1, 3]})
+    mine.spawned("hero", [9])
+    left = journal.read(path)
+    assert (left.actors, left.spawning) == ([9], {})
     mine.close()
     assert list(path.parent.iterdir()) == []
 
@@ -211,7 +213,7 @@ def test_another_world_took_our_vehicles_with_it_but_not_the_settings() -> None:
     mine = Journal(path, "host", 1)
     mine.begin(1)
     mine.settings({"synchronous_mode": False})
-    mine.spawned([4])
+    mine.spawned("hero", [4])
     mine.moved(2)
     left = journal.read(path)
     assert (left.episode, left.actors, left.settings) == (2, [], {"synchronous_mode": False})
