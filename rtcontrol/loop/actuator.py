@@ -14,9 +14,9 @@ from typing import Literal, cast
 from rtcontrol.agents import Agent
 from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
-from rtcontrol.loop.command import Command, Completion, Fault, OperatorCommand, SafeAttempt
 from rtcontrol.loop.realtime import beside
 from rtcontrol.models.call import Call
+from rtcontrol.records import Command, Completion, Fault, OperatorCommand, SafeAttempt
 
 # Between two attempts on the way out where no clock of the world's says when.
 EXIT_RETRY_NS = 50_000_000

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.command import Tick
 from rtcontrol.models.call import Call, Decision, Preferred, StandingCall
+from rtcontrol.records import Tick
 
 Action = Literal["none", "hold", "safe", "stop"]
 

@@ -20,7 +20,7 @@ from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.attribution import Evidence, ThreadUsage, Verdict, attribute, usual
-from rtcontrol.loop.command import KnownCause, Tick
+from rtcontrol.records import KnownCause, Tick
 from rtcontrol.telemetry.causes import Cause
 
 PROC = Path("/proc")

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 from rtcontrol.agents import Agent, Tool
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.command import Completion, OperatorCommand, Tick
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.requests import echo
 from rtcontrol.loop.tick_outcome import RunContext, TickOutcomes
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS
 from rtcontrol.models.errors import UserError
+from rtcontrol.records import Completion, OperatorCommand, Tick
 
 
 class Doubt(NamedTuple):

@@ -12,8 +12,8 @@ from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.call_in_force import CallInForce
-from rtcontrol.loop.command import Tick
 from rtcontrol.loop.config import instruction_text, plain_text
+from rtcontrol.records import Tick
 from rtcontrol.telemetry.encoder import plain
 
 # People are shown this much of an instruction.

@@ -15,13 +15,14 @@ from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop import tick_outcome
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.call_in_force import CallInForce
-from rtcontrol.loop.command import Command, Completion, Fault, InFlightCall, LegalCalls, OperatorCommand, Tick
 from rtcontrol.loop.evidence import SIZE
+from rtcontrol.loop.legal import LegalCalls
 from rtcontrol.loop.operator import OperatorControl
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.requests import Instructions, Requests, row
 from rtcontrol.loop.tick_outcome import RunContext, TickOutcomes
 from rtcontrol.models.call import Call
+from rtcontrol.records import Command, Completion, Fault, InFlightCall, OperatorCommand, Tick
 from rtcontrol.telemetry.causes import Cause
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
@@ -313,7 +314,7 @@ class Ticks:
             last = late or len(tick.calls) + 1 == self._most
             order.fresh = outcomes.emission(tick, "fresh", call, reply, more=not last)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)
-        self._ordered[tick.k] = InFlightCall(tick, reply, call, text, late)
+        self._ordered[tick.k] = InFlightCall(tick, reply, call, text, late, given_ns=time.monotonic_ns())
         self._ordered_k, outcomes.ordered = max(self._ordered_k, tick.k), True
         if (waited := self.actuator.execute(order)) is not None:
             tick_outcome.replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)

@@ -16,11 +16,11 @@ from rtcontrol.hosts.protocol import DecisionReply, Host, HostEvent
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.call_in_force import Action, FallbackPolicy, what_was_kept
 from rtcontrol.loop.clock import LoopClock
-from rtcontrol.loop.command import SPANS, Command, Completion, Fault, InFlightCall, KnownCause, SafeAttempt, Tick
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.errors import Errors
 from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
 from rtcontrol.models.call import Call
+from rtcontrol.records import SPANS, Command, Completion, Fault, InFlightCall, KnownCause, SafeAttempt, Tick
 from rtcontrol.telemetry.causes import Cause
 
 

@@ -26,8 +26,8 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop import loop as loops
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.command import Command, Completion, SafeAttempt
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import Command, Completion, SafeAttempt
 from rtcontrol.telemetry import report
 
 pytestmark = pytest.mark.realtime

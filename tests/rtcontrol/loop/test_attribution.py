@@ -21,9 +21,9 @@ from linked import LinkedHost
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.attribution import STEPS, Evidence, ThreadUsage, attribute, covered_ms, steps, usual
-from rtcontrol.loop.command import SPANS, Tick
 from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
 from rtcontrol.models.call import Decision
+from rtcontrol.records import SPANS, Tick
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
 

@@ -14,8 +14,8 @@ from linked import LinkedHost
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy
-from rtcontrol.loop.command import Tick
 from rtcontrol.models.call import Call, Decision, StandingCall, Steadied
+from rtcontrol.records import Tick
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema
 

@@ -20,11 +20,11 @@ from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import tick as ticks
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.command import Command, Completion
 from rtcontrol.loop.config import RunConfig, confidence
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
+from rtcontrol.records import Command, Completion
 from rtcontrol.run import assembly
 from rtcontrol.telemetry.channels import schema, topic_of
 from tests.helpers.processes import until

@@ -22,8 +22,8 @@ from flown import flown, header, recorded, two_humps, written
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from rich.console import Console
 
-from rtcontrol.loop.command import SPANS
 from rtcontrol.models.errors import UserError
+from rtcontrol.records import SPANS
 from rtcontrol.telemetry import as_html, as_perfetto, table, timeline
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES

@@ -1,13 +1,10 @@
-"""What the actuator is given, and what it says became of it."""
+"""The data of a run: ticks, commands, what became of them, and what people say. No behaviour, no clock."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal
 
-from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Effect, Emission
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call
@@ -127,13 +124,6 @@ class Fault:
 KnownCause = tuple[Cause, str | None]
 
 
-# So many different calls are known to be legal; a schema of free values has no end of them.
-MAX_KNOWN = 1024
-
-
-PLAIN = (int, float, str, Enum, type(None))
-
-
 @dataclass(slots=True, eq=False)
 class InFlightCall:
     """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `settled`:
@@ -145,25 +135,7 @@ class InFlightCall:
     text: str
     late: bool
     settled: bool = False
-    given_ns: int = field(default_factory=time.monotonic_ns)
-
-
-class LegalCalls:
-    """The calls that were found legal, by name and arguments as text: (ready to act, text)."""
-
-    def __init__(self, tools: Tools) -> None:
-        self.known: dict[str, tuple[Call, str]] = {}
-        self._tools = tools
-
-    def check(self, key: str, call: Call) -> tuple[Call, str]:
-        """A legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was legal once
-        is known from then on, if its arguments are values that nobody can change."""
-        tools = self._tools
-        ready = Call(call.name, tools.convert(tools.validate(call)))
-        checked = ready, call.text()
-        if len(self.known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
-            self.known[key] = checked
-        return checked
+    given_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
