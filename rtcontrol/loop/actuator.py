@@ -43,7 +43,7 @@ class Actuator:
         self._functions = {t.name: t.function for t in agent.tools}
         self._env, self._bindings, self._wake, self._retry_ns = env, env.bindings, wake, retry_ns
         self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
-        self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
+        self.parting: Emission | None = None  # what such a world is told where the loop hangs
         self.effects: deque[Completion | SafeAttempt | Fault | OperatorCommand] = deque()
         self.doings: deque[list[int]] = deque(maxlen=8)  # begin and end (0: not yet) of its last calls, safe ones too
         self.shut: str | None = None  # why nothing but the safe calls may act: people said so (`Override`)
@@ -70,10 +70,18 @@ class Actuator:
         self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
         self.thread.start()
 
-    def arm(self, guard_ns: int) -> None:
-        """From now on the loop is to be back by then. Wakes the thread, which waits for calls alone before."""
-        self.guard_ns = guard_ns
-        self._bell.put(None)
+    def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
+        """Expect the loop to call this again by `guard_ns` (None: no limit); `parting` is told where it does not, and
+        with the safe call that a person demands."""
+        with self._lock:
+            waits = self.guard_ns is None and guard_ns is not None
+            self.guard_ns, self.parting = guard_ns, parting
+        if waits:  # for calls alone until now
+            self._bell.put(None)
+
+    def disarm(self) -> None:
+        """Expect nothing of the loop until it arms again."""
+        self.guard_ns = None
 
     def execute(self, order: Command) -> Command | None:
         """Act as soon as the world lets it. Gives the order that waited until now, which is dropped."""
@@ -202,7 +210,7 @@ class Actuator:
     def _take_over(self) -> None:
         """The loop did not come back in time: nobody else will bring the safe calls in force."""
         now, self.guard_ns = time.monotonic_ns(), None
-        if (cleared := self.safe("loop", self.parting())) is not None:
+        if (cleared := self.safe("loop", self.parting)) is not None:
             self._post(Completion(cleared.tick, "too_late", now, now, False))
 
     def _perform(self, order: Command) -> None:

@@ -242,7 +242,8 @@ class ControlLoop:
         outcomes, actuator = self._outcomes, self._ticks.actuator
         try:
             if self._world_started:
-                self.safe_in_force, self.unsafe, actuator.guard_ns = False, True, None
+                self.safe_in_force, self.unsafe = False, True
+                actuator.disarm()
                 self.env.conclude()
                 self.operator.end()
                 try:

@@ -205,7 +205,7 @@ class OperatorControl:
         self.state = state
         actuator.bar(state)  # first: a call that waits for the world now finds it under the world's lock
         now = time.monotonic_ns()
-        if (cleared := actuator.safe(why, actuator.parting())) is not None:
+        if (cleared := actuator.safe(why, actuator.parting)) is not None:
             actuator.effects.append(Completion(cleared.tick, "refused", now, now, False))
 
     # -- from the loop's thread ---------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class Ticks:
         pauses = self.operator.state == "running"
         if pauses:
             self.operator.say("pause", "SIGTSTP")
-        actuator.guard_ns = None  # the next release sets it again
+        actuator.disarm()  # the next release arms it again
         # A world in lockstep is idle while it waits for us, so its step with the safe call is not waited for.
         active = actuator.wait_safe(HALT_WAIT_S if self._clock.enforced else HALT_SETTLE_S) or not self._clock.enforced
         self.collect_effects()
@@ -151,10 +151,7 @@ class Ticks:
         k, release_ns, skipped = self._clock.take(now)
         tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
         outcomes.newest_k = k
-        if self._clock.enforced:
-            if self.actuator.guard_ns is None:
-                self.actuator.arm(now + self._guard_ns)
-            self.actuator.guard_ns = now + self._guard_ns
+        self.actuator.arm(now + self._guard_ns if enforced else None, outcomes.parting(tick))
         tick.incarnation = self.host.incarnation
         if len(self.host.events) != outcomes.noted_events:
             outcomes.note((), self.host.events)

@@ -142,7 +142,7 @@ class TickOutcomes(RunEvents):
         super().__init__(context, EvidenceCollector(context.watch, context.host, actuator, context.clock.enforced))
         self._config, self._clock, self._actuator = config, context.clock, actuator
         self._stop, self._cleared = context.stop, cleared
-        self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
+        self._safe_calls = fallback.safe_calls
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
         self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
         self.emits = isinstance(context.env, Emitting)
@@ -316,14 +316,16 @@ class TickOutcomes(RunEvents):
     def expire(self) -> None:
         """The end of a hold between two ticks, if it is reached: the safe call acts, and is told."""
         if self.policy.expire(self._clock.effective_ns()) == "safe":
-            self._demand("miss", self._parting(), self.newest_k)
+            self._demand("miss", self.parting(), self.newest_k)
 
     def leave(self) -> None:
         """The run is over: the safe call acts, and is told."""
-        self._demand("exit", self._parting(), self.newest_k)
+        self._demand("exit", self.parting(), self.newest_k)
 
-    def _parting(self) -> Emission | None:
-        return None if self._last is None else self.emission(self._last, "safe")
+    def parting(self, tick: Tick | None = None) -> Emission | None:
+        """Return what the world is told with a safe call between two ticks: of its last tick, else of this one."""
+        last = self._last or tick
+        return None if last is None else self.emission(last, "safe")
 
     def _demand(self, why: str, emission: Emission | None, k: int) -> None:
         self.safe_k, self.ordered = k, False
