@@ -28,35 +28,6 @@ class Call:
         return cls(value["name"], dict(value["arguments"]))
 
 
-Preferred = Mapping[str, tuple[str | None, int]]  # by head
-
-
-@dataclass(frozen=True, slots=True)
-class StandingCall:
-    """What hysteresis compares with: the call in force, and by head the text of the value that the last decision
-    preferred to it (None: the null token), with how many decisions in a row did."""
-
-    call: Call
-    preferred: Preferred = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"call": self.call.to_dict(), "preferred": {head: list(one) for head, one in self.preferred.items()}}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> StandingCall:
-        preferred = {head: (text, count) for head, (text, count) in value["preferred"].items()}
-        return cls(Call.from_dict(value["call"]), preferred)
-
-
-@dataclass(frozen=True, slots=True)
-class Steadied:
-    """What hysteresis did to a decision: `preferred` is the next one's, `kept` are the heads of it whose value stayed
-    the one in force all the same."""
-
-    preferred: Preferred = field(default_factory=dict)
-    kept: Sequence[str] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Calls for the instants after an observation: the first at once, then one every `step_ns`."""
@@ -73,7 +44,8 @@ class Decision:
     (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1].
     `tokens` went through the model, `reused_tokens` came from the cache. `unknown` are words of the instruction that
     the checkpoint was never taught: the function's confidence is lowered by them. Of a `plan`, `call` is the first
-    one. `steadied` is set where hysteresis compared with a call in force.
+    one. `kept` has by head the text of the value that was preferred (None: the null token), where hysteresis kept the
+    active one.
     """
 
     call: Call | None
@@ -83,4 +55,4 @@ class Decision:
     reused_tokens: int = 0
     unknown: Sequence[str] = ()
     plan: Plan | None = None
-    steadied: Steadied | None = None
+    kept: Mapping[str, str | None] = field(default_factory=dict)

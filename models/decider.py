@@ -7,14 +7,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rtcontrol.models.call import Decision, StandingCall
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.chat_plan import ChatPlan
 from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import Grammars
-from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.decode.protocol import Budget, Runner
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, result
@@ -50,7 +49,7 @@ class DeciderSpec:
     budget_per_head: int | None = None
     budget_total: int | None = None
     value_tokens: int = 64
-    hysteresis: Hysteresis | None = None
+    hysteresis: float | None = None
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
@@ -116,7 +115,7 @@ class STDecider:
         self.load_ms = (time.perf_counter() - began) * 1e3
 
     def decide(
-        self, observation: str, instruction: str, history: Sequence[str] = (), standing: StandingCall | None = None
+        self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
     ) -> Decision:
         """One decision; `standing` is the call in force, for hysteresis. Raises UserError when the prompt does not fit
         the context, and DecodeError."""
@@ -127,7 +126,7 @@ class STDecider:
         observation: str,
         instruction: str,
         history: Sequence[str] = (),
-        standing: StandingCall | None = None,
+        standing: Call | None = None,
         sliced: bool = True,
     ) -> Generator[None, None, Decision]:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
@@ -137,7 +136,7 @@ class STDecider:
         return self.result_of(one)
 
     def begin(
-        self, observation: str, instruction: str, history: Sequence[str] = (), standing: StandingCall | None = None
+        self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
     ) -> InFlightDecode:
         """A decision under way, that others may share passes with."""
         begun = self.decoding.begin(self.suffix(observation, instruction, history), standing)
@@ -149,7 +148,7 @@ class STDecider:
         return self._believed(one.decision())
 
     def decide_many(
-        self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[StandingCall | None] = ()
+        self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[Call | None] = ()
     ) -> list[Decision]:
         """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes;
         `standing` are the calls in force, none or one for each."""
@@ -203,7 +202,7 @@ class STDecider:
         }
 
 
-Told = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], StandingCall | None]
+Told = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], Call | None]
 
 
 def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rtcontrol.models.call import Decision, StandingCall
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.core import DecoderCore, Drafts
 from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, Work
@@ -129,7 +129,7 @@ class Decoding:
         self._drafts = Drafts()
         self._last: InFlightDecode | None = None
 
-    def begin(self, suffix: Sequence[int], standing: StandingCall | None = None) -> InFlightDecode:
+    def begin(self, suffix: Sequence[int], standing: Call | None = None) -> InFlightDecode:
         """A decision after prefix + `suffix`, for `evaluate`; `standing` is the call in force, for hysteresis. Raises
         UserError when the context is too long."""
         self._stop.clear()
@@ -146,7 +146,7 @@ class Decoding:
         suffix: Sequence[int],
         drafts: Drafts | None,
         stop: threading.Event,
-        standing: StandingCall | None = None,
+        standing: Call | None = None,
     ) -> InFlightDecode:
         """A decision on one of `another`'s, which `stop` ends before its next pass. Raises UserError when the context
         is too long."""
@@ -164,16 +164,12 @@ class Decoding:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [one])
 
-    def decode_many(
-        self, suffixes: Sequence[Sequence[int]], standing: Sequence[StandingCall | None] = ()
-    ) -> list[Decision]:
+    def decode_many(self, suffixes: Sequence[Sequence[int]], standing: Sequence[Call | None] = ()) -> list[Decision]:
         """Decide after prefix + each suffix in the same passes; equal to deciding each alone. `standing` are the calls
         in force, none or one for each. Raises what the first fault is."""
         return [one.decision() for one in self.decided(suffixes, standing)]
 
-    def decided(
-        self, suffixes: Sequence[Sequence[int]], standing: Sequence[StandingCall | None] = ()
-    ) -> list[InFlightDecode]:
+    def decided(self, suffixes: Sequence[Sequence[int]], standing: Sequence[Call | None] = ()) -> list[InFlightDecode]:
         """`decode_many`, each with what was its own fault."""
         calls = standing or [None] * len(suffixes)
         self._stop.clear()

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.models.call import Call, Decision, StandingCall
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.draft_tree import Best, FreeHead, Guesses, Stop
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
-from rtcontrol.models.decode.hysteresis import Hysteresis, SteadyWalk
+from rtcontrol.models.decode.hysteresis import SteadyWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
 from rtcontrol.models.decode.walk import Entry, HeadState, Walk, Walker, choose_layout
@@ -79,7 +79,7 @@ class DecoderCore:
         budget: Budget | None = None,
         limit: int = MAX_TOKENS,
         ahead: int = AHEAD,
-        hysteresis: Hysteresis | None = None,
+        hysteresis: float | None = None,
     ) -> None:
         self.hysteresis = hysteresis
         self.plan, self.tokenizer, self._limit, self.ahead = plan, tokenizer, limit, ahead
@@ -147,9 +147,7 @@ class DecoderCore:
         """Nodes that a decision with guesses may take."""
         return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
-    def begin(
-        self, drafts: Drafts | None = None, prompt: Sequence[int] = (), standing: StandingCall | None = None
-    ) -> Deciding:
+    def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = (), standing: Call | None = None) -> Deciding:
         """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
         looked up for more: they change no call, but how many passes it takes. Without `drafts` nothing is guessed.
         `standing` is the call in force, for hysteresis."""
@@ -160,7 +158,7 @@ class Deciding(Stepwise):
     """A decision by ST heads."""
 
     def __init__(
-        self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: StandingCall | None = None
+        self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: Call | None = None
     ) -> None:
         self.core, self.plan = core, core.plan
         self._steady: SteadyWalk | None = None
@@ -327,8 +325,8 @@ class Deciding(Stepwise):
             if rules is not None and (fault := rules.fault(arguments)) is not None:
                 raise DecodeError(f"Tool {self.plan.tools[tool].name}: {fault}")
             call = Call(self.plan.tools[tool].name, arguments)
-        steadied = None if self._steady is None else self._steady.steadied
-        return Decision(call, confidence, self.passes, self.nodes, 0, steadied=steadied)
+        kept = {} if self._steady is None else self._steady.kept
+        return Decision(call, confidence, self.passes, self.nodes, 0, kept=kept)
 
     def _value(self, k: int, tool: int, state: FreeHead) -> Any:
         self._drafts.tokens[k, tool] = list(state.value.tokens)

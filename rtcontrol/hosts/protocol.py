@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rtcontrol.models.call import Decision, StandingCall
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
 # Sessions of one pool.
@@ -50,7 +50,7 @@ class DecisionRequest:
     within_ns: int = 0
     seq: int = -1
     captured_ns: int = 0
-    standing: StandingCall | None = None
+    standing: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)

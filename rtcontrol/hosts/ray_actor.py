@@ -24,7 +24,7 @@ from rtcontrol.hosts.inprocess import go_on
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.router_socket import router_socket
 from rtcontrol.hosts.scheduler import EdfScheduler, Turn
-from rtcontrol.models.call import StandingCall
+from rtcontrol.models.call import Call
 
 PING = b""
 BUILD = "build"
@@ -42,10 +42,9 @@ def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> by
     packed costs its tick, not the lane."""
     made = reply.decision
     call = made and made.call and (made.call.name, made.call.arguments)
-    steadied = made and made.steadied and (made.steadied.preferred, made.steadied.kept)
     rest = made and (
         *(made.confidence, made.forward_passes, made.tokens, made.reused_tokens, made.unknown),
-        steadied,
+        made.kept,
     )
     try:
         stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps, reply.together, reply.loss
@@ -244,7 +243,7 @@ class Lane:
             else:
                 tick, epoch, observation, instruction, history, within_ns, *more = fields
                 asked = tick, epoch, observation, instruction, tuple(history)
-                standing = StandingCall.from_dict(more[0]) if more else None
+                standing = Call.from_dict(more[0]) if more else None
                 now = time.monotonic_ns()
                 self.rota.put(key, DecisionRequest(*asked, None, now, within_ns, standing=standing))
                 self._clients[key] = client

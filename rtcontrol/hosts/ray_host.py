@@ -27,7 +27,7 @@ from rtcontrol.hosts.protocol import (
     HostEvent,
 )
 from rtcontrol.hosts.ray_actor import PING
-from rtcontrol.models.call import Call, Decision, Steadied
+from rtcontrol.models.call import Call, Decision
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -206,12 +206,9 @@ def _dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socke
 
 
 def _decision(call: Sequence[Any] | None, fields: Sequence[Any]) -> Decision:
-    confidence, passes, tokens, reused, words, steadied = fields
-    if steadied is not None:
-        preferred, kept = steadied
-        steadied = Steadied({head: (text, count) for head, (text, count) in preferred.items()}, tuple(kept))
+    confidence, passes, tokens, reused, words, kept = fields
     made = None if call is None else Call(*call)
-    return Decision(made, confidence, passes, tokens, reused, tuple(words), steadied=steadied)
+    return Decision(made, confidence, passes, tokens, reused, tuple(words), kept=kept)
 
 
 class DecoderLink:

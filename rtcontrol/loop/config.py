@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.models.decode.hysteresis import Hysteresis
+from rtcontrol.models.decode.hysteresis import margin_of
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.registry import ENGINES
 from rtcontrol.telemetry.run_folder import describe
@@ -31,8 +31,8 @@ MODEL = (
     "systemone:URL#NAME, openpi:ws://HOST:PORT#MAPPING. (default: the agent's)"
 )
 HYSTERESIS = (
-    "A head's value changes only where another is by so much more probable, or preferred in so many ticks in a row: "
-    "margin=0.2, ticks=3, or margin=0.2,ticks=3 (docs/steadiness.md). (default: it follows each decision)"
+    "A head's value changes only where another is by so much more probable: margin=0.2 (docs/steadiness.md). "
+    "(default: it follows each decision)"
 )
 INTERPRETER = (
     "Maps each instruction to a goal of the agent, once: a checkpoint, or chat:URL#NAME (docs/interpreter.md). "
@@ -151,7 +151,7 @@ class DeciderOptions:
             what = f"--calls-per-tick {self.calls_per_tick} is out of range."
             raise UserError(what, f"Give 1 to {MAX_CALLS} calls.")
         if self.hysteresis is not None:
-            Hysteresis.parse(self.hysteresis)
+            margin_of(self.hysteresis)
             if self.calls_per_tick > 1:
                 what = f"--hysteresis and --calls-per-tick {self.calls_per_tick} exclude each other"
                 raise UserError(f"{what}: of several calls none is the one in force.", "Leave one of them out.")

@@ -154,5 +154,5 @@ def row(request: DecisionRequest, seen: Observation, t_s: float) -> dict[str, An
     asked: dict[str, Any] = {"observation": request.observation, "instruction": request.instruction}
     asked["history"] = request.history
     if request.standing is not None:
-        asked["in_force"] = request.standing.to_dict()
+        asked["in_force"] = {"call": request.standing.to_dict()}
     return {"k": request.tick, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **asked, "data": data}

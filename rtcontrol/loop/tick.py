@@ -264,8 +264,6 @@ class Ticks:
             asked.replied_ns = now
             if reply.answers is not None:
                 asked.answer(reply.answers)
-            if self._steady is not None:
-                self._steady.decided(asked, reply.decision)
         if reply.gaps and reply.gaps[-1][1] > self._heard_ns:
             self._heard_ns = reply.gaps[-1][1]
             self.outcomes.hear(reply)

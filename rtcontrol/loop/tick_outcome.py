@@ -14,7 +14,7 @@ from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
 from rtcontrol.hosts.protocol import DecisionReply, Host, HostEvent
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.call_in_force import Action, FallbackPolicy, what_was_kept
+from rtcontrol.loop.call_in_force import Action, FallbackPolicy
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.errors import Errors
@@ -146,7 +146,6 @@ class TickOutcomes(RunEvents):
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
         self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
         self.emits = isinstance(context.env, Emitting)
-        self._steady = config.hysteresis is not None
         self._last: Tick | None = None
         self._period_ns = config.period_ns
         self.epoch, self.acted_k, self.acted_ns = -1, -1, 0
@@ -246,8 +245,7 @@ class TickOutcomes(RunEvents):
         if reply is not None and reply.decision is not None:
             line |= {} if reply.answers is None else {"answers": reply.answers.tick}
             line |= {} if reply.steps is None else {"step": reply.steps[0], "steps": reply.steps[1]}
-        if self._steady:
-            line |= what_was_kept(reply)
+            line |= {"kept": dict(reply.decision.kept)} if reply.decision.kept else {}
         if tick.calls:
             return line
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded

@@ -13,7 +13,7 @@ from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import ZOO, chats, zoo
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
-from rtcontrol.models.decode.hysteresis import Hysteresis
+from rtcontrol.models.decode.hysteresis import margin_of
 from rtcontrol.models.errors import UserError, user_path
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
@@ -55,14 +55,19 @@ def shown(agent: Agent, model: str) -> Agent:
     return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
 
 
-def hysteresis_for(text: str | None, model: str) -> Hysteresis | None:
-    """What is asked for, of a model that tells how probable each value is. UserError for one that does not."""
+def has_heads(model: str) -> bool:
+    """Return whether the model tells how probable each value is."""
+    return not (model in PLAIN or is_endpoint(model) or chats(model))
+
+
+def hysteresis_for(text: str | None, model: str) -> float | None:
+    """Return the margin that is asked for, of a model with heads. Raises UserError for one without."""
     if text is None:
         return None
-    if model in PLAIN or is_endpoint(model) or chats(model):
+    if not has_heads(model):
         what = f"--hysteresis compares the probabilities of values, and the model {model} tells none."
         raise UserError(what, NO_HEADS)
-    return Hysteresis.parse(text)
+    return margin_of(text)
 
 
 def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:

@@ -12,11 +12,11 @@ from rtcontrol.agents import Agent, Fallback, Tools
 from rtcontrol.hosts.deciders import PLAIN, answer, build, describe
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.call import StandingCall
+from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
-from rtcontrol.run.model_compatibility import hysteresis_for, model_for
+from rtcontrol.run.model_compatibility import has_heads, model_for
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.record_reader import read_record, record_in
 
@@ -95,7 +95,7 @@ def _seen(k: int, look: Mapping[str, Any], header: Mapping[str, Any], call: str 
         look["instruction"],
         tuple(look["history"]),
         restored(look.get("data")),
-        standing=StandingCall.from_dict(look["in_force"]) if "in_force" in look else None,
+        standing=Call.from_dict(look["in_force"]["call"]) if "in_force" in look else None,
     )
     return Seen(k / header["hz"] if header["clock"] == "lockstep" else float(look["t_s"]), request, call)
 
@@ -173,7 +173,7 @@ def replay(
         dtype=str(header.get("dtype", "auto")),  # older records have none
         seed=int(header["seed"]),
         hz=float(header["hz"]),
-        hysteresis=_hysteresis(header.get("hysteresis"), chosen),
+        hysteresis=header.get("hysteresis") if has_heads(chosen) else None,
     )
     decider = build(assembly.decider(config, agent, chosen))
     made: list[Redecision] = []
@@ -203,11 +203,3 @@ def replay(
         "decide_ms": Series(one.decide_ns / 1e6 for one in made).summary(),
         "above_period": sum(one.decide_ns / 1e6 > period_ms for one in made),
     }, made
-
-
-def _hysteresis(recorded: str | None, model: str) -> str | None:
-    """The recorded one, of a model that can have one."""
-    try:
-        return recorded if hysteresis_for(recorded, model) is not None else None
-    except UserError:
-        return None

@@ -65,8 +65,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "history": ({"type": "array", "items": TEXT}, "The last calls."),
     "in_force": (
         {"type": ["object", "boolean"]},
-        "With hysteresis: the call in force, and what was preferred to it, how often in a row. Of a safe call: whether "
-        "all are now in force.",
+        "With hysteresis: the active call, as `call`. Of a safe call: whether all are now active.",
     ),
     "data": ({}, "As the world gave it; of a large array, type and shape."),
     "timestamp": (

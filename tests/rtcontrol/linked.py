@@ -14,7 +14,7 @@ from typing import Any
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
-from rtcontrol.models.call import Call, Decision, Steadied
+from rtcontrol.models.call import Call, Decision
 
 KEY = b"7"
 
@@ -34,9 +34,8 @@ class Steady:
             while time.monotonic() < until:
                 if how == "sleep":
                     time.sleep(float(seconds))
-        standing = request.standing
-        steadied = None if standing is None else Steadied(standing.preferred, ("arg1",))
-        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 1, 20, 5, steadied=steadied)
+        kept = {} if request.standing is None else {"arg1": request.standing.text(), "function": None}
+        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 1, 20, 5, kept=kept)
 
 
 def _serve(pipe: Connection, folder: str) -> None:

@@ -14,17 +14,17 @@ from linked import LinkedHost
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy
-from rtcontrol.models.call import Call, Decision, StandingCall, Steadied
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Tick
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema
 
-STEADY: dict[str, Any] = {"hysteresis": "margin=0.3,ticks=3", "clock": "lockstep", "duration_s": 0.6}
+STEADY: dict[str, Any] = {"hysteresis": "margin=0.3", "clock": "lockstep", "duration_s": 0.6}
 Made = Callable[[DecisionRequest], Decision]
 
 
-def push(force: int, sure: float = 0.9, steadied: Steadied | None = None) -> Decision:
-    return Decision(Call("push", {"force": force}), {"function": sure}, steadied=steadied)
+def push(force: int, sure: float = 0.9, kept: dict[str, str | None] | None = None) -> Decision:
+    return Decision(Call("push", {"force": force}), {"function": sure}, kept=kept or {})
 
 
 def heard(made: Made = lambda request: push(request.tick % 3)) -> tuple[list[DecisionRequest], Made]:
@@ -40,7 +40,7 @@ def heard(made: Made = lambda request: push(request.tick % 3)) -> tuple[list[Dec
 
 
 def forces(asked: list[DecisionRequest]) -> list[int | None]:
-    return [None if one.standing is None else one.standing.call.arguments["force"] for one in asked]
+    return [None if one.standing is None else one.standing.arguments["force"] for one in asked]
 
 
 def test_the_call_that_acted_last_is_in_force_and_nothing_is_at_first(tmp_path: Path) -> None:
@@ -84,22 +84,20 @@ def test_where_the_safe_call_took_over_nothing_is_in_force(tmp_path: Path) -> No
     assert [i for i, force in enumerate(forces(asked)) if force is None] == [0, 11]
 
 
-def test_a_decision_that_is_held_back_is_not_in_force_but_what_it_preferred_counts(tmp_path: Path) -> None:
+def test_decision_that_is_held_back_is_not_in_force(tmp_path: Path) -> None:
     def made(request: DecisionRequest) -> Decision:
         unsure = request.tick == 5
-        return push(2 if unsure else 1, 0.1 if unsure else 0.9, Steadied({"arg1": ("2", request.tick)}))
+        return push(2 if unsure else 1, 0.1 if unsure else 0.9)
 
     asked, decide = heard(made)
     Flight(tmp_path, decide, min_confidence=0.5, **STEADY).run()
     assert forces(asked)[4:8] == [1, 1, 1, 1]
-    standing = asked[6].standing
-    assert standing is not None and standing.preferred == {"arg1": ("2", 5)}
 
 
 def test_the_record_says_what_was_kept_and_the_report_counts_it(tmp_path: Path) -> None:
     def made(request: DecisionRequest) -> Decision:
         kept = request.standing is not None and request.tick % 4 == 0
-        return push(1, steadied=Steadied({"arg1": ("2", 1), "function": ("pull", 2)}, ("arg1",) if kept else ()))
+        return push(1, kept={"arg1": "2", "function": None} if kept else {})
 
     flight = Flight(tmp_path, heard(made)[1], **STEADY).run()
     topics = ("/tick", "/observation", "/call")
@@ -108,29 +106,31 @@ def test_the_record_says_what_was_kept_and_the_report_counts_it(tmp_path: Path) 
     for line in flight.lines:
         if "kind" in line:
             judge["/tick"].validate(line)
-            assert line.get("kept") == ({"arg1": "2"} if line["k"] % 4 == 0 and line["k"] else None)
+            expected = {"arg1": "2", "function": None} if line["k"] % 4 == 0 and line["k"] else None
+            assert line.get("kept") == expected
             kept += "kept" in line
         elif "observation" in line:
             judge["/observation"].validate(line)
-            assert ("in_force" in line) == (line["k"] > 0)
+            acted = {"call": {"name": "push", "arguments": {"force": 1}}}
+            assert line.get("in_force") == (acted if line["k"] else None)
         elif "called" in line:
             judge["/call"].validate(line)
     told = report.build(flight.loop.account, "record.mcap")
     assert kept == told["steadiness"]["kept_by_hysteresis"] > 4
-    assert flight.lines[0]["header"]["hysteresis"] == "margin=0.3,ticks=3"
+    assert flight.lines[0]["header"]["hysteresis"] == "margin=0.3"
 
 
 def test_what_is_in_force_goes_to_the_decoders_process_and_what_was_kept_comes_back(tmp_path: Path) -> None:
     host = LinkedHost(tmp_path)
     host.start()
     try:
-        for standing in (None, StandingCall(Call("push", {"force": -1}), {"arg1": (None, 2), "function": ("é", 1)})):
+        for standing in (None, Call("push", {"force": "é"})):
             host.submit(DecisionRequest(0, 1, "x", "go", standing=standing))
             while (reply := host.wait(10_000_000_000)) is None:
                 pass
             assert reply.decision is not None
-            expected = None if standing is None else Steadied(standing.preferred, ("arg1",))
-            assert reply.decision.steadied == expected
+            expected = {} if standing is None else {"arg1": standing.text(), "function": None}
+            assert reply.decision.kept == expected
     finally:
         host.close()
 

@@ -186,7 +186,7 @@ def test_a_folder_a_hub_id_or_a_program_that_a_record_names_is_not_opened(
 def test_kept_calls_are_reported_and_decided_again_the_same(tmp_path: Path) -> None:
     out = tmp_path / "run"
     steady = ("--host", "inprocess", "--no-live", "--clock", "lockstep", "--episodes", "1", "--seed", "7")
-    assert call("run", "--env", "lander", *steady, "--hysteresis", "margin=0.6,ticks=4", "--out", str(out)) == 0
+    assert call("run", "--env", "lander", *steady, "--hysteresis", "margin=0.6", "--out", str(out)) == 0
     kept = [event for event in read_record(out / "record.mcap") if "kept" in event]
     told = json.loads((out / "report.json").read_text())
     assert kept and told["steadiness"]["kept_by_hysteresis"] == len(kept)
