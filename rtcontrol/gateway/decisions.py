@@ -20,6 +20,7 @@ from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import public_name
 from rtcontrol.hosts import deciders
+from rtcontrol.models.call import Decision
 from rtcontrol.models.questions import StateQuestion
 
 MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
@@ -55,22 +56,14 @@ class TypedQuestion:
         lines = [f"{option}: {words}" if words else option for option, words in described]
         return StateQuestion("\n".join([self.instructions, *lines]), options)
 
-
-@dataclass(frozen=True)
-class Answered:
-    """The probability of each option of a question, in order."""
-
-    asked: TypedQuestion
-    probabilities: Sequence[float]
-
-    def judged(self) -> dict[str, Any]:
+    def judged(self, shares: Sequence[float]) -> dict[str, Any]:
         """Return the most probable option (the first of equals) or the expected level, and the confidence: 0 where all
-        options are equally probable, 1 where one is certain."""
-        count, most = len(self.probabilities), max(self.probabilities)
+        options are equally probable, 1 where one is certain. `shares` are the options' probabilities, in order."""
+        count, most = len(shares), max(shares)
         confidence = {"confidence": (count * most - 1) / (count - 1)}
-        if self.asked.kind == "score":
-            return {"score": math.fsum(level * p for level, p in enumerate(self.probabilities)), **confidence}
-        return {"choice": self.asked.values[self.probabilities.index(most)], **confidence}
+        if self.kind == "score":
+            return {"score": math.fsum(level * p for level, p in enumerate(shares)), **confidence}
+        return {"choice": self.values[shares.index(most)], **confidence}
 
 
 class TextPart(BaseModel):
@@ -188,19 +181,19 @@ def routes(
     """Return both routes; `decide` gets no tools, `known` raises Refusal for a model that is not here."""
     model = public_name(options.model)
 
-    async def ask(state: str, asked: list[TypedQuestion]) -> tuple[Timed, list[Answered]]:
+    async def ask(state: str, asked: list[TypedQuestion]) -> tuple[Timed, Mapping[str, Any]]:
         timed = await decide((), deciders.encode_questions([one.question() for one in asked]), state)
         assert timed.decision.call is not None
-        rows = timed.decision.call.arguments["probabilities"]
-        return timed, [Answered(one, probabilities) for one, probabilities in zip(asked, rows, strict=True)]
+        return timed, timed.decision.call.arguments
 
     async def of_openai(request: Request) -> Response:
         wanted = await body.read(request, DecisionsRequest, options, 400)
         known(wanted.model)
         asked = [question.typed(f"questions[{i}]") for i, question in enumerate(wanted.questions)]
         timed, found = await ask(wanted.input, asked)
-        answers = [_of_openai(one, question) for one, question in zip(found, wanted.questions, strict=True)]
-        return _response(model, answers, _usage(timed), timed)
+        told = zip(asked, found["probabilities"], wanted.questions, strict=True)
+        answers = [_of_openai(*one) for one in told]
+        return _response(model, answers, _usage(timed.decision, found["kept"]), timed)
 
     async def of_system_one(request: Request) -> Response:
         wanted = await body.read(request, SystemOneRequest, options)
@@ -208,10 +201,10 @@ def routes(
             raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
         asked = [question.typed(name) for name, question in wanted.questions.items()]
         timed, found = await ask(as_text(wanted.state), asked)
-        decision = timed.decision
-        usage = {"input_tokens": decision.tokens + decision.reused_tokens, "output_tokens": 0}
-        answers = {one.asked.name: _of_system_one(one) for one in found}
-        return _response(model, answers, {**usage, "cached_tokens": decision.reused_tokens}, timed)
+        cached = timed.decision.reused_tokens
+        usage = {"input_tokens": timed.decision.tokens + cached, "output_tokens": 0, "cached_tokens": cached}
+        answers = {one.name: _of_system_one(one, row) for one, row in zip(asked, found["probabilities"], strict=True)}
+        return _response(model, answers, usage, timed)
 
     return [
         Route("/v1/decisions", chat.error_boundary("decisions", of_openai, metrics), methods=["POST"]),
@@ -219,10 +212,8 @@ def routes(
     ]
 
 
-def _usage(timed: Timed) -> dict[str, Any]:
-    decision = timed.decision
+def _usage(decision: Decision, kept: int) -> dict[str, Any]:
     total = decision.tokens + decision.reused_tokens
-    kept = 0 if decision.call is None else decision.call.arguments["kept"]
     return {
         "input_tokens": total,
         "input_tokens_details": {"cached_tokens": decision.reused_tokens, "cache_write_tokens": kept},
@@ -232,24 +223,24 @@ def _usage(timed: Timed) -> dict[str, Any]:
     }
 
 
-def _of_openai(one: Answered, question: PredicateQuestion) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": one.asked.kind, "name": one.asked.name}
-    if one.asked.kind == "predicate":
-        return {**told, "probability": one.probabilities[0]}
-    pairs = zip(one.asked.values, one.probabilities, strict=True)
+def _of_openai(asked: TypedQuestion, shares: Sequence[float], question: PredicateQuestion) -> dict[str, Any]:
+    told: dict[str, Any] = {"type": asked.kind, "name": asked.name}
+    if asked.kind == "predicate":
+        return {**told, "probability": shares[0]}
+    pairs = zip(asked.values, shares, strict=True)
     rows: list[dict[str, Any]] = [{"value": value, "probability": share} for value, share in pairs]
     if isinstance(question, ScoreQuestion):
         rows = [{**row, "label": level.label} for row, level in zip(rows, question.levels, strict=True)]
-    return {**told, **one.judged(), "probabilities": rows}
+    return {**told, **asked.judged(shares), "probabilities": rows}
 
 
-def _of_system_one(one: Answered) -> dict[str, Any]:
-    if one.asked.kind == "predicate":
-        return {"type": "noul", "noul": one.probabilities[0]}
-    shares = {str(value): p for value, p in zip(one.asked.values, one.probabilities, strict=True)}
-    told = {"type": one.asked.kind, **one.judged(), "probabilities": shares}
-    if one.asked.kind == "score":
-        told["legend"] = {str(level): words for level, words in enumerate(one.asked.descriptions)}
+def _of_system_one(asked: TypedQuestion, shares: Sequence[float]) -> dict[str, Any]:
+    if asked.kind == "predicate":
+        return {"type": "noul", "noul": shares[0]}
+    probabilities = {str(value): p for value, p in zip(asked.values, shares, strict=True)}
+    told = {"type": asked.kind, **asked.judged(shares), "probabilities": probabilities}
+    if asked.kind == "score":
+        told["legend"] = {str(level): words for level, words in enumerate(asked.descriptions)}
     return told
 
 
