@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
+
+from rtcontrol.models.loop_thread import LoopThread
 
 MOST_BYTES = 1 << 20
 MOST_LEVELS = 64  # of maps and lists in each other
@@ -74,9 +75,7 @@ class WebClient:
         limits = httpx.Limits(max_connections=connections)
         sent = {"content-type": "application/json", **ENCODING, **headers}
         self._client = httpx.AsyncClient(headers=sent, timeout=None, limits=limits, trust_env=proxies)
-        self._lock, self._left = threading.Lock(), False
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=_run, args=(self._loop,), name="web client", daemon=True).start()
+        self._thread = LoopThread("web client")
 
     def post(self, body: Any, limit_s: float) -> Future[WebAnswer]:
         """The answer to come; cancelling it closes the request. It raises WebError, as this does after `close`."""
@@ -87,10 +86,9 @@ class WebClient:
         return self._begin("GET", limit_s)
 
     def _begin(self, method: str, limit_s: float, **given: Any) -> Future[WebAnswer]:
-        with self._lock:
-            if self._left:
-                raise WebError("connection", "the client was closed")
-            return asyncio.run_coroutine_threadsafe(self._ask(method, limit_s, **given), self._loop)
+        if (asked := self._thread.start(self._ask, method, limit_s, **given)) is None:
+            raise WebError("connection", "the client was closed")
+        return asked
 
     async def _ask(self, method: str, limit_s: float, **given: Any) -> WebAnswer:
         import httpx
@@ -112,31 +110,11 @@ class WebClient:
 
     def close(self) -> None:
         """Close the connections; what is under way is cancelled."""
-        with self._lock:
-            left, self._left = self._left, True
-        if not left:
-            asyncio.run_coroutine_threadsafe(_closed(self._client), self._loop)
+        self._thread.end(self._client.aclose)
 
     def __del__(self) -> None:
-        if hasattr(self, "_loop"):
+        if hasattr(self, "_thread"):
             self.close()
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-async def _closed(client: Any) -> None:
-    """End what runs in this loop, and the loop."""
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await client.aclose()
-    asyncio.get_running_loop().stop()
 
 
 def _levels(body: bytes) -> int:

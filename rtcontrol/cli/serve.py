@@ -130,18 +130,21 @@ def bridge() -> None:
     """
 
 
+# Their options are those of `python -m rtcontrol_client.ros2` (or carla), which runs without the rest of rtcontrol.
+PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
 @bridges.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    context_settings=PASSED_ON,
     help="A ROS 2 robot, as a node: needs rclpy. See `rtcontrol bridge ros2 --help`.",
     add_help_option=False,
 )
 def ros2(context: typer.Context) -> None:
-    # Its options are those of `python -m rtcontrol_client.ros2`, which runs without the rest of rtcontrol.
     _ends(ros2_cli.main, context.args, "rtcontrol bridge ros2")
 
 
 @bridges.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    context_settings=PASSED_ON,
     help="A car in the CARLA simulator, for a server elsewhere. See `rtcontrol bridge carla --help`.",
     add_help_option=False,
 )

@@ -9,7 +9,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
@@ -30,6 +29,7 @@ from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, s
 from rtcontrol.models.call import Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
+from rtcontrol.models.loop_thread import LoopThread
 from rtcontrol.models.schema.tool_schema import Slot, tool_schemas
 
 OPEN_S = 10.0  # the handshake, and the server's first message
@@ -57,21 +57,18 @@ class PolicyLink:
         self.url, self._headers = url, headers
         self.metadata: Mapping[str, Any] = {}
         self.connections = 0
-        self._lock, self._left = threading.Lock(), False
         self._connection: ClientConnection | None = None
         self._pong: asyncio.Future[float] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._failed: tuple[float, DecisionLost] = (float("-inf"), DecisionLost("connection", "not opened"))
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=_run, args=(self._loop,), name="policy link", daemon=True).start()
+        self._thread = LoopThread("policy link")
 
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
         """Return the answer's bytes to come; cancelling it cuts the connection. It raises DecisionLost, as this does
         after `close`."""
-        with self._lock:
-            if self._left:
-                raise DecisionLost("connection", "the link was closed")
-            return asyncio.run_coroutine_threadsafe(self._ask(packed, limit_s), self._loop)
+        if (asked := self._thread.start(self._ask, packed, limit_s)) is None:
+            raise DecisionLost("connection", "the link was closed")
+        return asked
 
     async def _ask(self, packed: bytes, limit_s: float) -> bytes:
         connection: ClientConnection | None = None
@@ -123,7 +120,7 @@ class PolicyLink:
 
     def _open_again(self) -> None:
         """Begin to open a connection, unless one is being opened."""
-        if not self._left and (self._opening is None or self._opening.done()):
+        if not self._thread.ended and (self._opening is None or self._opening.done()):
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
@@ -178,9 +175,8 @@ class PolicyLink:
 
     def cut(self) -> None:
         """Read nothing more on this connection: its server's last answer was wrong."""
-        with self._lock:
-            if not self._left and (connection := self._connection) is not None:
-                self._loop.call_soon_threadsafe(self._cut, connection)
+        if (connection := self._connection) is not None:
+            self._thread.call(self._cut, connection)
 
     def _cut(self, connection: ClientConnection) -> None:
         connection.transport.abort()
@@ -190,32 +186,15 @@ class PolicyLink:
 
     def close(self) -> None:
         """Cut the connection; what is under way is cancelled."""
-        with self._lock:
-            left, self._left = self._left, True
-        if not left:
-            with contextlib.suppress(RuntimeError):  # Python ends
-                asyncio.run_coroutine_threadsafe(_end(self._connection), self._loop)
+        self._thread.end(self._abort)
+
+    async def _abort(self) -> None:
+        if self._connection is not None:
+            self._connection.transport.abort()
 
     def __del__(self) -> None:
-        if hasattr(self, "_loop"):
+        if hasattr(self, "_thread"):
             self.close()
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-async def _end(connection: ClientConnection | None) -> None:
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    if connection is not None:
-        connection.transport.abort()
-    await asyncio.gather(*others, return_exceptions=True)
-    asyncio.get_running_loop().stop()
 
 
 async def _has_more(connection: ClientConnection) -> bool:
