@@ -7,6 +7,7 @@ items are counted, by their headers: millions of them would hold Python's one lo
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -40,48 +41,32 @@ def unpack_message(data: bytes) -> Any:
         raise MalformedMessage(f"it has {len(data)} bytes, and {MOST_BYTES} is the most")
     _check_items(data)
     try:
-        return msgpack.unpackb(
-            data,
-            object_hook=_array_or_number,
-            strict_map_key=True,
-            max_array_len=MOST_ITEMS,
-            max_map_len=MOST_ITEMS,
-            max_ext_len=0,
-        )
+        return msgpack.unpackb(data, object_hook=_array_or_number, strict_map_key=True, max_ext_len=0)
     except MalformedMessage:
         raise
     except Exception as error:  # of the library's own there are several, and of keys that are no keys TypeError
         raise MalformedMessage(f"it is no msgpack ({type(error).__name__})") from None
 
 
-# By a header's first byte: how many bytes behind it are a length, and how many it holds itself.
-STRINGS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-LISTS, MAPS = {0xDC: 2, 0xDD: 4}, {0xDE: 2, 0xDF: 4}
-NUMBERS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-
-
 def _check_items(data: bytes) -> None:
-    """Raises MalformedMessage where there are too many; what is no msgpack the unpacker says."""
-    at, end, left, items = 0, len(data), 1, 1
-    while left and at < end:
-        head, left, more = data[at], left - 1, 0
-        at += 1
-        if 0x80 <= head <= 0x9F:
-            more = (head & 0x0F) * (2 if head < 0x90 else 1)
-        elif 0xA0 <= head <= 0xBF:
-            at += head & 0x1F
-        elif size := STRINGS.get(head):
-            at += size + int.from_bytes(data[at : at + size])
-        elif size := LISTS.get(head) or MAPS.get(head):
-            more = int.from_bytes(data[at : at + size]) * (2 if head in MAPS else 1)
-            at += size
-        elif 0xC7 <= head <= 0xC9 or 0xD4 <= head <= 0xD8:
-            raise MalformedMessage("it has an extension of msgpack")
-        else:
-            at += NUMBERS.get(head, 0)
-        left, items = left + more, items + more
-        if items > MOST_ITEMS:
-            raise MalformedMessage(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
+    """Raise MalformedMessage where there are too many."""
+    reader = msgpack.Unpacker(max_buffer_size=MOST_BYTES)
+    left = items = 1
+    try:
+        reader.feed(data)
+        while left and items <= MOST_ITEMS:
+            head, more = data[reader.tell()], 0
+            if 0x80 <= head <= 0x8F or head in (0xDE, 0xDF):
+                more = 2 * reader.read_map_header()
+            elif 0x90 <= head <= 0x9F or head in (0xDC, 0xDD):
+                more = reader.read_array_header()
+            else:
+                reader.skip()
+            left, items = left - 1 + more, items + more
+    except Exception as error:  # of the library there are several
+        raise MalformedMessage(f"it is no msgpack ({type(error).__name__})") from None
+    if items > MOST_ITEMS:
+        raise MalformedMessage(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
 
 
 def _fields_of(value: Any) -> Any:
@@ -113,24 +98,15 @@ def _array(found: dict[Any, Any]) -> np.ndarray[Any, Any]:
     if not isinstance(shape, list) or len(shape) > MOST_AXES or any(type(n) is not int or n < 0 for n in shape):
         raise MalformedMessage(f"the shape of an array is {str(shape)[:80]}")
     if not isinstance(data, bytes) or len(data) != math.prod(shape) * kind.itemsize:
-        size = len(data) if isinstance(data, bytes) else None
-        raise MalformedMessage(f"an array of shape {tuple(shape)} and dtype {kind.str} has {size} bytes")
+        raise MalformedMessage(f"an array of shape {tuple(shape)} and dtype {kind.str} has not as many bytes")
     made: np.ndarray[Any, Any] = np.frombuffer(data, kind).reshape(shape) if data else np.empty(shape, kind)
     return made
 
 
 def _kind(found: dict[Any, Any]) -> np.dtype[Any]:
     name = found.get(b"dtype")
-    try:
-        kind = np.dtype(name if isinstance(name, str) and len(name) <= LONGEST_DTYPE else None)
-    except (TypeError, ValueError, SyntaxError):
-        raise MalformedMessage(f"there is no dtype {str(name)[:80]!r}") from None
-    if (
-        not isinstance(name, str)
-        or len(name) > LONGEST_DTYPE
-        or kind.kind not in KINDS
-        or kind.subdtype is not None
-        or not kind.itemsize
-    ):
-        raise MalformedMessage(f"arrays of the dtype {str(name)[:80]!r} are not taken")
-    return kind
+    with contextlib.suppress(TypeError, ValueError, SyntaxError):
+        kind = np.dtype(name) if isinstance(name, str) and len(name) <= LONGEST_DTYPE else None
+        if kind is not None and kind.kind in KINDS and kind.subdtype is None and kind.itemsize:
+            return kind
+    raise MalformedMessage(f"arrays of the dtype {str(name)[:80]!r} are not taken")

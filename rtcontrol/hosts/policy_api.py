@@ -23,14 +23,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.array_message import MOST_BYTES, MalformedMessage, pack_message, unpack_message
-from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping, UnmappedObservation
+from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, secret, time_of
 from rtcontrol.models.call import Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
 from rtcontrol.models.loop_thread import LoopThread
-from rtcontrol.models.schema.tool_schema import Slot, tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 
 OPEN_S = 10.0  # the handshake, and the server's first message
 RETRY_S = 0.1  # from a try that failed to the next
@@ -50,13 +50,10 @@ class PolicyLink:
     A connection answers one question after the other. One on which an answer was late, or something came that was not
     requested, is cut and never used again: what it would say next answers an older question. A ping follows each
     answer, and the next question waits for its pong: a second answer that the server sent before it is then there.
-    `metadata` is the server's first message, empty before; `connections` counts those that were made.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self.url, self._headers = url, headers
-        self.metadata: Mapping[str, Any] = {}
-        self.connections = 0
         self._connection: ClientConnection | None = None
         self._pong: asyncio.Future[float] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -91,7 +88,7 @@ class PolicyLink:
             what = "no connection" if connection is None else "no answer"
             raise DecisionLost("timeout", f"{what} in time") from None
         except ConnectionClosed as closed:
-            raise _closed(closed) from None
+            raise DecisionLost("connection", f"the connection to the policy server ended: {closed}") from None
         finally:
             if not good and connection is not None:  # whatever it says now is of this question, or of one before
                 self._cut(connection)
@@ -114,8 +111,7 @@ class PolicyLink:
             if self._opening is not None:
                 await asyncio.shield(self._opening)
         if self._connection is None:
-            lost = self._failed[1]
-            raise DecisionLost(lost.loss, str(lost))
+            raise DecisionLost(self._failed[1].loss, str(self._failed[1]))
         return self._connection
 
     def _open_again(self) -> None:
@@ -126,17 +122,14 @@ class PolicyLink:
     async def _open(self) -> None:
         try:
             async with asyncio.timeout(OPEN_S):
-                self._connection, self.metadata = await self._greeted()
+                self._connection = await self._greeted()
             self._pong = None
-            self.connections += 1
             return
         except TimeoutError:
             lost = DecisionLost("timeout", f"{self.url} accepted no connection within {OPEN_S:g} s")
         except InvalidStatus as refused:
             status = refused.response.status_code
             hint = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
-            if 300 <= status < 400:
-                hint = "; no redirect is followed: name the server's own address"
             lost = DecisionLost("http", f"{self.url} answered HTTP {status}{hint}")
         except (OSError, WebSocketException, EOFError) as error:
             why = " ".join(str(error).split())[:LONGEST_TEXT]
@@ -145,8 +138,8 @@ class PolicyLink:
             lost = error
         self._failed = time.monotonic(), lost
 
-    async def _greeted(self) -> tuple[ClientConnection, Mapping[str, Any]]:
-        """Return a new connection, and the server's first message."""
+    async def _greeted(self) -> ClientConnection:
+        """Return a new connection, once the server's first message has come: a map about the policy."""
         connection = await _Straight(
             self.url,
             compression=None,
@@ -162,8 +155,7 @@ class PolicyLink:
             first = await connection.recv()
             if isinstance(first, str):
                 raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
-            metadata = unpack_message(first)
-            if not isinstance(metadata, dict):
+            if not isinstance(unpack_message(first), dict):
                 raise MalformedMessage("it is no map")
         except BaseException as error:
             connection.transport.abort()
@@ -171,7 +163,7 @@ class PolicyLink:
                 what = f"the first message of {self.url} is not a policy server's: {error}"
                 raise DecisionLost("malformed", what) from None
             raise
-        return connection, metadata
+        return connection
 
     def cut(self) -> None:
         """Read nothing more on this connection: its server's last answer was wrong."""
@@ -209,16 +201,8 @@ async def _has_more(connection: ClientConnection) -> bool:
 
 
 def last_line(text: str) -> str:
-    """Of a traceback what was raised, in short."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return (lines[-1] if lines else "it says nothing")[:LONGEST_TEXT]
-
-
-def _closed(closed: ConnectionClosed) -> DecisionLost:
-    code = closed.sent.code if closed.sent is not None and closed.rcvd is None else closed.rcvd and closed.rcvd.code
-    if code == 1009:
-        return DecisionLost("malformed", "the policy server sent a message that is too large, or refused ours as such")
-    return DecisionLost("connection", f"the policy server closed the connection (code {code or 1006})")
+    """Return what a traceback says was raised, in short."""
+    return (text.strip().splitlines() or ["it says nothing"])[-1].strip()[:LONGEST_TEXT]
 
 
 KEY = "RTCONTROL_POLICY_KEY"
@@ -226,7 +210,6 @@ FIRST_S = 60.0
 READ_S = 0.003  # of a question's time, to unpack and to check the answer
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
 REMEMBERED = 64  # answers that are recognised
-NAME_FIELDS = "Name the fields that this world has, in the mapping file: openpi:ws://HOST:PORT#FILE (docs/policies.md)."
 REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
 
 
@@ -267,10 +250,8 @@ class PolicyDecider:
         self._link = PolicyLink(source.url, headers)
         self._first = True
         self._proven = False  # whether an answer was good
-        self._heads = [f"arg{k}" for k, _ in enumerate(self._slots(), start=1)]
-
-    def _slots(self) -> tuple[Slot, ...]:
-        return next(schema.slots() for schema in self._tools.schemas if schema.name == self._source.mapping.tool)
+        tool = next(schema for schema in self._tools.schemas if schema.name == self._mapping.tool)
+        self._heads = ("function", *(f"arg{k}" for k, _ in enumerate(tool.slots(), start=1)))
 
     def decide(self, request: DecisionRequest) -> Decision:
         """Raises DecisionLost, and UserError for an observation or a policy that is not the mapping's."""
@@ -280,19 +261,15 @@ class PolicyDecider:
         """`decide`, which may be left alone; where it is given up, the connection is cut. So it is after every answer
         that is not wholly good: what comes next on it may be of this question, too."""
         data = request.data or {}
-        try:
-            self._mapping = self._mapping.fixed(data)
-            packed = pack_message(self._mapping.question(data, request.instruction))
-        except UnmappedObservation as error:
-            what = str(error)
-            raise UserError(f"{what[:1].upper()}{what[1:]}.", NAME_FIELDS) from None
+        self._mapping = self._mapping.fixed(data)
+        packed = pack_message(self._mapping.question(data, request.instruction))
         try:
             said = yield from done_in_steps(self._link.ask(packed, self._limit_s(request)))
         except concurrent.futures.CancelledError:
             raise DecisionLost("connection", "the link was closed") from None
         good = False
         try:
-            decision = self._read(said)
+            decision = self._decision(said)
             good = decision.plan is not None
             return decision
         finally:
@@ -307,14 +284,6 @@ class PolicyDecider:
             return FIRST_S if first else LONGEST_S
         return limit_s - min(READ_S, limit_s / 4)
 
-    def _read(self, said: bytes) -> Decision:
-        try:
-            return self._decision(said)
-        except (DecisionLost, UserError):
-            raise
-        except Exception as error:  # what an answer can hold is anybody's
-            raise DecisionLost("malformed", f"the policy's answer cannot be read ({type(error).__name__})") from None
-
     def _decision(self, said: bytes) -> Decision:
         try:
             answer = unpack_message(said)
@@ -323,15 +292,12 @@ class PolicyDecider:
         if not isinstance(answer, dict):
             raise DecisionLost("malformed", "the policy's answer is no map")
         status = answer.get("status", "fresh")
-        if not isinstance(status, str):
-            raise DecisionLost("malformed", f"the status of the policy's answer is a {type(status).__name__}, no text")
-        if status != "fresh":
-            raise DecisionLost("refused", f"the policy decided nothing: its answer is {status[:20]!r}")
+        if not isinstance(status, str) or status != "fresh":
+            raise DecisionLost("refused", f"the policy decided nothing: its status is {str(status)[:20]!r}")
         chunk = self._chunk(answer)
         self._check_new(said, answer)
-        mapping = self._mapping
         try:
-            calls = tuple(mapping.call(row) for row in chunk[: mapping.horizon or MOST_ROWS].tolist())
+            calls = tuple(self._mapping.call(row) for row in chunk[: self._mapping.horizon].tolist())
         except OverflowError as error:
             raise DecisionLost("not_finite", f"an action is not finite when it is scaled: {error}") from None
         confidence = self._confidence(answer)
@@ -346,8 +312,8 @@ class PolicyDecider:
     def _chunk(self, answer: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """The actions, of the shape, dtype and size that the mapping knows, and finite."""
         found, dims = answer.get("actions"), len(self._mapping.dims)
+        kind = getattr(found, "dtype", type(found).__name__)
         if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.dtype.itemsize > 8:
-            kind = f"numbers of the dtype {found.dtype}" if isinstance(found, np.ndarray) else type(found).__name__
             raise self._wrong(f"its actions are {kind}, no array of floats")
         if found.ndim != 2 or found.shape[1] != dims:
             raise self._wrong(f"its actions have the shape {found.shape}; [steps, {dims}] are mapped")
@@ -361,9 +327,7 @@ class PolicyDecider:
         """What is not as it is mapped: before the first good answer a mistake that somebody can mend."""
         if self._proven:
             return DecisionLost("malformed", f"the policy's answer: {what}")
-        hint = self._link.metadata.get("action_dim")
-        more = f" It says of itself: action_dim {hint}." if isinstance(hint, int) else ""
-        return UserError(f"The policy at {self._source.url} does not fit the agent: {what}.{more}", REMEDY)
+        return UserError(f"The policy at {self._source.url} does not fit the agent: {what}.", REMEDY)
 
     def _check_new(self, said: bytes, answer: Mapping[str, Any]) -> None:
         """Raises DecisionLost for an answer with a timing that is an earlier one, byte for byte."""
@@ -375,19 +339,17 @@ class PolicyDecider:
     def _confidence(self, answer: Mapping[str, Any]) -> dict[str, float]:
         given = answer.get("confidence", 1.0)
         number = isinstance(given, int | float | np.number) and math.isfinite(given) and 0 <= given <= 1
-        return dict.fromkeys(("function", *self._heads), float(given) if number else 0.0)
+        return dict.fromkeys(self._heads, float(given) if number else 0.0)
 
     def close(self) -> None:
         """Cut the connection."""
         self._link.close()
 
     def info(self) -> dict[str, Any]:
-        mapping = self._mapping
-        dims = [None if dim is None else dim.name for dim in mapping.dims]
         return {
             "engine": "openpi",
             "url": self._source.url,
-            "tool": mapping.tool,
-            "actions": dims,
+            "tool": self._mapping.tool,
+            "actions": [dim and dim.name for dim in self._mapping.dims],
             "step_ms": self._source.step_ns / 1e6,
         }

@@ -3,7 +3,9 @@ which number of an action is which argument of a call. docs/policies.md has the 
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,14 +28,15 @@ MOST_ROWS = 1024
 LARGEST = float(np.finfo(np.float32).max)
 LEVELS = "levels: {-1: left, 0: stay, 1: right}"
 PAGE = "See docs/policies.md for its keys."
+NAME_FIELDS = "Name the fields that this world has, in the mapping file: openpi:ws://HOST:PORT#FILE (docs/policies.md)."
 Vector = tuple[str, ...]
 
 ACTION = {
     "type": ["object", "null"],
     "properties": {
         "parameter": {"type": "string"},
-        "scale": {"type": "number", "not": {"const": 0}},
-        "offset": {"type": "number"},
+        "scale": {"type": "number", "not": {"const": 0}, "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
+        "offset": {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
         "levels": {"type": "object", "minProperties": 1},
     },
     "required": ["parameter"],
@@ -53,10 +56,6 @@ FILE = jsonschema.Draft202012Validator({
     },
     "additionalProperties": False,
 })  # fmt: skip
-
-
-class UnmappedObservation(ValueError):
-    """An observation that has not what the mapping names."""
 
 
 @dataclass(frozen=True)
@@ -119,23 +118,14 @@ class PolicyMapping:
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
         """From a YAML file; without one, the tool's parameters in order. Raises UserError."""
-        if path is None:
-            tool = _only(tools, "there is no mapping file")
-            return cls(tool.name, _dims(tool, "no mapping file says how"))
-        import yaml
-
-        try:
-            found = yaml.safe_load(read_text(user_path(path)))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-            raise UserError(f"The policy's mapping {path} cannot be read ({reason}).", PAGE) from None
-        if (fault := jsonschema.exceptions.best_match(FILE.iter_errors(found))) is not None:
-            raise UserError(f"{path}: {fault.json_path}: {fault.message[:200]}.", PAGE)
-        tool = _named(found.get("tool"), tools, path)
+        found = {} if path is None else _contents(path)
+        where = path or "No mapping file"
+        tool = _tool(found.get("tool"), tools, where)
         step_ms, observed = found.get("step_ms"), found.get("observation")
+        actions = found.get("actions", [{"parameter": parameter.name} for parameter in tool.parameters])
         return cls(
             tool.name,
-            _read_dims(found["actions"], tool, path) if "actions" in found else _dims(tool, f"{path} has no `actions`"),
+            _dims(actions, tool, where),
             observed and {k: v if isinstance(v, str) else tuple(v) for k, v in observed.items()},
             found.get("prompt", PROMPT),
             found.get("clip", False),
@@ -144,21 +134,21 @@ class PolicyMapping:
         )
 
     def fixed(self, data: Mapping[str, Any]) -> PolicyMapping:
-        """With the fields of this observation, where none are named. Raises UnmappedObservation."""
+        """With the fields of this observation, where none are named. Raises UserError."""
         if self.observation is not None:
             return self
         numbers = tuple(name for name, value in data.items() if isinstance(value, int | float | np.number))
         if not numbers:
-            raise UnmappedObservation("the observation has no numbers: name its fields in a mapping file")
+            raise UserError("The observation has no numbers.", NAME_FIELDS)
         return replace(self, observation={STATE: numbers})
 
     def question(self, data: Mapping[str, Any], instruction: str) -> dict[str, Any]:
-        """Return what the policy is asked. Raises UnmappedObservation."""
+        """Return what the policy is asked. Raises UserError."""
         assert self.observation is not None, "it is fixed"
         made: dict[str, Any] = {}
         for key, fields in self.observation.items():
             if isinstance(fields, str):
-                made[key] = _array(_field(data, fields), f"{fields!r} of the observation")
+                made[key] = _array(data, fields)
             else:
                 made[key] = np.array([_number(data, name) for name in fields], np.float32)
         return made if self.prompt is None else {**made, self.prompt: instruction}
@@ -173,39 +163,35 @@ class PolicyMapping:
         return Call(self.tool, arguments)
 
 
-def _only(tools: Sequence[ToolSchema], why: str) -> ToolSchema:
-    if len(tools) == 1:
-        return tools[0]
+def _contents(path: str) -> dict[str, Any]:
+    """Return the keys of a mapping file. Raises UserError."""
+    import yaml
+
+    try:
+        found: dict[str, Any] = yaml.safe_load(read_text(user_path(path)))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise UserError(f"The policy's mapping {path} cannot be read ({reason}).", PAGE) from None
+    if (fault := jsonschema.exceptions.best_match(FILE.iter_errors(found))) is not None:
+        raise UserError(f"{path}: {fault.json_path}: {fault.message[:200]}.", PAGE)
+    return found
+
+
+def _tool(name: str | None, tools: Sequence[ToolSchema], where: str) -> ToolSchema:
+    """Return the tool of this name, or the only one. Raises UserError."""
+    known = [tool for tool in tools if name in (None, tool.name)]
+    if len(known) == 1:
+        return known[0]
+    what = f"names none of the agent's {len(tools)} tools" if name is None else f"there is no tool {name[:80]!r}"
+    names = ", ".join(tool.name for tool in tools)
     raise UserError(
-        f"The agent has {len(tools)} tools, and {why}: which one is an action?",
-        "Name it in a mapping file (`tool: NAME`): --model openpi:ws://HOST:PORT#policy.yaml (docs/policies.md).",
+        f"{where}: {what}.",
+        f"Write `tool: NAME` into --model openpi:ws://HOST:PORT#policy.yaml (docs/policies.md): {names}.",
     )
 
 
-def _named(name: str | None, tools: Sequence[ToolSchema], path: str) -> ToolSchema:
-    if name is None:
-        return _only(tools, f"{path} names none (tool)")
-    if (tool := next((tool for tool in tools if tool.name == name), None)) is None:
-        known = ", ".join(tool.name for tool in tools)
-        raise UserError(f"{path}: there is no tool {name[:80]!r}.", f"The agent has {known}.")
-    return tool
-
-
-def _dims(tool: ToolSchema, why: str) -> tuple[ActionDim, ...]:
-    """All parameters of a tool, which must be numbers. Raises UserError."""
-    for parameter in tool.parameters:
-        if not _numeric(parameter):
-            raise UserError(
-                f"Parameter {parameter.name} of the tool {tool.name} is no number, and {why}.",
-                f"Say what each number of an action is: actions: [{{parameter: {parameter.name}, {LEVELS}}}] "
-                "(docs/policies.md).",
-            )
-    if not tool.parameters:
-        raise UserError(f"The tool {tool.name} has no parameters: no action says anything.", "Name another tool.")
-    return tuple(_dim(parameter, ActionDim(parameter.name)) for parameter in tool.parameters)
-
-
-def _read_dims(given: Sequence[Any], tool: ToolSchema, path: str) -> tuple[ActionDim | None, ...]:
+def _dims(given: Sequence[Any], tool: ToolSchema, path: str) -> tuple[ActionDim | None, ...]:
+    """Read the entries of `actions`. Raises UserError."""
     dims = tuple(None if one is None else _read_dim(one, tool, f"{path}: actions[{i}]") for i, one in enumerate(given))
     names = [dim.name for dim in dims if dim is not None]
     if not names or len(names) > len(set(names)):
@@ -217,19 +203,17 @@ def _read_dims(given: Sequence[Any], tool: ToolSchema, path: str) -> tuple[Actio
 
 
 def _read_dim(given: Mapping[str, Any], tool: ToolSchema, where: str) -> ActionDim:
-    """From an entry of the mapping file. Raises UserError."""
+    """Read an entry of `actions`. Raises UserError."""
     parameter = next((p for p in tool.parameters if p.name == given["parameter"]), None)
     if parameter is None:
         known = ", ".join(p.name for p in tool.parameters)
         raise UserError(f"{where}: {tool.name} has no parameter {given['parameter'][:80]!r}.", f"It has {known}.")
-    scale, offset = float(given.get("scale", 1.0)), float(given.get("offset", 0.0))
-    if not math.isfinite(scale) or not math.isfinite(offset):
-        raise UserError(f"{where}: scale and offset must be finite.", "Give numbers.")
-    dim = ActionDim(parameter.name, scale, offset)
+    dim = ActionDim(parameter.name, float(given.get("scale", 1.0)), float(given.get("offset", 0.0)))
     if (levels := given.get("levels")) is not None:
         return _levels(levels, parameter, dim, where)
     if not _numeric(parameter):
-        raise UserError(f"{where}: the values of {parameter.name} are no numbers.", f"Say which they are: {LEVELS}.")
+        what = f"the values of {parameter.name} of the tool {tool.name} are no numbers"
+        raise UserError(f"{where}: {what}.", f"Say which they are: {{parameter: {parameter.name}, {LEVELS}}}. {PAGE}")
     return _dim(parameter, dim)
 
 
@@ -260,9 +244,7 @@ def _dim(parameter: Parameter, dim: ActionDim) -> ActionDim:
         values = tuple(sorted(domain.values))
         return replace(dim, points=tuple(map(float, values)), values=values)
     numbers, integer = range_of(schema), schema.get("type") == "integer"
-    step = numbers.step
-    if integer:
-        step = Fraction(1 if step is None else step.numerator)
+    step = Fraction(numbers.step.numerator if numbers.step else 1) if integer else numbers.step
     if step is not None:
         least, most = numbers.multiples(step)
         return replace(dim, integer=integer, least=least, most=most, step=step)
@@ -280,28 +262,21 @@ def _is_real(value: Any) -> bool:
 
 def _field(data: Mapping[str, Any], name: str) -> Any:
     if name not in data:
-        raise UnmappedObservation(f"the observation has no {name!r}; it has {', '.join(map(str, data))[:200]}")
+        raise UserError(f"The observation has no {name!r}; it has {', '.join(map(str, data))[:200]}.", NAME_FIELDS)
     return data[name]
 
 
-def _array(value: Any, where: str) -> np.ndarray[Any, Any]:
-    try:
-        made = np.asarray(value)
-    except (TypeError, ValueError, OverflowError):  # lists of several lengths
-        raise UnmappedObservation(f"{where} is no array") from None
-    if made.dtype.kind not in KINDS:
-        raise UnmappedObservation(f"{where} is no array of numbers or text, but of {made.dtype}")
-    return made
+def _array(data: Mapping[str, Any], name: str) -> np.ndarray[Any, Any]:
+    value = _field(data, name)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):  # lists of several lengths
+        if (made := np.asarray(value)).dtype.kind in KINDS:
+            return made
+    raise UserError(f"{name!r} of the observation is no array of numbers or text.", NAME_FIELDS)
 
 
 def _number(data: Mapping[str, Any], name: str) -> float:
     value = _field(data, name)
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    except (TypeError, ValueError):
-        raise UnmappedObservation(f"{name!r} of the observation is a {type(value).__name__}, no number") from None
-    if not abs(number) <= LARGEST:
-        raise UnmappedObservation(f"{name!r} of the observation is {str(value)[:40]}, which no float32 is")
-    return number
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if abs(number := float(value)) <= LARGEST:
+            return number
+    raise UserError(f"{name!r} of the observation is {str(value)[:40]!r}, which no float32 is.", NAME_FIELDS)

@@ -25,7 +25,7 @@ from rtcontrol.agents import Range, Tools, tool
 from rtcontrol.hosts.array_message import pack_message, unpack_message
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.policy_api import KEY, PolicyDecider, PolicySource
-from rtcontrol.hosts.policy_mapping import PolicyMapping, UnmappedObservation
+from rtcontrol.hosts.policy_mapping import PolicyMapping
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
@@ -140,7 +140,7 @@ def test_what_is_no_address_is_told_with_the_right_form(url: str) -> None:
 
 
 UNFIT = {
-    "two numbers an action": (np.zeros((4, 2), np.float32), r"\(4, 2\); \[steps, 1\] are mapped.*action_dim 2"),
+    "two numbers an action": (np.zeros((4, 2), np.float32), r"\(4, 2\); \[steps, 1\] are mapped"),
     "a batch": (np.zeros((1, 4, 1), np.float32), r"\(1, 4, 1\)"),
     "whole numbers": (np.zeros((4, 1), np.int64), "int64, no array of floats"),
     "a list": ([[0.5]], "list, no array of floats"),
@@ -149,7 +149,7 @@ UNFIT = {
 
 @pytest.mark.parametrize(("chunk", "what"), UNFIT.values(), ids=UNFIT.keys())
 def test_a_policy_that_does_not_fit_the_agent_is_a_mistake_before_its_first_good_answer(chunk: Any, what: str) -> None:
-    with policy(lambda n, asked: {"actions": chunk}, {"action_dim": 2}) as made:
+    with policy(lambda n, asked: {"actions": chunk}) as made:
         decider = source(made.url).build()
         with pytest.raises(UserError, match=what) as caught:
             decider.decide(request(1))
@@ -184,7 +184,7 @@ def test_a_redirect_is_not_followed_and_the_key_goes_nowhere_else(status: int, m
 
         with looped(nobody, elsewhere) as url:
             error = lost(source(url).build(), request(1))
-    assert error.loss == "http" and f"HTTP {status}; no redirect is followed" in str(error)
+    assert error.loss == "http" and f"HTTP {status}" in str(error)
     assert not other.headers, "nobody came there"
 
 
@@ -261,8 +261,8 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "whole numbers": ({"actions": np.ones((4, 1), np.int64)}, "malformed"),
     "text": ({"actions": np.full((4, 1), "1")}, "malformed"),
     "fewer bytes than the shape says": ({"actions": SHORT}, "malformed"),
-    "a status of two": ({**actions(0.5), "status": np.array([1, 2])}, "malformed"),
-    "a status that is null": ({**actions(0.5), "status": None}, "malformed"),
+    "a status of two": ({**actions(0.5), "status": np.array([1, 2])}, "refused"),
+    "a status that is null": ({**actions(0.5), "status": None}, "refused"),
     "not a number": (actions(math.nan), "not_finite"),
     "infinity": (actions(math.inf), "not_finite"),
     "a fallback": (actions(0.5, status="held"), "refused"),
@@ -316,7 +316,7 @@ async def drip(connection: ServerConnection) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "losses"),
-    [(close, "connection"), (cut_midway, "connection"), (endless, "malformed connection"), (drip, "timeout")],
+    [(close, "connection"), (cut_midway, "connection"), (endless, "connection"), (drip, "timeout")],
 )
 def test_a_broken_connection_is_lost_by_its_name_and_made_again(fault: Any, losses: str) -> None:
     async def serve_once(connection: ServerConnection) -> None:
@@ -346,7 +346,7 @@ def test_an_answer_that_comes_after_its_time_is_never_that_of_a_later_question()
         for n in range(3, 12):
             found = answered(decider, n).call
             assert found is not None and found.arguments["force"] >= np.float32(n / 100) - 1e-6
-        assert decider._link.connections >= 2, "the one before was cut"
+    assert len(made.headers) >= 2, "the one before was cut"
 
 
 SURPLUS = {
@@ -381,7 +381,10 @@ def test_the_right_answer_behind_a_wrong_one_is_never_that_of_a_later_question(f
 
 # Physical-Intelligence/openpi#938: while such a server decides or sends, its event loop answers no ping.
 def test_a_second_good_answer_that_is_sent_before_the_pong_is_not_that_of_the_next_question() -> None:
+    connections: list[ServerConnection] = []
+
     async def serve_twice(connection: ServerConnection) -> None:
+        connections.append(connection)
         with suppress(ConnectionClosed):
             await connection.send(pack_message({}))
             async for asked in connection:
@@ -396,7 +399,7 @@ def test_a_second_good_answer_that_is_sent_before_the_pong_is_not_that_of_the_ne
         for n in range(1, 7):
             call = decider.decide(request(n)).call
             assert call == Call("press", {"force": 0.5 if n == 3 else float(np.float32(n / 100))})
-        assert decider._link.connections == 2
+    assert len(connections) == 2
 
 
 def test_the_end_of_a_host_cuts_the_connection_of_its_decider_also_in_a_question() -> None:
@@ -454,7 +457,10 @@ def test_a_number_that_is_not_finite_spoils_its_chunk_wherever_it_stands(
 
 # modelscope/FunASR#3533: what was deaf while it worked was cut by the pings, and its answer was lost.
 def test_a_server_that_is_deaf_while_it_decides_is_not_cut_by_pings() -> None:
+    connections: list[ServerConnection] = []
+
     async def compiling(connection: ServerConnection) -> None:
+        connections.append(connection)
         with suppress(ConnectionClosed):
             await connection.send(pack_message({}))
             async for _ in connection:
@@ -465,7 +471,7 @@ def test_a_server_that_is_deaf_while_it_decides_is_not_cut_by_pings() -> None:
         decider = source(url).build()
         for n in (1, 2):
             assert decider.decide(request(n)).call == Call("press", {"force": 0.5})
-        assert decider._link.connections == 1
+    assert len(connections) == 1
 
 
 # Physical-superintelligence-lab/Psi0#95: a half-open connection, and the controller went on with its last action.
@@ -598,7 +604,7 @@ OBSERVATIONS = {
 
 @pytest.mark.parametrize("data", OBSERVATIONS.values(), ids=OBSERVATIONS.keys())
 def test_an_observation_without_what_is_named_is_told_by_its_field(tmp_path: Path, data: dict[str, Any]) -> None:
-    with pytest.raises(UnmappedObservation, match="'y'"):
+    with pytest.raises(UserError, match="'y'"):
         mapping(tmp_path, "observation: {state: [x, y]}", ENGINES).question(data, "")
 
 
@@ -611,7 +617,7 @@ WRONG = {
     "a parameter twice": ("actions: [{parameter: main}, {parameter: main}]", "twice"),
     "one that is missing": ("actions: [{parameter: main}]", "its side"),
     "a scale of nothing": ("actions: [{parameter: main, scale: 0}]", r"actions\[0\].scale"),
-    "a scale without end": ("actions: [{parameter: main, scale: .inf}]", "must be finite"),
+    "a scale without end": ("actions: [{parameter: main, scale: .inf}]", r"actions\[0\].scale: inf"),
     "a level that is not allowed": ("actions: [{parameter: main, levels: {1: 55}}]", "may not be '55'"),
     "levels of no numbers": ("actions: [{parameter: main, levels: {on: 50}}]", "levels"),
     "an entry with another key": ("actions: [{parameter: main, gain: 2}]", "'gain'"),
@@ -628,7 +634,7 @@ def test_a_mistake_in_the_file_is_told_with_its_name_and_what_to_do(tmp_path: Pa
 
 
 def test_what_no_number_stands_for_needs_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="closed of the tool grip is no number") as caught:
+    with pytest.raises(UserError, match="closed of the tool grip are no numbers") as caught:
         mapping(tmp_path, None, GRIP)
     assert "levels" in caught.value.remedy
     with pytest.raises(UserError, match="2 tools"):
@@ -643,14 +649,14 @@ def test_what_no_number_stands_for_needs_a_file(tmp_path: Path) -> None:
 )
 def test_an_observed_value_that_no_number_of_32_bits_is_is_told_by_its_name(tmp_path: Path, value: Any) -> None:
     made = mapping(tmp_path, "observation: {state: [x, speed]}", ENGINES)
-    with pytest.raises(UnmappedObservation, match="'speed' of the observation is"):
+    with pytest.raises(UserError, match="'speed' of the observation is"):
         made.question({"x": 1.0, "speed": value}, "go")
 
 
 @pytest.mark.parametrize("value", [[[1], [1, 2]], [1, None], {"a": 1}, np.zeros(2, complex)])
 def test_what_a_world_gives_for_a_picture_that_is_no_array_is_told_by_its_name(tmp_path: Path, value: Any) -> None:
     made = mapping(tmp_path, "observation: {state: camera}", ENGINES)
-    with pytest.raises(UnmappedObservation, match="'camera' of the observation is no array"):
+    with pytest.raises(UserError, match="'camera' of the observation is no array"):
         made.question({"camera": value}, "go")
 
 
