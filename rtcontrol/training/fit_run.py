@@ -167,7 +167,8 @@ class FitRun(Trainer):
         """A line is told by looks, not by chunks."""
 
     def finished(self) -> None:
-        if self._best[0] > score_of(self.lines[-1]):
+        # What was trained since the last look is not known to be better than that look's weights.
+        if self.lines[-1]["samples"] < self.samples or self._best[0] > score_of(self.lines[-1]):
             self.model.load_state_dict(self._best[1])
 
     def line(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import json
 import random
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import rtcontrol
 from rtcontrol.agents import Tools
@@ -262,6 +264,47 @@ def test_a_model_has_the_weights_of_its_best_look(
     first, best, *_, ended = seen
     assert all(ended[name].equal(best[name]) for name in best)
     assert not all(ended[name].equal(first[name]) for name in first) and len(seen) > 3
+
+
+@pytest.mark.parametrize(("right", "steps"), [((5, 9, 3), 0), ((5, 9), 2)])
+def test_a_run_given_less_time_than_it_took_exports_its_best_weights(
+    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: tuple[int, ...], steps: int
+) -> None:
+    """It is stopped so many steps after the last look; weights that were not looked at are not the best ones."""
+    scores = itertools.chain([Share(one, 10) for one in right], itertools.repeat(Share(3, 10)))
+    seen: list[dict[str, Any]] = []  # at each look
+    since: list[Any] = []  # steps since the last one
+
+    def look(self: FitRun, *given: Any) -> dict[str, Any]:
+        seen.append({name: value.clone() for name, value in self.model.state_dict().items()})
+        since.clear()
+        return looked(self, *given)
+
+    def step(self: FitRun, progress: Any) -> None:
+        since.append(None)
+        stepped(self, progress)
+        if len(seen) == len(right) and len(since) == steps:
+            raise KeyboardInterrupt
+
+    def examine(self: HeldOut, *given: Any) -> Any:
+        return replace(examined(self, *given), score=next(scores))
+
+    looked, stepped, examined = FitRun._look, FitRun.stepped, HeldOut.look
+    monkeypatch.setattr(FitRun, "_look", look)
+    monkeypatch.setattr(FitRun, "stepped", step)
+    monkeypatch.setattr(HeldOut, "look", examine)
+    out, lines = tmp_path / "made", list[dict[str, Any]]()
+    with pytest.raises(KeyboardInterrupt):
+        rtcontrol.fit(rows(), TOOLS, out=out, minutes=3)
+    state = (out / "training" / "state.pt").read_bytes()
+    last = torch.load(io.BytesIO(state), weights_only=True)
+    assert last["seconds"] > 1 and not (out / "model.safetensors").exists()
+    rtcontrol.fit(rows(), TOOLS, out=out, minutes=1 / 60, tell=lines.append)
+    written = load_file(out / "model.safetensors")
+    assert lines == [] and len(seen) == len(right)  # no step was left
+    assert written and all(value.equal(seen[1][name]) for name, value in written.items())
+    assert not all(value.equal(last["model"][name]) for name, value in written.items())
+    assert (out / "training" / "state.pt").read_bytes() == state  # with more time it goes on from there
 
 
 def test_a_time_stamp_among_the_numbers_drowns_nothing(fast_clock: None, tmp_path: Path) -> None:
