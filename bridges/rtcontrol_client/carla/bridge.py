@@ -191,8 +191,7 @@ class CarlaBridge:
         grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
         while not self._over():
             self._skipped += grid.wait()
-            if self._session.keep():
-                self._begin()
+            self._keep()
             self._step(self._session.standing())
             if k % steps == 0:
                 self._observe()
@@ -201,8 +200,7 @@ class CarlaBridge:
 
     def _lockstep(self) -> None:
         while not self._over():
-            if self._session.keep():
-                self._begin()
+            self._keep()
             if not self._session.live:
                 time.sleep(0.02)
                 continue
@@ -229,9 +227,9 @@ class CarlaBridge:
         spent_s = self._simulated_s if lockstep else time.monotonic() - self._began_s
         return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
 
-    def _begin(self) -> None:
-        """A session began: of the first one on it counts."""
-        if self._session.number == 1:
+    def _keep(self) -> None:
+        """Look after the session; from its first welcome on the drive counts, and is traced."""
+        if self._session.keep() and self._session.number == 1:
             self._began_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0
             self._driver.counts = Counts()
             if self._options.trace is not None:
@@ -283,14 +281,14 @@ class CarlaBridge:
         # Should it only stand still: this is what it does first when it goes on.
         self._world.control(FULL_STOP)
         while time.monotonic() - began_s < limit_s:
-            self._session.keep()
+            self._keep()
             if self._over():
                 return
             try:
-                if self._world.back():
-                    self._scene = self._world.scene()
-                    log.warning("the CARLA server is back after %.1f s", time.monotonic() - began_s)
-                    return
+                self._world.back()
+                self._scene = self._world.scene()
+                log.warning("the CARLA server is back after %.1f s", time.monotonic() - began_s)
+                return
             except ServerLost as again:
                 log.info("still lost: %s", again)
             except CarlaBridgeError as error:

@@ -80,15 +80,16 @@ class CarlaWorld:
                 log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
             self._enter()
 
-    def back(self) -> bool:
-        """Return whether a server that was lost goes on. Raises CarlaBridgeError where it is gone for good."""
-        probe(self.options)
+    def back(self) -> None:
+        """Let a lost server make a step. Raises ServerLost if it makes none yet, CarlaBridgeError if it is gone."""
         try:
-            self.tick()
-        except ServerLost as lost:
-            log.info("still lost: %s", lost)
-            return False
-        return True
+            probe(self.options)
+        except CarlaBridgeError as error:
+            # Where its port is closed it is gone; a machine out of reach may come back.
+            if isinstance(error.__context__, OSError) and not isinstance(error.__context__, ConnectionRefusedError):
+                raise ServerLost(error.what) from None
+            raise
+        self.tick()
 
     def _enter(self) -> None:
         try:

@@ -136,6 +136,26 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     nothing_left(standin, program)
 
 
+def test_server_that_stays_frozen_ends_the_bridge_and_is_cleaned_later(standin: StandIn, drive: Drive) -> None:
+    program = drive("--reconnect-s", "1")
+    program.reaches(6)
+    standin.command("freeze")
+    assert program.popen.wait(40) == 2
+    assert "was lost and did not go on in 1 s." in program.log() and "Traceback" not in program.log()
+    standin.command("thaw")
+    cleaned = bridge("--clean", *map(str, program.left()))
+    assert (cleaned.returncode, cleaned.stderr) == (0, "1 vehicle destroyed; settings restored (asynchronous)\n")
+    nothing_left(standin, program)
+
+
+def test_server_that_is_killed_ends_the_bridge(standin: StandIn, drive: Drive) -> None:
+    program = drive()
+    standin.kill()
+    assert program.popen.wait(30) == 2
+    assert "was lost: No CARLA server at 127.0.0.1" in program.log() and "Traceback" not in program.log()
+    assert program.left() == []
+
+
 def test_what_a_bridge_that_was_killed_left_is_undone_by_the_next(standin: StandIn, drive: Drive) -> None:
     first = drive()
     first.popen.send_signal(signal.SIGKILL)

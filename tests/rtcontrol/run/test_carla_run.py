@@ -101,6 +101,18 @@ def test_bridge_that_carlas_library_aborts_ends_the_run_and_is_cleaned_up_after(
     assert report(program)["ended_by"] == "bridge"
 
 
+def test_run_whose_simulator_is_killed_ends_with_its_report(tmp_path: Path, programs: list[Program]) -> None:
+    with StandIn() as standin:
+        program = rig.run(tmp_path, standin.port, *RANDOM)
+        programs.append(program)
+        program.says("in session")
+        standin.kill()
+        assert program.popen.wait(60) == 1
+    assert "was lost: No CARLA server at 127.0.0.1" in program.log() and "Traceback" not in program.log()
+    # The bridge says bye to its session before it ends.
+    assert report(program)["ended_by"] in ("client said bye", "bridge") and program.left() == []
+
+
 def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
     with StandIn(state=tmp_path / "standin.json") as standin:
         program = rig.run(tmp_path, standin.port, *RANDOM)
