@@ -4,7 +4,7 @@ brings the time."""
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 S = 1_000_000_000
@@ -32,7 +32,7 @@ class ServerConnection:
         self._backoff_s = backoff_s
         self.hello_ns = self._said_hello_ns = 0  # when the next hello is due, and the last one was
         self.beat_ns, self.heard_ns = S, now_ns
-        self._attempts, self._opened_ns, self._retry_ns = 0, now_ns, 0
+        self._attempts, self._opened_ns, self._retry_ns = Counter[tuple[float, float]](), now_ns, 0
 
     def connected(self, now_ns: int) -> None:
         """It is there: a hello is due."""
@@ -44,7 +44,7 @@ class ServerConnection:
     def welcomed(self, heartbeat_ms: float) -> None:
         """The server's heartbeat counts from now on."""
         self.open, self.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
-        self._attempts = 0  # now, not when connected: else a server that turns us away were asked ten times a second
+        self._attempts.clear()  # not when connected: a server that turns us away were asked ten times a second
 
     def lost(self, now_ns: int, why: str) -> None:
         """It is there no more: another one is made after a growing, random pause."""
@@ -107,9 +107,9 @@ class ServerConnection:
         return (self._retry_ns or None) if not self.up else self._dead_ns() + 1 if self.open else self.hello_ns
 
     def _pause_ns(self, first_s: float, most_s: float) -> int:
-        pause_s = min(most_s, first_s * 2 ** min(self._attempts, 20)) * random.uniform(0.5, 1.0)
-        self._attempts += 1
-        return int(pause_s * S)
+        attempt = self._attempts[first_s, most_s]
+        self._attempts[first_s, most_s] += 1
+        return int(min(most_s, first_s * 2 ** min(attempt, 20)) * random.uniform(0.5, 1.0) * S)
 
     def _dead_ns(self) -> int:
         return self.heard_ns + (DEAD_HEARTBEATS * self.beat_ns if self.open else GREETING_SILENCE_NS)

@@ -74,24 +74,6 @@ def test_lockstep_observation_without_answer_is_safe_and_not_the_call_before(sta
         assert (answer.status, answer.cause, answer.arguments) == ("safe", "no_answer", STRAIGHT["arguments"])
 
 
-def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(stand: Stand) -> None:
-    with joined(stand) as client:
-        client.instruct("Go on. " * 1000)
-        stand.expect(Instruct, 5.0, "instruct")
-        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
-        until(lambda: client.statistics["errors"] == 1, "it did not hear the refusal")
-        stand.restart()
-        stand.expect(Hello, 10.0, "hello")
-        stand.send(UNKNOWN)
-        hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
-        assert hello.instruction == OWN["instruction"]
-        # The refusal may also come only now.
-        client.instruct("Go on. " * 1000)
-        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
-        again = stand.expect(Hello, 10.0, "hello")
-        assert (again.instruction, client.error) == (OWN["instruction"], None)
-
-
 def test_example_of_the_documentation_executes_all_of_several_safe_calls(stand: Stand) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
     with ThreadPoolExecutor() as pool:
@@ -105,26 +87,6 @@ def test_example_of_the_documentation_executes_all_of_several_safe_calls(stand: 
     speeds = [float(m.text.split()[-1]) for m in stand.heard if isinstance(m, Observe) and m.text]
     # Both pushes in each period of 0.05 s, from when they are in force.
     assert {round(later - before, 2) for before, later in pairwise(speeds)} <= {0.0, 0.15} and speeds[-1] > 0.0
-
-
-def test_calls_that_a_busy_handler_missed_are_told_as_expired(stand: Stand) -> None:
-    began, go = threading.Event(), threading.Event()
-
-    def busy(standing: Any) -> None:
-        began.set()
-        go.wait(20)
-
-    with joined(stand, on_call=busy) as client:
-        client.observe(text="left 1")
-        observed = stand.observation()
-        ticks = []
-        for _ in range(4):
-            ticks.append(stand.call(observed, ttl_ms=60_000.0).tick)
-            until(lambda: client.call().tick == ticks[-1], "not in force")
-            assert began.wait(20)
-        go.set()
-        told = {m.tick: m.outcome for m in (stand.expect(Executed, 5.0, "executed") for _ in ticks)}
-        assert told == dict(zip(ticks, ["executed", "expired", "expired", "executed"], strict=True))
 
 
 # The client when its server stops, dies, comes back, or the wire is cut: safe in time, then on again.

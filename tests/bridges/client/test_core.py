@@ -4,14 +4,14 @@ force is handed out, and what the user said arrives."""
 from __future__ import annotations
 
 import random
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol_client import ClientError, Standing
+from rtcontrol_client import Standing
 from rtcontrol_client.client.connection import OffsetFilter
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
@@ -302,25 +302,6 @@ def flying(core: Core, ttl_ms: float = 500.0) -> FunctionCall:
     return left
 
 
-@pytest.mark.parametrize("ttl_ms", [0.0, 500.0])
-def test_lost_server_ends_at_once_only_what_would_never_expire(core: Core, ttl_ms: float) -> None:
-    flying(core, ttl_ms)
-    core.lost(S + 2 * MS, "cut")
-    now = core.force.at(S + 3 * MS)
-    assert (now.status, now.cause) == (("fresh", None) if ttl_ms else ("safe", "server_lost"))
-
-
-@pytest.mark.parametrize("ends", ["bye", "fatal"])
-def test_end_of_the_session_is_safe_at_once_and_the_client_rests(core: Core, ends: str) -> None:
-    flying(core)
-    fatal = messages.ErrorMessage(code="busy", message="No.", fatal=True)
-    core.hear(messages.Bye(reason="over") if ends == "bye" else fatal, S + 2 * MS)
-    now = core.force.at(S + 3 * MS)
-    assert (now.status, now.cause, now.arguments) == ("safe", "session_ended", {"angle": 0})
-    assert core.due(S + 10 * S) == [] and not core.reconnects(S + 100 * S)
-    assert core.wake_ns(S) >= S + S // 2
-
-
 def test_each_call_is_acknowledged_once_and_only_in_its_own_epoch(core: Core) -> None:
     flying(core)
     for _ in range(2):
@@ -380,151 +361,6 @@ def test_call_that_failed_ends_no_call_that_came_after_it(core: Core) -> None:
     assert core.force.at(S + 3 * MS).name == "right"
 
 
-@pytest.mark.parametrize(("minor", "executes"), [([1], "own"), ([1, 0], "own"), ([1, 1], "told"), ([1, 2], "told")])
-def test_safe_of_a_server_of_1_0_is_all_own_safe_calls(minor: list[int], executes: str) -> None:
-    own = (FunctionCall(name="stop"), FunctionCall(name="dim"))
-    core = Core(Options(tools=OWN["tools"], instruction="Go.", safe_call=["stop", "dim"]), S)
-    greeted(core, protocol=minor, safe_call=own[0])
-    core.hear(call_message(0, call=FunctionCall(name="left"), t_obs_ns=S), S)
-    core.hear(call_message(1, "safe", call=own[0]), S)
-    assert core.force.at(S).calls == (own if executes == "own" else own[:1])
-
-
-@pytest.mark.parametrize("seq", [None, 7])
-def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(core: Core, seq: int | None) -> None:
-    kept = {"code": "state", "retryable": True} if seq is None else {"code": "invalid"}
-    core.hear(messages.ErrorMessage(code="state", message="No session.", retryable=True), 2 * S)
-    for _ in range(3):
-        core.hear(messages.ErrorMessage(message="No.", seq=seq, **kept), 2 * S)  # type: ignore[arg-type]
-    assert core.error is None
-    assert [m.resume for m in core.due(2 * S) if isinstance(m, messages.Hello)] == [TOKEN]
-
-
-def test_end_of_the_session_that_may_pass_is_safe_at_once_too(core: Core) -> None:
-    flying(core)
-    core.hear(messages.ErrorMessage(code="decoder", message="No.", fatal=True, retryable=True), S + 2 * MS)
-    assert core.force.at(S + 3 * MS).cause == "session_ended" and core.error is None
-    assert [m.resume for m in core.due(10 * S) if isinstance(m, messages.Hello)] == [None]
-
-
-def test_free_words_that_were_understood_are_not_said_again() -> None:
-    core = Core(Options(**OWN), S)
-    core.instruct("to the left, please")  # the hello says it
-    assert "instruct" not in greeted(core, instruction="Go left.")
-    for at_s in (2, 4):
-        core.lost(at_s * S, "cut")
-        assert "instruct" not in greeted(core, at_s * S + S, resumed=True, instruction="Go left.")
-    core.instruct("home with you")
-    assert said(core, 6 * S) == ["instruct"]
-    core.hear(messages.Instruct(session=TOKEN, instruction="Go home.", said="home with you", by="chat"), 6 * S)
-    core.lost(7 * S, "cut")
-    assert "instruct" not in greeted(core, 8 * S, resumed=True, instruction="Go home.")
-
-
-@pytest.mark.parametrize(("told", "again"), [("Go.", ["Go home."]), ("Go home.", [])])
-def test_instruction_that_was_lost_with_the_connection_is_said_again(core: Core, told: str, again: list[str]) -> None:
-    core.instruct("Go home.")
-    assert said(core, S) == ["instruct"]
-    for at_s in (2, 4):
-        core.lost(at_s * S, "cut")
-        core.connected(at_s * S + S)
-        assert said(core, at_s * S + S) == ["hello"]
-        core.hear(welcome(resumed=True, instruction=told), at_s * S + S)
-        got = [m.instruction for m in core.due(at_s * S + S) if isinstance(m, messages.Instruct)]
-        assert got == again
-    # Somebody else's wins over one that was in force.
-    core.hear(messages.Instruct(session=TOKEN, instruction="Go home."), 5 * S)
-    core.lost(6 * S, "cut")
-    assert "instruct" not in greeted(core, 7 * S, resumed=True, instruction="Wait.")
-
-
-def test_call_whose_stamp_is_not_its_observations_is_void(core: Core) -> None:
-    seq = core.observe(look(S)).seq
-    core.hear(call_message(5, call=FunctionCall(name="left"), seq_obs=seq, t_obs_ns=S + MS), S + 2 * MS)
-    assert (core.force.kind, core.ignored["stamp"]) == ("none", 1)
-
-
-def turned_away(core: Core, seconds: int, **error: Any) -> list[int]:
-    """When it said hello to a server that refuses each, in ms."""
-    core.connected(S)
-    hellos = []
-    for ms in range(0, 1000 * seconds, 10):
-        if "hello" in said(core, S + ms * MS):
-            hellos.append(ms)
-            core.hear(messages.ErrorMessage(message="No.", retryable=True, **error), S + ms * MS)
-    return hellos
-
-
-def test_server_that_knows_no_session_ever_is_not_flooded_with_hellos() -> None:
-    assert 10 <= len(turned_away(Core(Options(**OWN), S), 10, code="session")) <= 52
-
-
-@pytest.mark.parametrize("fatal", [False, True])
-def test_who_is_told_busy_greets_after_growing_pauses_until_there_is_room(fatal: bool) -> None:
-    core = Core(Options(**OWN), S)
-    hellos = turned_away(core, 60, code="busy", fatal=fatal)
-    pauses = [later - at for at, later in pairwise(hellos)]
-    for pause, longest in zip(pauses, [1000, 2000, *[4000] * 58], strict=False):
-        assert longest // 2 <= pause <= longest + 10
-    assert core.wake_ns(61 * S) <= 61 * S + S // 2, "it does not go on"
-    assert said(core, 65 * S)[0] == "hello"
-    core.hear(welcome(), 65 * S)
-    assert core.connection.open
-
-
-def test_answers_to_hellos_of_before_open_nothing_and_end_nothing(core: Core) -> None:
-    core.reset()
-    assert said(core, S) == ["reset"]
-    core.lost(2 * S, "cut")
-    core.connected(3 * S)
-    for greets in (False, True):
-        if greets:
-            assert said(core, 3 * S) == ["hello"]
-        core.hear(welcome(t_client_ns=S), 3 * S)
-        core.hear(welcome(t_client_ns=S, resumed=True), 3 * S)
-        core.hear(messages.ErrorMessage(code="tools", message="No.", fatal=True, t_client_ns=S), 3 * S)
-        assert (core.connection.open, core.error) == (False, None)
-    core.hear(welcome(t_client_ns=3 * S, resumed=True, epoch=1), 3 * S)
-    assert (core.connection.open, core.epoch, said(core, 4 * S)) == (True, 1, ["ping"])
-
-
-def test_observation_of_before_the_gap_is_not_said_after_it_but_the_reset_is(core: Core) -> None:
-    core.reset()
-    core.observe(look())
-    core.unsent(core.due(S + MS), S + MS)
-    assert said(core, S + MS) == []
-    assert said(core, core.wake_ns(S + MS)) == ["reset"]
-    core.observe(look())
-    core.lost(S + 100 * MS, "cut")
-    assert greeted(core, 2 * S, resumed=True, epoch=1) == []
-    core.lost(3 * S, "cut")
-    assert greeted(core, 4 * S, resumed=True, epoch=0) == ["reset"], "the server has not had it"
-
-
-def test_instruction_given_while_greeting_waits_for_the_welcome() -> None:
-    core = Core(Options(**OWN), S)
-    core.connected(S)
-    first = core.due(S)
-    core.instruct("Go home.")
-    again = core.due(3 * S)
-    # The server refuses another hello on the same connection.
-    assert [m.instruction for m in (*first, *again) if isinstance(m, messages.Hello)] == [OWN["instruction"]] * 2
-    assert [m.type for m in again] == ["hello", "ping"]
-    core.hear(welcome(), 3 * S)
-    assert [m.instruction for m in core.due(3 * S) if isinstance(m, messages.Instruct)] == ["Go home."]
-
-
-def test_clocks_are_compared_by_who_is_never_silent_too_and_anew_with_another_server() -> None:
-    core = Core(Options(**OWN), S)
-    core.observe(look())
-    assert greeted(core) == ["observe", "ping"]
-    core.hear(messages.Pong(id=1, t_ping_ns=S, t_received_ns=5, t_sent_ns=5), S + MS)
-    assert core.offset.now(S + MS)
-    core.lost(2 * S, "cut")
-    assert greeted(core, 3 * S, session="f" * 16) == ["ping"]
-    assert core.offset.now(3 * S) is None
-
-
 @given(st.integers(0, 10**12), st.floats(1, 200), st.integers(0, 40), st.integers(0, 10**10), st.booleans())
 def test_next_observation_leads_a_tick_of_the_server(
     offset_ns: int, period_ms: float, lead_ms: int, later_ns: int, of_call: bool
@@ -539,44 +375,6 @@ def test_next_observation_leads_a_tick_of_the_server(
     at_ns = core.next_observation_ns(lead_ms * MS, now_ns)
     assert at_ns is not None and now_ns < at_ns <= now_ns + period_ns
     assert (at_ns + lead_ms * MS - S) % period_ns == 0
-
-
-def test_several_safe_calls_are_in_force_together() -> None:
-    stop, dim = FunctionCall(name="stop"), FunctionCall(name="lamp", arguments={"level": 0})
-    options = Options(
-        tools=OWN["tools"], instruction="Go.", safe_call=["stop", {"name": "lamp", "arguments": {"level": 0}}]
-    )
-    hello = options.hello(0)
-    assert (hello.safe_call, hello.safe_calls) == (stop, [stop, dim])
-    core = Core(options, S)
-    greeted(core)
-    assert core.force.at(S).calls == (stop, dim)
-    told = Core(Options(agent="house"), S)
-    greeted(told, safe_call=dim, safe_calls=[dim, stop])
-    told.hear(call_message(0, "safe", call=stop, calls=[stop, dim]), S)
-    assert told.force.at(S).calls == (stop, dim)
-    told.end(ClientError("", ""), S)
-    assert told.force.at(S).calls == (stop, dim)
-    told.reset()
-    assert told.force.at(S).calls == (dim, stop)
-
-
-def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up() -> None:
-    core = Core(Options(**OWN), S)
-    greeted(core, heartbeat_ms=0.0)
-    assert not core.reconnects(S) and core.connection.up and core.wake_ns(S) > S
-
-
-@pytest.mark.parametrize(("welcomed", "silence_s"), [(False, 10), (True, 3)])
-def test_server_that_says_nothing_more_is_found(welcomed: bool, silence_s: int) -> None:
-    core = Core(Options(**OWN), S)
-    core.connected(S)
-    if welcomed:
-        greeted(core)
-    core.reconnects(S + silence_s * S)
-    assert core.connection.up
-    core.reconnects(S + silence_s * S + 1)
-    assert (core.connection.up, core.connection.trouble) == (False, "the server is silent")
 
 
 def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:

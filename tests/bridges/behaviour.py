@@ -1,0 +1,244 @@
+"""The behaviour table of all clients (bridges/behaviour/README.md): its cases, and what a client did against them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+MS = 1_000_000
+START_MS = 1000
+FOLDER = Path(__file__).resolve().parents[2] / "bridges" / "behaviour"
+TOKEN = "a" * 16
+CLIENT: dict[str, Any] = {
+    "tools": [{"type": "function", "function": {"name": n}} for n in ("left", "right", "stop", "dim")],
+    "instruction": "Go.",
+    "safe_calls": [{"name": "stop", "arguments": {}}],
+    "ttl_ms": 500.0,
+    "persist": False,
+    "several": False,
+    "fails": [],
+}
+WELCOME: dict[str, Any] = {
+    "protocol": [1, 1],
+    "server": {"name": "table"},
+    "session": TOKEN,
+    "resumed": False,
+    "epoch": 0,
+    "t_client_ns": "hello",
+    "t_server_ns": 0,
+    "tools": [],
+    "instruction": "Go.",
+    "model": "none",
+    "model_trained_on_tools": False,
+    "pacing": "server",
+    "on_miss": "hold",
+    "hz": 10.0,
+    **dict.fromkeys(("period_ms", "deadline_ms"), 100.0),
+    **dict.fromkeys(("ttl_ms", "hold_ms", "max_age_ms"), 500.0),
+    "heartbeat_ms": 1000.0,
+    "session_grace_s": 30.0,
+    "limits": {},
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "welcome": WELCOME,
+    "call": {"status": "fresh", "ttl_ms": 500.0, "deadline_ns": 0, "t_server_ns": 0},
+    "error": {"message": "No."},
+    "ping": {"id": 7, "t_ns": 0},
+    "pong": {"id": 1},
+}
+INPUTS = {"net", "receive", "bytes", "observe", "instruct", "reset", "full", "busy"}
+OUTPUTS = {"sends", "pings", "acts", "active", "state", "offset_ms", "connections"}
+UNCOUNTED = ("ping", "error")
+
+
+@dataclass
+class Seen:
+    """What a client did since the step before, and how it is now."""
+
+    active: str = "none"
+    state: str = "away"
+    sends: list[dict[str, Any]] = field(default_factory=list)
+    acts: list[str] = field(default_factory=list)
+    offset_ms: float | None = None
+    connections: int = 0
+
+
+class Client(Protocol):
+    """A client of some language, which takes the steps of one case; `step` has `ms`, and one input at most, in full."""
+
+    def step(self, step: dict[str, Any]) -> Seen: ...
+
+
+def options_of(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a case's client, complete."""
+    given = {**CLIENT, **case.get("client", {})}
+    given["safe_calls"] = [call_map(one) for one in given["safe_calls"]]
+    return given
+
+
+def cases(language: str) -> Any:
+    """Return the mark that runs a test for each case of a language; what it is excepted from is left out."""
+    found = [
+        (path.stem, case) for path in sorted(FOLDER.glob("*.json")) for case in json.loads(path.read_text("utf-8"))
+    ]
+    names = [f"{stem}: {case['name']}" for stem, case in found]
+    assert len(set(names)) == len(names), "two cases of one name"
+    taken = [i for i, (_, case) in enumerate(found) if language not in case.get("except", {})]
+    return pytest.mark.parametrize("case", [found[i][1] for i in taken], ids=[names[i] for i in taken])
+
+
+def call_map(call: Any) -> Any:
+    return {"name": call, "arguments": {}} if isinstance(call, str) else call
+
+
+class Script:
+    """Completes a case's steps: what a server would know of the conversation."""
+
+    def __init__(self) -> None:
+        self._session, self._epoch, self._tick = TOKEN, 0, -1
+        self._hello_ns = 0
+        self._look: dict[str, Any] = {}
+
+    def note(self, sent: Iterable[dict[str, Any]]) -> None:
+        """Remember what the client sent."""
+        for message in sent:
+            if message["type"] == "hello":
+                self._hello_ns = message["t_client_ns"]
+            elif message["type"] == "observe":
+                self._look = {"seq_obs": message["seq"], "t_obs_ns": message["t_ns"]}
+
+    def full(self, step: dict[str, Any]) -> dict[str, Any]:
+        """Return the step's input and instant, its message with all that it must have."""
+        given = {key: step[key] for key in INPUTS & step.keys()}
+        if "receive" in given:
+            given["receive"] = self._message(given["receive"])
+        return {"ms": step["ms"], **given}
+
+    def _message(self, given: dict[str, Any] | str) -> dict[str, Any]:
+        given = {"type": given} if isinstance(given, str) else given
+        kind = given["type"]
+        message: dict[str, Any] = {"type": kind, **DEFAULTS.get(kind, {})}
+        if kind in ("call", "instruct", "control"):
+            message["session"] = self._session
+        if kind == "call":
+            message |= {"tick": self._tick + 1, "epoch": self._epoch}
+            message |= self._look if given.get("status", "fresh") == "fresh" else {}
+        message |= given
+        for key in [key for key in message if key.startswith("t_") and key.endswith("_ms")]:
+            message[f"{key[:-3]}_ns"] = int(message.pop(key) * MS)
+        if message.get("t_client_ns") == "hello":
+            message["t_client_ns"] = self._hello_ns
+        if "call" in message:
+            message["call"] = call_map(message["call"])
+        for key in {"calls", "safe_calls"} & message.keys():
+            message[key] = [call_map(one) for one in message[key]]
+        self._heed(message)
+        return {key: value for key, value in message.items() if value is not None}
+
+    def _heed(self, message: dict[str, Any]) -> None:
+        if message["type"] == "welcome" and isinstance(message["session"], str):
+            self._session, self._epoch = message["session"], message["epoch"]
+            self._tick = self._tick if message["resumed"] else -1
+        elif message["type"] == "call" and message["session"] == self._session and isinstance(message["tick"], int):
+            self._tick = max(self._tick, message["tick"])
+            self._epoch = message["epoch"]
+
+
+def steps_of(case: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield each step with its instant, and whether it is judged: those that begin the session are not."""
+    ms = START_MS
+    if case.get("start") != "off":
+        for begin in ({"net": "up"}, {"receive": "welcome"}):
+            yield {"ms": ms, **begin}, False
+    for step in case["steps"]:
+        assert step.keys() <= INPUTS | OUTPUTS | {"ms"}, f"unknown: {step.keys() - INPUTS - OUTPUTS}"
+        ms = step.get("ms", ms)
+        yield {**step, "ms": ms}, True
+
+
+def check(case: dict[str, Any], client: Client) -> None:
+    """Take a client through a case. Raises AssertionError naming the step, and what was seen instead."""
+    script = Script()
+    wanted = {"active": "none", "state": "away" if case.get("start") == "off" else "live"}
+    waiting: list[dict[str, Any]] = []  # sent, and not judged yet
+    for number, (step, judged) in enumerate(steps_of(case)):
+        seen = client.step(script.full(step))
+        script.note(seen.sends)
+        if not judged:
+            continue
+        waiting += [message for message in seen.sends if message["type"] not in UNCOUNTED]
+        wanted |= {key: step[key] for key in wanted.keys() & step.keys()}
+        found = {"active": seen.active, "state": seen.state, "acts": seen.acts}
+        hope = {**wanted, "acts": step.get("acts", [])}
+        if "pings" in step:
+            hope["pings"] = step["pings"]
+            found["pings"] = any(message["type"] == "ping" for message in seen.sends)
+        for name in {"offset_ms", "connections"} & step.keys():
+            hope[name], found[name] = step[name], getattr(seen, name)
+        sends = step.get("sends")
+        sent = sends is None or same(waiting, [{"type": one} if isinstance(one, str) else one for one in sends])
+        if found != hope or not sent:
+            pytest.fail(
+                f"step {number}: {json.dumps(step)}\nwanted {hope}\nfound  {found}\nsent {waiting}", pytrace=False
+            )
+        if "sends" in step:
+            waiting.clear()
+    assert not waiting, f"sent in the end: {waiting}"
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Return whether a list has the same items, and a map at least these fields; `t_..._ms` is an instant in ns."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key, value in wanted.items():
+            if key.startswith("t_") and key.endswith("_ms"):
+                key, value = f"{key[:-3]}_ns", int(value * MS)
+            if not same(found.get(key), value):
+                return False
+        return True
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    return bool(found == wanted)
+
+
+class Core(Protocol):
+    """A core without socket and clock, for `Shell`."""
+
+    def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen: ...
+    def wake_ns(self, now_ns: int) -> int: ...
+    def put(self, step: dict[str, Any], now_ns: int) -> None: ...
+
+
+class Shell:
+    """What a link's thread does with a core, at the instants of a case: it turns at each step, and whenever the core
+    wants to wake between two."""
+
+    def __init__(self, core: Core) -> None:
+        self._core, self._now_ns = core, START_MS * MS
+        self._flags = {"net": False, "full": False, "busy": False}
+
+    def step(self, step: dict[str, Any]) -> Seen:
+        at_ns = int(step["ms"] * MS)
+        seen = Seen()
+        while (wake_ns := max(self._core.wake_ns(self._now_ns), self._now_ns + MS)) < at_ns:
+            self._now_ns = wake_ns
+            self._turn(seen)
+        self._now_ns = at_ns
+        self._turn(seen)
+        for name in self._flags:
+            if name in step:
+                self._flags[name] = step[name] in (True, "up")
+        self._core.put(step, at_ns)
+        return self._turn(seen)
+
+    def _turn(self, seen: Seen) -> Seen:
+        one = self._core.turn(self._now_ns, **self._flags)
+        seen.sends += one.sends
+        seen.acts += one.acts
+        seen.active, seen.state = one.active, one.state
+        seen.offset_ms, seen.connections = one.offset_ms, one.connections
+        return seen

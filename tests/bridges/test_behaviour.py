@@ -1,0 +1,94 @@
+"""The Python client's core against the behaviour table, without socket and clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from rtcontrol_client.client.core import Core
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.wire import WireError, decode_msgpack, encode_json
+from rtcontrol_client.wire.messages import Observe, Outcome
+from tests.bridges.behaviour import MS, START_MS, Seen, Shell, cases, check, options_of
+
+
+class PythonCore:
+    """The core, a handler that carries out each call at once, and a network."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._fails, several = given.pop("fails"), given.pop("several")
+        safe = given.pop("safe_calls")
+        self._core = Core(Options(**given, safe_call=safe or None, on_call=print), START_MS * MS)
+        self._core.connection.several = several
+        self._dialled, self._connections = True, 0
+
+    def wake_ns(self, now_ns: int) -> int:
+        return self._core.wake_ns(now_ns)
+
+    def put(self, step: dict[str, Any], now_ns: int) -> None:
+        if "receive" in step:
+            self._receive([msgpack.packb(step["receive"])], now_ns)
+        if "bytes" in step:
+            self._receive([step["bytes"].encode()], now_ns)
+        if "observe" in step:
+            text = step["observe"]
+            self._core.observe(Observe(session="-" * 16, seq=0, epoch=0, t_ns=now_ns, text=text))
+        if "instruct" in step:
+            self._core.instruct(step["instruct"])
+        if "reset" in step:
+            self._core.reset(Outcome.model_validate(step["reset"]) if step["reset"] else None)
+
+    def _receive(self, parts: Sequence[bytes], now_ns: int) -> None:
+        try:
+            message = decode_msgpack(parts)
+        except WireError:
+            return
+        self._core.hear(message, now_ns)
+
+    def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
+        core, seen = self._core, Seen()
+        if core.connection.up and not net:
+            core.lost(now_ns, "cut")
+        if core.reconnects(now_ns):
+            self._dialled = True
+            if core.connection.several:
+                core.elsewhere()
+        if self._dialled and net and core.error is None:
+            self._dialled = False
+            self._connections += 1
+            core.connected(now_ns)
+        core.look(now_ns)
+        while True:
+            due = core.due(now_ns)
+            if due and full:
+                core.unsent(due, now_ns)
+                due = []
+            seen.sends += [json.loads(encode_json(message)) for message in due]
+            if busy or not self._act(seen, now_ns):
+                break
+        now = core.force.at(now_ns)
+        kinds = {"none": "none", "safe": f"safe {now.cause}", "call": f"call {'+'.join(c.name for c in now.calls)}"}
+        seen.active = kinds[core.force.kind]
+        seen.state = "ended" if core.error else "live" if core.connection.open else "away"
+        offset = core.offset.now(now_ns)
+        seen.offset_ms = None if offset is None else offset.offset_ns / MS
+        seen.connections = self._connections
+        return seen
+
+    def _act(self, seen: Seen, now_ns: int) -> bool:
+        standing = self._core.take(False, now_ns)
+        if standing is None:
+            return False
+        names = [call.name for call in standing.calls]
+        seen.acts += names
+        failed = [name for name in names if name in self._fails]
+        self._core.acknowledge(standing, "failed" if failed else "executed", now_ns, error="No." if failed else None)
+        return True
+
+
+@cases("python")
+def test_core_behaves_as_the_table_says(case: dict[str, Any]) -> None:
+    check(case, Shell(PythonCore(options_of(case))))
