@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgpack
 import pytest
 
 MS = 1_000_000
@@ -242,3 +243,66 @@ class Shell:
         seen.active, seen.state = one.active, one.state
         seen.offset_ms, seen.connections = one.offset_ms, one.connections
         return seen
+
+
+class TalkCore:
+    """The conversation of the C++ or C# client in a driver, by commands; what its link's thread does is done here."""
+
+    def __init__(self, ask: Callable[[str], Any], given: dict[str, Any]) -> None:
+        self._ask, self._fails, self._several = ask, given["fails"], given["several"]
+        self._up, self._retry_ns, self._connections = False, 0, 0
+        self._ask(f"talk {msgpack.packb(given).hex()}")
+        self._now = self._on("look", START_MS * MS)
+
+    def _on(self, event: str, now_ns: int, *more: Any) -> Any:
+        answer = self._ask(" ".join(["on", event, str(now_ns), *(msgpack.packb(one).hex() for one in more)]))
+        if isinstance(answer, dict) and "open" in answer:
+            self._now = answer
+        return answer
+
+    def wake_ns(self, now_ns: int) -> int:
+        return int(self._now["wake_ns"]) if self._up else max(now_ns + MS, self._retry_ns)
+
+    def put(self, step: dict[str, Any], now_ns: int) -> None:
+        for name, event in (("receive", "hear"), ("observe",) * 2, ("instruct",) * 2, ("reset",) * 2):
+            if name in step:
+                self._on(event, now_ns, step[name])
+        if "bytes" in step:
+            self._ask(f"on hear {now_ns} {step['bytes'].encode().hex()}")
+
+    def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
+        seen = Seen()
+        self._on("look", now_ns)
+        if self._up and (not net or self._now["gone"]):
+            self._up = False
+            self._retry_ns = now_ns + (0 if self._now["at_once"] else 100 * MS)
+            self._on("lost", now_ns)
+        if net and not self._up and now_ns >= self._retry_ns and self._now["ended"] is None:
+            if self._several and self._connections:
+                self._on("elsewhere", now_ns)
+            self._up = True
+            self._connections += 1
+            self._on("connected", now_ns)
+        while True:
+            due = self._on("due", now_ns) if self._up else []
+            if due and full:
+                self._on("unsaid", now_ns)
+            else:
+                seen.sends += due
+            self._on("clock", now_ns)
+            if busy or not self._now["begins"]:
+                break
+            self._carry_out(seen, now_ns)
+        now = self._now
+        names = "+".join(call["name"] for call in now["calls"])
+        seen.active = {"none": "none", "safe": f"safe {now['cause']}", "call": f"call {names}"}[now["in_force"]]
+        seen.state = "ended" if now["ended"] is not None else "live" if now["open"] else "away"
+        seen.offset_ms = None if now["clock"] is None else now["clock"] / MS
+        seen.connections = self._connections
+        return seen
+
+    def _carry_out(self, seen: Seen, now_ns: int) -> None:
+        names = [call["name"] for call in self._now["execute"]]
+        seen.acts += names
+        self._on("take", now_ns)
+        self._on("done", now_ns, "failed" if set(names) & set(self._fails) else "executed")

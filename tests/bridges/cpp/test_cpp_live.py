@@ -157,20 +157,6 @@ def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_
         server.stop()
 
 
-def test_bye_of_the_server_ends_it_unless_the_client_persists(strict: Start, stand: Stand) -> None:
-    flying = begin(strict, stand)
-    stand.call(stand.observation(), call=STEER)
-    flying.event("call")
-    stand.send(Bye(session=stand.token, reason="stopped"))
-    assert flying.event("safe")["cause"] == "session_ended"
-    assert "stopped" in flying.stats()["ended"]
-    well(flying.close())
-    persisting = begin(strict, stand, "--persist", "1")
-    stand.send(Bye(session=stand.token, reason="stopped"))
-    assert stand.expect(Hello, 5.0, "hello anew").resume is None
-    persisting.end()
-
-
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
 FRAME = b"\x00\x05hello"

@@ -17,7 +17,6 @@ MS = 1_000_000
 VALID = {v["name"]: v["json"] for v in load("valid")}
 WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 2**53}
 CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
-STATE = {"type": "error", "code": "state", "message": "", "retryable": True}
 
 
 class Conversation:
@@ -27,11 +26,11 @@ class Conversation:
         self._core, self.now_ns = core, 1000 * MS
         self.wrong = core.ask(f"talk {msgpack.packb(options).hex()}")
 
-    def on(self, event: str, more: str = "") -> Any:
-        return self._core.ask(f"on {event} {self.now_ns} {more}".rstrip())
+    def on(self, event: str, *more: Any) -> Any:
+        return self._core.ask(" ".join(["on", event, str(self.now_ns), *(msgpack.packb(one).hex() for one in more)]))
 
     def hear(self, **message: Any) -> Any:
-        return self.on("hear", msgpack.packb(message).hex())
+        return self.on("hear", message)
 
     def call(self, **changes: Any) -> Any:
         return self.hear(type="call", **{**CALL, **changes})
@@ -58,64 +57,10 @@ def talk(core: Driver) -> Conversation:
     return one
 
 
-def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(talk: Conversation) -> None:
-    talk.on("observe")
-    talk.on("reset")
-    talk.on("observe")
-    assert talk.said() == ["reset", "observe"]
-    talk.on("unsaid")
-    assert talk.said() == []
-    assert talk.on("look")["wait_ns"] >= 10 * MS, "a full connection is not tried in a hot loop"
-    talk.now_ns += 30 * MS
-    assert talk.said() == ["reset"]
-
-
-def test_resets_that_were_lost_are_said_again_after_a_resume(talk: Conversation) -> None:
-    for _ in range(3):
-        talk.on("reset")
-    talk.said()
-    talk.on("lost")
-    talk.on("reset")
-    talk.on("connected")
-    hello = talk.on("due")[0]
-    assert hello["resume"] == WELCOME["session"]
-    talk.hear(**{**WELCOME, "resumed": True, "epoch": 1})
-    again = talk.on("due")
-    assert [m["epoch"] for m in again if m["type"] == "reset"] == [2, 3, 4]
-
-
-def test_pauses_between_refused_hellos_grow_and_none_is_said_too_early(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.on("connected")
-    waits = []
-    for _ in range(4):
-        talk.said()
-        talk.hear(type="error", code="busy", message="", retryable=True, t_client_ns=talk.now_ns)
-        wait_ns = talk.on("look")["wait_ns"]
-        waits.append(wait_ns / (1000 * MS))
-        assert talk.said() == []
-        talk.now_ns += wait_ns
-    for wait, longest in zip(waits, (1, 2, 4, 4), strict=True):
-        assert 0.5 * longest <= wait <= longest, waits
-
-
-def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.on("connected")
-    assert talk.said() == ["hello"]
-    for error in (STATE, STATE, {"type": "error", "code": "invalid", "message": "", "seq": 7}):
-        talk.hear(**error)
-    talk.now_ns += 1000 * MS
-    assert talk.said() == ["hello", "ping"]
-    refused = {"type": "error", "code": "tools", "message": "", "fatal": True}
-    assert talk.hear(**refused, t_client_ns=5)["ended"] is None, "of a hello before"
-    assert talk.hear(**refused, t_client_ns=1000 * MS)["ended"] is not None, "of this one, said twice"
-
-
 @pytest.mark.parametrize("far_ns", [0, 2**62, 2**63 - 1])
 def test_instants_of_a_hostile_server_overflow_nothing(talk: Conversation, far_ns: int) -> None:
     # Under the sanitizer of undefined behaviour, as all of this file.
-    talk.on("observe")
+    talk.on("observe", "left 40")
     for ping_ns in (0, talk.now_ns, far_ns):
         talk.hear(type="pong", id=1, t_received_ns=far_ns, t_sent_ns=far_ns, t_ping_ns=ping_ns)
     for tick, age_ms in enumerate((0, 1e9)):
@@ -126,19 +71,6 @@ def test_instants_of_a_hostile_server_overflow_nothing(talk: Conversation, far_n
     found = talk.on("look")
     assert found["in_force"] == "call"
     assert talk.hear(type="ping", id=2**53 - 1, t_ns=far_ns)["open"]
-
-
-@pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
-def test_call_without_a_time_to_live_ends_with_the_server(talk: Conversation, ttl_ms: int, then: list[str]) -> None:
-    talk.on("observe")
-    talk.fresh(call={"name": "steer"}, ttl_ms=ttl_ms)
-    assert [c["name"] for c in talk.on("lost")["execute"]] == then
-
-
-def test_call_with_another_stamp_than_its_observations_is_void(talk: Conversation) -> None:
-    talk.on("observe")
-    found = talk.call(status="fresh", seq_obs=1, t_obs_ns=talk.now_ns - 1, call={"name": "steer"}, ttl_ms=500)
-    assert (found["in_force"], found["begins"]) == ("none", False)
 
 
 @pytest.mark.parametrize(("meanwhile", "again"), [("clock", True), ("reset", False), ("lost", True)])

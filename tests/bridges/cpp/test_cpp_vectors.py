@@ -104,26 +104,32 @@ def in_force(pure: Driver, sequence: dict[str, Any]) -> None:
     own = {"safe_calls": [], **{key: value for key, value in own.items() if value is not None}}
     own["ttl_ms"] = float(sequence.get("own_ttl_ms", 0))
     pure.ask(f"talk {msgpack.packb(own).hex()}")
+
+    def on(event: str, now_ns: int = 0, *more: Any) -> Any:
+        found = pure.ask(" ".join(["on", event, str(now_ns), *(msgpack.packb(one).hex() for one in more)]))
+        if event != "due" and found["begins"]:
+            pure.ask(f"on take {now_ns}")
+        return found
+
     welcome = {**WELCOME, "protocol": [1, 1], "session": "q7Jr0c2yT5mX9vKd_f3A", "epoch": sequence["epoch"]}
-    pure.ask("on connected 0")
-    pure.ask("on due 0")
-    assert pure.ask(f"on hear 0 {msgpack.packb(welcome).hex()}")["open"]
+    on("connected")
+    on("due")
+    assert on("hear", 0, welcome)["open"]
     for number, step in enumerate(sequence["steps"]):
         now_ns = step.get("now_ns", 0)
         if "message" in step:
-            found = pure.ask(f"on hear {now_ns} {msgpack.packb(step['message']).hex()}")
+            found = on("hear", now_ns, step["message"])
             if not found["begins"]:
-                found = {**pure.ask(f"on look {now_ns}"), "late": found["late"]}
+                found = {**on("look", now_ns), "late": found["late"]}
         elif "reset" in step:
-            while (found := pure.ask(f"on reset {now_ns}"))["epoch"] < step["reset"]:
+            while (found := on("reset", now_ns))["epoch"] < step["reset"]:
                 pass
         elif "welcome" in step:
-            pure.ask("on look 0")
-            gone = pure.ask("on lost 0")  # which ends a call without limit at once
-            found = pure.ask(f"on hear 0 {msgpack.packb({**welcome, 'epoch': step['welcome']}).hex()}")
+            gone = on("lost")  # which ends a call without limit at once
+            found = on("hear", 0, {**welcome, "epoch": step["welcome"]})
             found["execute"] = gone["execute"] or found["execute"]
         else:
-            found = pure.ask(f"on look {now_ns}")
+            found = on("look", now_ns)
         wanted = step["execute"] if "minor" in sequence else [step["execute"]] if step["execute"] else []
         where = (sequence["name"], number, found)
         assert (found["execute"], found["in_force"]) == (wanted, step["in_force"]), where

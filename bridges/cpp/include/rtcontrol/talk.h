@@ -94,11 +94,11 @@ class Talk {
     Statistics counts;
     std::deque<std::string> log;  // what waits to be written, the oldest first
 
-    explicit Talk(Options given)
-        : options(std::move(given)), instruction_(options.instruction), greeting_(instruction_) {
+    explicit Talk(Options given, std::function<int64_t()> clock = now_ns)
+        : options(std::move(given)), clock_(std::move(clock)), instruction_(options.instruction), greeting_(instruction_) {
         rtc_begin(&rule, 0);
         rule.own_ttl_ns = int64_t(options.ttl_ms.value_or(0) * 1e6);
-        said_ns_ = heard_ns_ = now_ns();
+        said_ns_ = heard_ns_ = clock_();
         Value hello = greet(0);
         ended = checked(hello);
         if (!options.agent.empty() && !options.tools.empty())
@@ -113,7 +113,7 @@ class Talk {
         stamps_[size_t(seq_) % kQueue] = {seq_, stamp_ns};
         content.set("t_ns", stamp_ns);
         counts.observed++;
-        phase.observed(seq_, period_ns(), looked_ns = now_ns());
+        phase.observed(seq_, period_ns(), looked_ns = clock_());
         outbox_.push_back(addressed(std::move(content)));
         return seq_;
     }
@@ -134,7 +134,7 @@ class Talk {
         words.resize(std::min<size_t>(words.size(), 8192));
         while (!is_utf8(words)) words.pop_back();
         Map executed{{"type", "executed"}, {"session", token_}, {"tick", act.tick}, {"epoch", act.epoch},
-                     {"outcome", outcome}, {"t_ns", now_ns()}};
+                     {"outcome", outcome}, {"t_ns", clock_()}};
         if (!words.empty())
             executed.push_back({std::string(outcome) == "executed" ? "result" : "error", std::move(words)});
         say(std::move(executed));
@@ -255,7 +255,7 @@ class Talk {
         else if (is(m, "instruct") && m["session"].text() == token_) instruction_ = told_ = m["instruction"].text();
         else if (is(m, "ping"))
             say({{"type", "pong"}, {"id", m["id"]}, {"t_ping_ns", m["t_ns"]}, {"t_received_ns", at_ns},
-                 {"t_sent_ns", std::max(at_ns, now_ns())}});
+                 {"t_sent_ns", std::max(at_ns, clock_())}});
         else counts.ignored++;
     }
 
@@ -441,6 +441,7 @@ class Talk {
     struct Stamp {
         int64_t seq = -2, ns = 0;
     };
+    const std::function<int64_t()> clock_;
     std::array<Stamp, kQueue> stamps_;  // of the newest observations
     std::vector<Value> outbox_;
     std::vector<Call> safe_calls_;  // the server's

@@ -41,6 +41,8 @@ Options options_of(const Value& given) {
         if (entry.key == "name") options.name = entry.value.text();
         if (entry.key == "hz") options.hz = entry.value.number();
         if (entry.key == "ttl_ms") options.ttl_ms = entry.value.number();
+        if (entry.key == "tools") options.tools = entry.value.list();
+        if (entry.key == "persist") options.persist = entry.value.flag();
     }
     return options;
 }
@@ -119,7 +121,9 @@ class Filter {
             words >> given;
             Value map = Map{};
             if (!given.empty()) MsgPackReader::read(hold_ = unhex(given), map);
-            talk_ = std::make_unique<detail::Talk>(options_of(map));
+            now_ = detail::kSecond;
+            talk_ = std::make_unique<detail::Talk>(options_of(map), [this] { return now_; });
+            talk_->several = map["several"].flag();
             return told(talk_->ended, Value());
         }
         if (what == "on") return on(words);
@@ -132,27 +136,28 @@ class Filter {
         int64_t at = 0;
         words >> event >> at >> more;
         detail::Talk& talk = *talk_;
+        now_ = at;
+        const int64_t expired = talk.counts.expired;
+        Value given;
+        if (!more.empty() && event != "hear") MsgPackReader::read(hold_ = unhex(more), given);
         if (event == "connected") talk.connected(at);
         if (event == "hear") {
             Value message;
             if (const Problem problem = decode({unhex(more)}, message)) return told(problem, {});
-            const int64_t before = talk.counts.expired;
-            talk.pending.reset();
             talk.hear(message, at);
-            last_expired_ = talk.counts.expired > before;
         }
-        if (event == "look") {
-            talk.pending.reset();
-            talk.look(at);
-        }
-        if (event == "observe") return talk.observe(Map{{"type", "observe"}, {"text", "left 40"}}, at);
-        if (event == "reset") talk.reset({});
+        if (event == "look") talk.look(at);
+        if (event == "observe") talk.observe(Map{{"type", "observe"}, {"text", given}}, at);
+        if (event == "instruct") talk.instruct(given.text());
+        if (event == "reset") talk.reset(given);
         if (event == "lost") talk.lost();
+        if (event == "elsewhere") talk.elsewhere(), talk.forget();
         if (event == "take") taken_ = *std::exchange(talk.pending, {});
+        if (event == "done") talk.acknowledge(taken_, given.text().c_str());
+        if (event == "done" && given.text() == "failed") talk.give_up(taken_);
         if (event == "failed") talk.again(taken_, taken_.calls);
         if (event == "unsaid") talk.unsaid(due_, at);
         if (event == "clock") talk.offset.look(at);
-        if (event == "return") talk.acknowledge(*std::exchange(talk.pending, {}), "executed", unhex(more));
         if (event == "next") {
             const std::optional<int64_t> due = talk.next_look_ns(at);
             return due ? Value(*due) : Value();
@@ -168,14 +173,16 @@ class Filter {
             return said;
         }
         const bool begins = talk.pending.has_value();
-        return Map{{"open", talk.open}, {"silent", talk.silent(at)}, {"wait_ns", talk.wake_ns() - at},
+        const int64_t ends = talk.rule.expires_ns;
+        return Map{{"open", talk.open}, {"gone", talk.silent(at) || !talk.leaves.empty()}, {"at_once", talk.at_once},
+                   {"wake_ns", std::min(talk.wake_ns(), ends == RTC_NEVER ? ends : ends + 1)},
                    {"clock", talk.offset.known ? Value(talk.offset.offset_ns) : Value()},
                    {"ended", talk.ended ? Value(talk.ended->text()) : Value()},
                    {"execute", begins ? calls_of(talk.pending->calls) : Value(List{})}, {"begins", begins},
-                   {"cause", begins ? talk.pending->cause : ""},
+                   {"cause", talk.standing.cause}, {"calls", calls_of(talk.standing.calls)},
                    {"in_force", talk.rule.kind == RTC_NONE ? "none" : talk.rule.kind == RTC_CALL ? "call" : "safe"},
                    {"expires_ns", expires(talk.rule.expires_ns)}, {"standing_ns", expires(talk.standing.expires_ns)},
-                   {"late", last_expired_}, {"epoch", talk.rule.epoch}};
+                   {"late", talk.counts.expired > expired}, {"epoch", talk.rule.epoch}};
     }
 
     ClockOffset offset_, phase_offset_;
@@ -185,7 +192,7 @@ class Filter {
     std::vector<Value> due_;
     std::string hold_;
     Act taken_;
-    bool last_expired_ = false;
+    int64_t now_ = 0;
 };
 
 }  // namespace

@@ -48,7 +48,6 @@ class Robot {
         options.hz = number("hz", 16);
         options.pacing = given_.count("lockstep") || given_.count("client-paced") ? "client" : "server";
         options.ttl_ms = ttl_ms_;
-        options.persist = given_.count("persist") > 0;
         options.safe_calls = {{"stop", Map{}}};
         if (given_.count("crane")) options.safe_calls = {{"hold", Map{}}, {"stop", Map{}}};
         if (!given_.count("stderr")) options.log = [this](const std::string& line) {
