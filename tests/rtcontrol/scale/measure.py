@@ -94,22 +94,34 @@ class Fleet:
     """Two replicas and the robots."""
 
     def __init__(self, url: str, **args: Any) -> None:
-        self.args, self.robots = args, list[Robot]()
+        self.url, self.args, self.robots = url, args, list[Robot]()
+        self._variants = itertools.count()
         self.deploy(2)
-        until(lambda: self.healthy(2))
-        self.robots = [Robot(url, agent="lander") for _ in range(ROBOTS // 2)]
-        self.robots += [Robot(url, **self._other_tools(url)) for _ in range(ROBOTS // 2)]
 
-    def _other_tools(self, url: str) -> dict[str, Any]:
-        """Return tools that lead to the other replica."""
-        for variant in itertools.count():
-            tools = copy.deepcopy(assembly.agent("lander").tools.openai())
-            tools[0]["function"]["description"] += " " * variant
-            given = {"tools": tools, "instruction": "land on the pad"}
-            with contextlib.closing(Client.connect(url, **given)) as client:
-                if client.address != self.robots[0].client.address:
-                    return given
-        raise AssertionError("endless")
+    def gather(self) -> None:
+        """Connect robots, half of them to each replica, with tools that no replica has had before."""
+        self.close()
+        half = ROBOTS // 2
+        self.robots = [Robot(self.url, **given) for given in [self._tools()] * half]
+        while len(self.robots) < ROBOTS:
+            given = self._tools()
+            with contextlib.closing(Client.connect(self.url, **given)) as client:
+                elsewhere = client.address != self.robots[0].client.address
+            if elsewhere:
+                self.robots += [Robot(self.url, **given) for _ in range(half)]
+
+    def close(self) -> None:
+        for robot in self.robots:
+            robot.close()
+
+    def _tools(self) -> dict[str, Any]:
+        tools = copy.deepcopy(assembly.agent("lander").tools.openai())
+        tools[0]["function"]["description"] += " " * next(self._variants)
+        return {"tools": tools, "instruction": "land on the pad"}
+
+    def moved(self, addresses: list[str]) -> int:
+        """Return how many robots are elsewhere than at these addresses."""
+        return sum(robot.client.address != one for robot, one in zip(self.robots, addresses, strict=True))
 
     def victim(self) -> int:
         """Return the process of the replica with the most robots."""
@@ -200,6 +212,8 @@ FAULTS = {"killed": kill, "frozen": freeze, "drained": drain, "changed": change}
 def measured(fleet: Fleet, name: str, folder: Path) -> dict[str, Any]:
     """Return what one fault cost."""
     until(lambda: fleet.healthy(2))
+    time.sleep(BEFORE_S)
+    fleet.gather()
     time.sleep(BEFORE_S + 6.0)
     load, quiet_s = os.getloadavg()[0], time.monotonic() - 5.0
     beyond = sum(robot.beyond_ttl for robot in fleet.robots)
@@ -209,6 +223,8 @@ def measured(fleet: Fleet, name: str, folder: Path) -> dict[str, Any]:
     addresses = [robot.client.address for robot in fleet.robots]
     began_s = time.monotonic()
     next(steps, None)
+    leave = ROBOTS if name == "changed" else ROBOTS // 2
+    until(lambda: fleet.moved(addresses) >= leave, LIMIT_S)
     time.sleep(AFTER_S)
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s and any(robot.again_s(began_s) is None for robot in fleet.robots):
@@ -222,7 +238,7 @@ def measured(fleet: Fleet, name: str, folder: Path) -> dict[str, Any]:
     next(steps, None)
     return {
         "fault": name,
-        "moved": sum(robot.client.address != one for robot, one in zip(fleet.robots, addresses, strict=True)),
+        "moved": fleet.moved(addresses),
         "again_s": None if None in again else round(max(one for one in again if one is not None), 2),
         "lost_most": max(lost),
         "lost": lost,
@@ -251,8 +267,7 @@ def main() -> None:
                         rows.append(measured(fleet, name, Path(folder)))
                         print(json.dumps(rows[-1]), flush=True)
             finally:
-                for robot in fleet.robots:
-                    robot.close()
+                fleet.close()
     if given.json is not None:
         given.json.write_text(json.dumps({"hz": HZ, "ttl_ms": TTL_MS, "rows": rows}, indent=1) + "\n")
 
