@@ -39,6 +39,7 @@ log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
+LEAVING = "the server goes away: connect again"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Session:
         self._owner = owner
         self._needed: Need | None = None
         self._lost = False
+        self.leaving = False  # its client goes to another server after its next call
         self._instruction: str | None = None  # the newest asked for that was not refused
         self._newest: str | None = None  # the client's own
         self._began: str | None = None  # the one of these that the run began with
@@ -238,6 +240,11 @@ class Session:
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
             error, self._refusal = errors.refused_instruction(self._refusal, message.seq_obs), None
             self._owner.refused(peer, error)
+        if self.leaving and isinstance(message, CallMessage) and not message.more and self.why in (None, LEAVING):
+            # Now the client acts by what is as new as can be. Without the owner's lock: the actuator may hold its own.
+            self.stop(LEAVING)
+            peer.send(Bye(session=self.token, reason=LEAVING, reconnect=True))
+            peer.session = self.peer = None
 
     def need(self) -> Need | None:
         """What it needs of the decoder, or needed last: whoever waits for its client keeps its part. None before its

@@ -18,8 +18,8 @@ from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer, TokenBucket
-from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Need, Session
-from rtcontrol.serve.sessions import LEAVING, Sessions, session_of
+from rtcontrol.serve.session import BY_HAND, BYE, LEAVING, LOST, STOPPED, Need, Session
+from rtcontrol.serve.sessions import Sessions, session_of
 from rtcontrol.serve.stats import CountedLoop, ServerStats
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import Join, Leave, ObserveMany
@@ -42,7 +42,7 @@ log = logging.getLogger("rtcontrol.serve")
 MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
-BETWEEN_S = 0.05  # two sessions that end because the server drains
+BETWEEN_S, LEAVE_S = 0.1, 2.0  # between two sessions that end because the server drains; all of them, about
 LINES_PER_S = 2.0  # refusals that are said; the others are counted
 
 
@@ -335,16 +335,19 @@ class SessionManager:
         return free and self.pool.alive() and not (self.leaving or self._closing)
 
     def drain(self, grace_s: float) -> None:
-        """Refuse new sessions. After the grace end the others, each with a bye that tells its client to connect again,
-        one after the other, as their next servers open them. Return at once where that was done before."""
+        """Refuse new sessions. After the grace end the others in turn, as their next servers open them, each
+        after a call, with a bye that tells its client to connect again. Return at once where that was done before."""
         if self.leaving:
             return
         self.leaving = True
         time.sleep(grace_s)
-        for session in self.all():
+        sessions = self.all()
+        for session in sessions:
             with self._lock:
                 self._sessions.send_away(session)
-            time.sleep(BETWEEN_S)
+            time.sleep(min(BETWEEN_S, LEAVE_S / len(sessions)))
+        for session in self.all():
+            session.stop(LEAVING)  # such as one that makes a call every few seconds
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End every session with its safe call, its report and a bye."""

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.peer import Peer
-from rtcontrol.serve.session import BY_HAND, BYE, Session
+from rtcontrol.serve.session import BY_HAND, BYE, LEAVING, Session
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
 # Beside the sessions: those that are just ending.
 SPARE = 16
-
-LEAVING = "the server goes away: connect again"
 
 # So many sessions are remembered that a person stopped.
 MAX_STOPPED = 256
@@ -47,8 +45,10 @@ class Sessions:
         return sum(need.busy for need in needs if need is not None)
 
     def send_away(self, session: Session) -> None:
-        """End a session whose client is to connect to another server."""
-        session.stop(LEAVING)
+        """End a session whose client is to connect to another server: a live one after its next call."""
+        session.leaving = True
+        if session.state != "live":
+            session.stop(LEAVING)
         if session.state == "parked":
             self.forget(session)
 
