@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rtcontrol.cli.figures import widened
-from rtcontrol.drill.faults import FAULTS, TIMES
+from rtcontrol.drill.faults import FAULTS, TIMES, schedule
 from rtcontrol.models.errors import UserError
 
 HELP = f"""Run, inject faults by a seeded schedule, and check that each miss is reported with its true cause.
@@ -17,7 +17,7 @@ Examples:
 
   rtcontrol drill
 
-  rtcontrol drill --env paddle --minutes 5 --seed 7 --json drill.json
+  rtcontrol drill --env paddle --minutes 5 --seed 7
 
   rtcontrol drill --minutes 1 --only stop_decoder,slow_text --standby
 
@@ -36,16 +36,16 @@ def _drill(
     env: Annotated[str, typer.Option(help="Environment: a bundled one or a .py file.")] = "lander",
     minutes: Annotated[float, typer.Option(help="How long faults are injected.")] = 10.0,
     seed: Annotated[int, typer.Option(help="Of the schedule and of the first episode.")] = 0,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the verdict here, too.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Inject only these: frozen,gc, or repeat the option.")] = None,
     hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
     agent: Annotated[str | None, typer.Option(help="Agent: a name or a .py file. (default: the environment's)")] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint, expert or random. (default: the agent's)")] = None,
-    host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
     standby: Annotated[bool, typer.Option("--standby", help="Drill a run with a warm second decoder.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder. (default: runs/drill-TIME)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of record, report and drill.json. (default: runs/drill-TIME)")
+    ] = None,
 ) -> None:
-    from rtcontrol.drill.drill import Drill, drill
+    from rtcontrol.drill.drill import drill
     from rtcontrol.run.options import named_by_time
     from rtcontrol.telemetry.run_folder import Folder
     from rtcontrol.telemetry.table import Terminal
@@ -53,18 +53,13 @@ def _drill(
 
     if not 0 < minutes <= 10_000:
         raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
-    if json is not None and not json.absolute().parent.is_dir():
-        raise UserError(f"--json {json}: there is no folder {json.parent}.", "Make it, or name another.")
-    if json is not None and json.is_dir():
-        raise UserError(f"--json {json} is a folder.", "Name a file.")
-    names = tuple(name.strip() for given in only or () for name in given.split(","))
-    run = {"env": env, "hz": hz, "seed": seed, "agent": agent, "model": model, "host": host, "standby": standby}
-    options = Drill(run, minutes, seed, names)
-    options.names()
+    names = [name.strip() for given in only or () for name in given.split(",")]
+    planned = schedule(names, 60 * minutes, seed)
+    run = {"env": env, "hz": hz, "seed": seed, "agent": agent, "model": model, "standby": standby}
     with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
         ending.of(lambda name: None)
         try:
-            status = drill(options, folder.path, ending, json, widened(Terminal(), LOG_WIDTH))
+            status = drill(run, planned, folder.path, ending, widened(Terminal(), LOG_WIDTH))
         except Interrupted as interrupted:
             status = interrupted.status
     raise typer.Exit(status)

@@ -6,18 +6,17 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.drill.faults import FAULTS, Planned, schedule
+from rtcontrol.drill.faults import Planned
 from rtcontrol.drill.flight import Flight
 from rtcontrol.drill.injector import Injection, Injector
-from rtcontrol.drill.judge import rules_of
-from rtcontrol.drill.verdict import ticks_of, verdict
+from rtcontrol.drill.judge import Judge, rules_of
+from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
@@ -31,57 +30,36 @@ from rtcontrol_client.shutdown import STATUS, Shutdown, rest
 # From the last fault's rest to the end of the run.
 CALM_S = 1.0
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated", "misses")
-# Of a decoder in this process: what cannot be injected.
-OF_A_PROCESS = frozenset({"stop_decoder", "kill_decoder"})
 
 
-@dataclass(frozen=True, slots=True)
-class Drill:
-    """`run`: options of `rtcontrol run`; `only`: names of faults, all of them where it is empty."""
-
-    run: Mapping[str, Any]
-    minutes: float
-    seed: int
-    only: Sequence[str] = ()
-
-    def names(self) -> list[str]:
-        """Return the faults to inject. Raises UserError for an unknown or impossible one."""
-        for name in self.only:
-            if name not in FAULTS:
-                raise UserError(f"--only {name}: there is no such fault.", f"There are {', '.join(FAULTS)}.")
-        impossible = OF_A_PROCESS if self.run.get("host") == "inprocess" else frozenset()
-        if wrong := impossible.intersection(self.only):
-            raise UserError(f"--only {min(wrong)} needs a decoder's process.", "Give --host ray.")
-        return [name for name in FAULTS if name in (self.only or FAULTS) and name not in impossible]
-
-
-def drill(options: Drill, out: Path, ending: Shutdown, file: Path | None, console: Console) -> int:
-    """Run, inject, judge, write drill.json (and `file`), show the table.
+def drill(run: dict[str, Any], planned: Sequence[Planned], out: Path, ending: Shutdown, console: Console) -> int:
+    """Run with these options of `rtcontrol run`, inject, judge, write drill.json, show the table.
 
     Return the exit status: 0 if every fault is attributed, nothing unknown and nothing violated; else 3, or a signal's.
     """
-    planned = schedule(options.names(), 60 * options.minutes, options.seed)
 
     def say(line: str) -> None:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
-    config = RunOptions(**options.run)
-    agent = assembly.agent(config.agent or assembly.default_agent(config.env))
-    with Flight(out, {**options.run, "seed": options.seed}, rules_of(config, agent), ending) as flight:
+    config = RunOptions(**run)
+    rules = rules_of(config, assembly.agent(config.agent or assembly.default_agent(config.env)))
+    with Flight(out, run, ending) as flight:
         say("starting the run ...")
         injections = _inject(flight, planned, say)
-        status, judged = flight.end()
-    violations = list(judged["violations"])
+        status = flight.end()
+        violations = Judge(rules, flight.messages).verdict()
     if len(injections) < len(planned) and not ending.called():
         violations.append(_violation(f"{len(planned) - len(injections)} of {len(planned)} faults were not injected"))
     if status != STATUS["SIGTERM"]:
         violations.append(_violation(f"the run ended with exit status {status}: {flight.last_line()}"))
-    result = verdict(injections, _ticks(config, out), violations, options.seed)
-    for path in (out / "drill.json", file):
-        if path is not None:
-            _write(path, result)
+    result = verdict(injections, _ticks(config, out), violations, config.seed)
+    path = out / "drill.json"
+    try:
+        replace_file(path, json.dumps(result, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another --out.") from error
     show(result, console)
-    say(f"drill: {out / 'drill.json'}")
+    say(f"drill: {path}")
     clean = result["attributed"] == result["injected"] and not (result["unknown"] or result["invariants_violated"])
     return ending.status or (OK if clean else MISSED)
 
@@ -90,7 +68,7 @@ def _inject(flight: Flight, planned: Sequence[Planned], say: Callable[[str], Non
     injections: list[Injection] = []
     if not flight.await_calls():
         return injections
-    injector = Injector(flight.pid, flight.switches, flight.line, flight.over)
+    injector = Injector(flight.process.pid, flight.switches, flight.line, flight.over)
     started_s = time.monotonic()
     for i, due in enumerate(planned):
         # A fault meets a run that has recovered from the one before.
@@ -107,18 +85,11 @@ def _violation(what: str) -> dict[str, Any]:
     return {"t_ns": time.monotonic_ns(), "what": what}
 
 
-def _ticks(config: RunOptions, out: Path) -> list[Any]:
+def _ticks(config: RunOptions, out: Path) -> list[SeenTick]:
     timeline = Timeline()
     for event in read_record(out / "record.mcap"):
         timeline.add(event)
     return ticks_of(timeline.finish(), config.period_ns, config.deadline_ns)
-
-
-def _write(path: Path, result: Mapping[str, Any]) -> None:
-    try:
-        replace_file(path, json.dumps(result, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another --json.") from error
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
@@ -127,15 +98,12 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     for kind in dict.fromkeys(fault["fault"] for fault in result["faults"]):
         table.add_row(kind, *_row([fault for fault in result["faults"] if fault["fault"] == kind]))
     console.print(table)
-    for fault in result["faults"]:
-        if fault["why"]:
-            console.print(f"{fault['fault']}: {'; '.join(fault['why'])}", markup=False, soft_wrap=True)
-    for violation in result["violations"]:
-        console.print(f"violated: {violation['what']}", markup=False, soft_wrap=True)
-    for miss in result["uninjected_misses"]:
-        console.print(f"tick {miss['k']} missed without an injected fault: {miss['called']}", markup=False)
-    line = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in COUNTS)
-    console.print(f"{line}, seed {result['seed']}", markup=False, soft_wrap=True)
+    wrong = [f"{fault['fault']}: {'; '.join(fault['why'])}" for fault in result["faults"] if fault["why"]]
+    wrong += [f"violated: {violation['what']}" for violation in result["violations"]]
+    wrong += [f"tick {m['k']} missed without an injected fault: {m['called']}" for m in result["uninjected_misses"]]
+    counts = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in COUNTS)
+    for line in (*wrong, f"{counts}, seed {result['seed']}"):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _row(faults: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

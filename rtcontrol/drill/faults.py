@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import mmap
 import random
-import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,84 +16,55 @@ from rtcontrol.models.errors import UserError
 TIMES, FIRST_S, LAST_S = 3, 3.0, 2.0
 
 
-def _names(text: str) -> frozenset[tuple[str, str | None]]:
-    """`cause.subcause` by words; a cause that has none stands alone."""
-    return frozenset((cause, sub or None) for cause, _, sub in (word.partition(".") for word in text.split()))
-
-
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """`allowed`: the causes and sub-causes of a miss that it may explain. It lasts `seconds`, and after it nothing is
+    """`causes`: what a miss that it explains may be called, by words. It lasts `seconds`, and after it nothing is
     injected for `rest_s`. `felt`: it must cost a tick."""
 
     name: str
     about: str
     seconds: float
-    allowed: frozenset[tuple[str, str | None]]
+    causes: str
     rest_s: float = 2.0
     felt: bool = True
 
 
-# What comes back is slow at first, and to start it takes processors.
-_BACK = "host.lost host.restarting decide.decoder_slow decide.decoder_stopped decide.queued decide.send"
 _CPU = "wake.scheduler wake.stall pause.stall"
-FAULTS = {
-    fault.name: fault
-    for fault in (
-        FaultKind(
-            "busy_core",
-            "twice as many busy processes as there are CPUs",
-            2.0,
-            _names(
-                f"{_CPU} decide.decoder_stopped decide.decoder_slow decide.queued decide.send execute.slow execute.busy"
-            ),
-            felt=False,
-        ),
-        FaultKind(
-            "stop_decoder",
-            "SIGSTOP of the decoder's process",
-            1.0,
-            _names("decide.decoder_stopped decide.queued"),
-        ),
-        FaultKind("stop_loop", "SIGSTOP of the run's process", 0.6, _names("pause.stall wake.stall")),
-        FaultKind(
-            "slow_decoder",
-            "each decision takes 1.5 periods longer",
-            1.0,
-            _names("decide.decoder_slow decide.queued"),
-        ),
-        FaultKind("decider_raises", "the scores are not finite", 0.7, _names("decide.error")),
-        FaultKind("invalid_call", "calls that the tools do not allow", 0.7, _names("invalid")),
-        # With a standby it may cost no tick.
-        FaultKind(
-            "kill_decoder", "SIGKILL of the decoder's process", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=8.0, felt=False
-        ),
-        FaultKind("frozen", "the world makes no new observations", 1.2, _names("stale_observation.frozen")),
-        FaultKind("slow_text", "the agent's text takes 1.5 periods", 0.8, _names("decide.observe")),
-        FaultKind("observe_raises", "the agent's text cannot be made", 0.7, _names("no_observation.unreadable")),
-        FaultKind(
-            "slow_execute",
-            "each call takes 1.5 periods",
-            0.8,
-            _names("execute.slow execute.busy stale_observation.frozen stale_observation.late wake.executor"),
-        ),
-        # The safe call takes over meanwhile, and a call that waits just then gives way to it.
-        FaultKind("execute_raises", "each call raises", 0.7, _names("execute.raised execute.busy")),
-        FaultKind(
-            "hang",
-            "the world's step hangs",
-            1.5,
-            _names("execute.busy execute.slow stale_observation.frozen stale_observation.late"),
-        ),
-        FaultKind(
-            "safe_raises",
-            "no new observations, and the safe call raises at first",
-            1.2,
-            _names("stale_observation.frozen"),
-        ),
-        FaultKind("gc", "a long garbage collection", 0.3, _names("pause.gc wake.gc"), rest_s=3.0),
-    )
-}
+_DECODER = "decide.decoder_slow decide.decoder_stopped decide.queued decide.send"
+_WORLD = "execute.busy execute.slow stale_observation.frozen stale_observation.late"
+_KINDS = (
+    FaultKind(
+        "busy_core",
+        "twice as many busy processes as there are CPUs",
+        2.0,
+        f"{_CPU} {_DECODER} execute.slow execute.busy",
+        felt=False,
+    ),
+    FaultKind("stop_decoder", "SIGSTOP of the decoder's process", 1.0, "decide.decoder_stopped decide.queued"),
+    FaultKind("stop_loop", "SIGSTOP of the run's process", 0.6, "pause.stall wake.stall"),
+    FaultKind("slow_decoder", "each decision takes 1.5 periods longer", 1.0, "decide.decoder_slow decide.queued"),
+    FaultKind("decider_raises", "the scores are not finite", 0.7, "decide.error"),
+    FaultKind("invalid_call", "calls that the tools do not allow", 0.7, "invalid"),
+    # With a standby it may cost no tick. What comes back is slow at first, and to start it takes processors.
+    FaultKind(
+        "kill_decoder",
+        "SIGKILL of the decoder's process",
+        0.0,
+        f"host.lost host.restarting {_DECODER} {_CPU}",
+        rest_s=8.0,
+        felt=False,
+    ),
+    FaultKind("frozen", "the world makes no new observations", 1.2, "stale_observation.frozen"),
+    FaultKind("slow_text", "the agent's text takes 1.5 periods", 0.8, "decide.observe"),
+    FaultKind("observe_raises", "the agent's text cannot be made", 0.7, "no_observation.unreadable"),
+    FaultKind("slow_execute", "each call takes 1.5 periods", 0.8, f"{_WORLD} wake.executor"),
+    # The safe call takes over meanwhile, and a call that waits just then gives way to it.
+    FaultKind("execute_raises", "each call raises", 0.7, "execute.raised execute.busy"),
+    FaultKind("hang", "the world's step hangs", 1.5, _WORLD),
+    FaultKind("safe_raises", "no new observations, and the safe call raises at first", 1.2, "stale_observation.frozen"),
+    FaultKind("gc", "a long garbage collection", 0.3, "pause.gc wake.gc", rest_s=3.0),
+)
+FAULTS = {fault.name: fault for fault in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +75,14 @@ class Planned:
     at_s: float
 
 
-def schedule(names: Sequence[str], seconds: float, seed: int) -> list[Planned]:
-    """Return rounds of all these faults, each round in an order of its own, as many as fit. Raises UserError where not
-    `TIMES` do."""
-    faults = [FAULTS[name] for name in names]
+def schedule(only: Sequence[str], seconds: float, seed: int) -> list[Planned]:
+    """Return rounds of these faults (of all where none is named), each round in another order, as many as fit. Raises
+    UserError where not `TIMES` do, and for an unknown fault."""
+    for name in only:
+        if name not in FAULTS:
+            raise UserError(f"--only {name}: there is no such fault.", f"There are {', '.join(FAULTS)}.")
+    faults = [fault for fault in FAULTS.values() if fault.name in (only or FAULTS)]
     round_s = sum(fault.seconds + fault.rest_s for fault in faults)
-    if not faults:
-        return []
     rounds = int((seconds - FIRST_S - LAST_S) / round_s)
     if rounds < TIMES:
         minutes = math.ceil((FIRST_S + TIMES * round_s + LAST_S) / 6) / 10
@@ -130,9 +101,8 @@ def schedule(names: Sequence[str], seconds: float, seed: int) -> list[Planned]:
     return plan
 
 
-# Beside the faults: when a fresh call acted last (seconds of CLOCK_MONOTONIC), and the pid of what decided last.
+# Next to the faults: when a fresh call acted last (seconds of CLOCK_MONOTONIC), and the pid of what decided last.
 SLOTS = {name: i for i, name in enumerate((*FAULTS, "acted", "decoder"))}
-_ONE = struct.Struct("d")
 
 
 class Switches:
@@ -142,16 +112,15 @@ class Switches:
 
     def __init__(self, path: Path | str, new: bool = False) -> None:
         if new:
-            Path(path).write_bytes(bytes(len(SLOTS) * _ONE.size))
+            Path(path).write_bytes(bytes(8 * len(SLOTS)))
         with Path(path).open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
+            self._numbers = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
 
     def __getitem__(self, name: str) -> float:
-        value: float = _ONE.unpack_from(self._map, SLOTS[name] * _ONE.size)[0]
-        return value
+        return self._numbers[SLOTS[name]]
 
     def __setitem__(self, name: str, value: float) -> None:
-        _ONE.pack_into(self._map, SLOTS[name] * _ONE.size, value)
+        self._numbers[SLOTS[name]] = value
 
     def on(self, name: str) -> bool:
         return time.monotonic() < self[name]

@@ -1,29 +1,27 @@
-"""The judge at the actuator's side, a process of its own: it hears of each call that acts, knows nothing of what the
-run says of itself, and checks what must hold whatever breaks."""
+"""The judge at the actuator's side: it receives each call that acts, knows nothing of what the run says of itself, and
+checks what must hold whatever breaks."""
 
 from __future__ import annotations
 
-import ctypes
-import json
 import math
-import signal
-import socket
-import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import jsonschema
+
+from rtcontrol.agents import Agent
+from rtcontrol.run.options import RunOptions
 
 # Between the last look at the deadline and the instant that is told lie some lines of Python.
 LATE_NS = 2_000_000
 # The safe call is due at the end of the hold; two periods later, and so much for a busy machine, it has no excuse.
 SLACK_NS = 150_000_000
+# What has an instant of its own: a call that acts (`t`), and what is in `Judge`.
+INSTANTS = ("t", "saw", "end", "reset", "started", "asked", "closed")
 # After the run was asked to end, the safe call acts within so long.
 END_NS = 1_000_000_000
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +38,34 @@ class Rules:
 
 
 class Judge:
-    """Takes messages in any order; `verdict` goes through them in the order of their instants (CLOCK_MONOTONIC).
+    """Takes messages in any order, and goes through them in the order of their instants (CLOCK_MONOTONIC).
 
     From the world: `started`; `act` (a call begins to act: `arguments`, `t`, `not_after`), `end` of it (`failed`);
     `reset` (a new episode); `saw` (an observation of the instant `captured` became text); `closed`. From the injector:
     `asked` (the run was asked to end) and `excused` (begin and end of a time in which nothing could act).
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, messages: Sequence[Mapping[str, Any]]) -> None:
         self.rules = rules
-        self.violations: list[dict[str, Any]] = []
-        self._messages: list[tuple[int, dict[str, Any]]] = []
         self._schemas = {t["function"]["name"]: t["function"]["parameters"] for t in rules.tools}
-        self._excused: list[tuple[int, int]] = []
-        self._saw: list[int] = []
-        self._captured: list[int] = []
-
-    def take(self, message: dict[str, Any]) -> None:
-        if "excused" in message:
-            begin, end = message["excused"]
-            self._excused.append((begin, end))
-            return
-        t_ns = message["t"] if "act" in message else message[next(k for k in message if k in _INSTANTS)]
-        self._messages.append((t_ns, message))
-
-    def verdict(self) -> dict[str, Any]:
-        """How many calls acted, and each violation with its instant."""
-        self._messages.sort(key=lambda entry: entry[0])
+        self._excused = [(m["excused"][0], m["excused"][1]) for m in messages if "excused" in m]
+        instants = ((m[kind], m) for m in messages for kind in INSTANTS if kind in m)
+        self._messages = sorted(instants, key=lambda entry: entry[0])
         saw = [(t_ns, m["captured"]) for t_ns, m in self._messages if "saw" in m]
         self._saw, self._captured = [t for t, _ in saw], [captured for _, captured in saw]
+        self._violations: list[dict[str, Any]] = []
+
+    def verdict(self) -> list[dict[str, Any]]:
+        """Return each violation with its instant."""
         self._find_busy()
-        counts = {"fresh": 0, "safe": 0}
         covered: float = math.inf  # until then something is in force that may be
         asked = parting = closed = last_deadline = None
-        act: tuple[int, dict[str, Any]] | None = None
+        act: tuple[int, Mapping[str, Any]] | None = None
         last_ns, started = 0, False
         for t_ns, message in self._messages:
             last_ns = t_ns
             if "act" in message:
                 fresh = message["not_after"] is not None
-                counts["fresh" if fresh else "safe"] += 1
                 act = (t_ns, message)
                 self._check_value(t_ns, message)
                 if fresh:
@@ -113,7 +99,7 @@ class Judge:
         self._check_cover(covered, last_ns)
         if started and asked is not None and parting is None:
             self._violated(asked, "no safe call acted after the stop")
-        return {**counts, "violations": self.violations}
+        return self._violations
 
     def _find_busy(self) -> None:
         """While a call acts, no other can."""
@@ -162,10 +148,7 @@ class Judge:
             self._violated(t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold")
 
     def _violated(self, t_ns: int, what: str) -> None:
-        self.violations.append({"t_ns": t_ns, "what": what})
-
-
-_INSTANTS = ("saw", "end", "reset", "started", "asked", "closed")
+        self._violations.append({"t_ns": t_ns, "what": what})
 
 
 def _overlap(spans: Sequence[tuple[int, int]], begin: int, end: int) -> int:
@@ -178,35 +161,9 @@ def _overlap(spans: Sequence[tuple[int, int]], begin: int, end: int) -> int:
     return total
 
 
-def end_with_parent(number: int) -> None:
-    """Be sent this signal when the process that started this one ends, however it does."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-
-def main() -> None:
-    """`judge.py ADDRESS RULES`: hears until it is told `over`, then prints the verdict."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
-    judge = Judge(Rules(**json.loads(sys.argv[2])))
-    address = Path(sys.argv[1])
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(str(address))
-        print("ready", flush=True)
-        while "over" not in (message := json.loads(heard.recv(1 << 16))):
-            judge.take(message)
-    print(json.dumps(judge.verdict()), flush=True)
-
-
-def rules_of(config: Any, agent: Any) -> str:
-    """The rules of a run with this configuration and agent, for `main`."""
+def rules_of(config: RunOptions, agent: Agent) -> Rules:
+    """Return the rules of a run with this configuration and agent."""
     hold_ms = agent.fallback.hold_ms if config.hold_ms is None else config.hold_ms
     safe = [[call.name, dict(call.arguments)] for call in agent.fallback.safe_calls]
-    rules = Rules(
-        config.period_ns, config.deadline_ns, round(hold_ms * 1e6), config.max_age_ns, safe, agent.tools.openai()
-    )
-    return json.dumps(asdict(rules), default=str)
-
-
-if __name__ == "__main__":
-    main()
+    hold_ns = round(hold_ms * 1e6)
+    return Rules(config.period_ns, config.deadline_ns, hold_ns, config.max_age_ns, safe, agent.tools.openai())

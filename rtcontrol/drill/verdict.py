@@ -9,24 +9,29 @@ from math import isnan
 from typing import Any
 
 from rtcontrol.drill.injector import Injection
-from rtcontrol.telemetry.causes import CAUSES
+from rtcontrol.telemetry.causes import CAUSES, Cause
 from rtcontrol.telemetry.timeline import Timeline
 
 # So many ticks on time one after the other are a recovery.
 RECOVERED = 8
-# Of these causes the list has no sub-causes.
-PLAIN = frozenset(cause.value for cause, entry in CAUSES.items() if not entry.subcauses)
+# What a miss may be called: `cause.subcause`, or `cause` alone where the list has no sub-causes of it.
+NAMES = {
+    f"{cause.value}.{sub}" if sub else cause.value
+    for cause, entry in CAUSES.items()
+    for sub in entry.subcauses or ("",)
+} - {Cause.UNKNOWN.value}
+Miss = tuple[str, bool]  # what it is called, and whether there is evidence
 
 
 @dataclass(slots=True)
 class SeenTick:
     """A tick as the record has it; `begin_ns` is its release (that of the first one that was skipped before it),
-    `end_ns` its deadline. `missed`: (cause, sub-cause, whether there is evidence) of each miss that it counts."""
+    `end_ns` its deadline. `missed`: each miss that it counts."""
 
     k: int
     begin_ns: int
     end_ns: int
-    missed: list[tuple[str, str | None, bool]]
+    missed: list[Miss]
 
 
 def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[SeenTick]:
@@ -38,14 +43,17 @@ def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[SeenT
         release_ns = timeline.origin_ns + round(t_s * 1e9)
         told = timeline.details.get(k, {})
         missed = []
-        if cause := timeline.words["cause"][row]:
-            missed.append(
-                (cause, timeline.words["subcause"][row] or None, bool(told.get("evidence") or told.get("error")))
-            )
-        why = timeline.words["skip_cause"][row] or "unknown", timeline.words["skip_subcause"][row] or None
-        missed += [(*why, bool(told.get("skip_evidence")))] * skips
+        if called := _called(timeline, row, ""):
+            missed.append((called, bool(told.get("evidence") or told.get("error"))))
+        missed += [(_called(timeline, row, "skip_") or "unknown", bool(told.get("skip_evidence")))] * skips
         seen.append(SeenTick(k, release_ns - skips * period_ns, release_ns + deadline_ns, missed))
     return seen
+
+
+def _called(timeline: Timeline, row: int, what: str) -> str:
+    """Return cause and sub-cause of a tick's miss, or of its skipped releases."""
+    named = (timeline.words[f"{what}{word}"][row] for word in ("cause", "subcause"))
+    return ".".join(filter(None, named))
 
 
 def verdict(
@@ -66,45 +74,39 @@ def verdict(
         "seed": seed,
         "injected": len(faults),
         "attributed": sum(f["attributed"] for f in faults),
-        "unknown": sum(not _known(*miss) for miss in everything),
+        "unknown": sum(not _known(miss) for miss in everything),
         "uninjected": len(outside),
         "invariants_violated": len(violations),
         "misses": len(everything),
         "faults": faults,
-        "uninjected_misses": [{"k": t.k, "t_ns": t.begin_ns, "called": _called(*miss)} for t, miss in outside],
+        "uninjected_misses": [{"k": t.k, "t_ns": t.begin_ns, "called": called} for t, (called, _) in outside],
         "violations": list(violations),
     }
 
 
 def recovery_ns(ticks: Sequence[SeenTick], end_ns: int, until_ns: int | None) -> int | None:
     """The release of the first of `RECOVERED` ticks on time after `end_ns`, and before `until_ns`; None: not so."""
-    on_time = 0
-    first_ns = 0
+    on_time: list[int] = []
     for tick in ticks:
         if tick.begin_ns < end_ns:
             continue
         if until_ns is not None and tick.begin_ns >= until_ns:
             return None
-        if tick.missed:
-            on_time = 0
-            continue
-        first_ns = first_ns if on_time else tick.begin_ns
-        on_time += 1
-        if on_time == RECOVERED:
-            return first_ns
+        on_time = [] if tick.missed else [*on_time, tick.begin_ns]
+        if len(on_time) == RECOVERED:
+            return on_time[0]
     return None
 
 
-def _judged(
-    injection: Injection, missed: Sequence[tuple[str, str | None, bool]], recovered_ns: int | None
-) -> dict[str, Any]:
+def _judged(injection: Injection, missed: Sequence[Miss], recovered_ns: int | None) -> dict[str, Any]:
     fault = injection.fault
     why = []
-    for cause, subcause, proven in missed:
-        if not _known(cause, subcause, proven):
-            why.append(f"{_called(cause, subcause)}: no evidence" if cause != "unknown" else "unknown")
-        elif (cause, subcause) not in fault.allowed:
-            why.append(f"{_called(cause, subcause)} is none of its causes")
+    for miss in missed:
+        called = miss[0]
+        if not _known(miss):
+            why.append(called if called == "unknown" else f"{called}: no evidence")
+        elif called not in fault.causes.split():
+            why.append(f"{called} is none of its causes")
     if not injection.hit:
         why.append("there was nothing to inject it into")
     if fault.felt and not missed:
@@ -117,15 +119,12 @@ def _judged(
         "end_ns": injection.end_ns,
         "recovered_s": None if recovered_ns is None else round(max(0, recovered_ns - injection.end_ns) / 1e9, 4),
         "misses": len(missed),
-        "causes": dict(Counter(_called(cause, subcause) for cause, subcause, _ in missed)),
+        "causes": dict(Counter(called for called, _ in missed)),
         "attributed": not why,
         "why": sorted(set(why)),
     }
 
 
-def _known(cause: str, subcause: str | None, proven: bool) -> bool:
-    return proven and cause != "unknown" and (subcause is not None or cause in PLAIN)
-
-
-def _called(cause: str, subcause: str | None, proven: bool = True) -> str:
-    return cause if subcause is None else f"{cause}.{subcause}"
+def _known(miss: Miss) -> bool:
+    called, proven = miss
+    return proven and called in NAMES

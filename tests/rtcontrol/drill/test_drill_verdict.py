@@ -12,9 +12,8 @@ from rtcontrol.agents.lander import agent
 from rtcontrol.drill.faults import FAULTS, TIMES, Switches, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.judge import Judge, Rules
-from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
+from rtcontrol.drill.verdict import NAMES, SeenTick, ticks_of, verdict
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
 
@@ -131,8 +130,7 @@ def test_a_drill_that_is_too_short_says_how_long_it_takes() -> None:
 
 
 def test_the_causes_that_faults_may_have_are_published() -> None:
-    published = {(cause.value, sub) for cause, entry in CAUSES.items() for sub in entry.subcauses or (None,)}
-    assert {pair for fault in FAULTS.values() for pair in fault.allowed} <= published
+    assert {name for fault in FAULTS.values() for name in fault.causes.split()} <= NAMES
 
 
 def test_the_page_has_each_fault_with_its_causes() -> None:
@@ -143,7 +141,7 @@ def test_the_page_has_each_fault_with_its_causes() -> None:
         _, about, called = rows[name].strip("| ").split(" | ")
         named = {word.strip("`") for word in called.split(", ") if word.startswith("`")}
         assert about == fault.about
-        assert named == {cause if sub is None else f"{cause}.{sub}" for cause, sub in fault.allowed}
+        assert named == set(fault.causes.split())
 
 
 def test_a_switch_is_on_until_its_instant_and_seen_by_another_mapping(tmp_path: Any) -> None:
@@ -185,11 +183,8 @@ def end(t_ns: int) -> list[Message]:
 
 
 def broken_rules(*parts: list[Message]) -> list[str]:
-    judge = Judge(RULES)
-    for part in parts:
-        for message in part:
-            judge.take(message)
-    return [violation["what"] for violation in judge.verdict()["violations"]]
+    judge = Judge(RULES, [message for part in parts for message in part])
+    return [violation["what"] for violation in judge.verdict()]
 
 
 def test_a_run_on_time_violates_nothing_in_whatever_order_it_is_told() -> None:
