@@ -8,6 +8,7 @@ that this call's own walk goes by, and no other, with everything but the forward
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,11 +19,12 @@ import llguidance
 import numpy as np
 
 from rtcontrol.bench.situations import Situation, schemas, situations
-from rtcontrol.bench.timing import Progress, Stopwatch, Turns, like, rotated, summaries
+from rtcontrol.bench.timing import Progress, Stopwatch, like, rotated, summaries
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decode.draft_tree import FEW, Stop
+from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.protocol import Ask, Budget, Runner, Tree, Work
 from rtcontrol.models.decode.walk import Entry
 from rtcontrol.models.runners.packed import Node
@@ -98,7 +100,8 @@ class DecideBench:
         walked = self._walked()
         assert call is not None, "the benches' agents always call"
         self._floor.start(prompt, len(walked))
-        runs: dict[str, Callable[[], Any]] = {"bare_forward": self._bare(walked)}
+        tokens, places, rows = self._floor.rows(walked)
+        runs: dict[str, Callable[[], Any]] = {"bare_forward": lambda: self.runner.model.forward(tokens, places, [rows])}
         runs |= {way: partial(decider.decide, *given) for way, decider in self._ways.items()}
         runs |= {way: partial(self._write, writer, situation, call) for way, writer in self._json.items() if slow}
         times: dict[str, float] = {}
@@ -112,7 +115,6 @@ class DecideBench:
         one = decided["one_pass"]
         counts = {
             "agree": all(other == call for other in calls),
-            "uncached_prompt_tokens": len(prompt) - one.reused_tokens,
             "packed_tokens": one.tokens,
             "floor_tokens": len(prompt) - one.reused_tokens + len(walked),
             "least_tokens": decided["token_by_token_skip_forced"].tokens,
@@ -141,14 +143,8 @@ class DecideBench:
                 above = placed[k, node]
         return nodes
 
-    def _bare(self, nodes: Sequence[Node]) -> Callable[[], Any]:
-        tokens, places, rows = self._floor.rows(nodes)
-        return lambda: self.runner.model.forward(tokens, places, [rows])
 
-
-def measure(
-    model: str, agent: str, dtype: str, threads: int | None, decisions: int, progress: Progress
-) -> dict[str, Any]:
+def measure(model: str, agent: str, dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
     """Decide an agent's situations with its own tools; those of the lander also with the long tools, and with the long
     tools held to a function of three arguments. Returns the document of `bench decide`."""
     names = tuple(TOOL_LISTS) if agent == "lander" else ("bundled",)
@@ -157,7 +153,7 @@ def measure(
     results: dict[str, Any] = {}
     for name in names:
         tools = tuple(schemas(agent)[name.removesuffix("_arguments")])
-        spec = DeciderSpec(model, tools, dtype=dtype, threads=threads)
+        spec = DeciderSpec(model, tools, dtype=dtype)
         results[name] = bench_tools(spec, each, lambda: progress(next(done), len(names) * len(each)), TOOL_LISTS[name])
     return {"bench": "decide", "agent": agent, "model": model, "schemas": results}
 
@@ -165,26 +161,18 @@ def measure(
 def bench_tools(
     spec: DeciderSpec, each: Sequence[Situation], step: Callable[[], None], function: str | None = None
 ) -> dict[str, Any]:
-    """Return percentiles, ratios and counts for one list of tools; `function` holds all ways to one of them."""
+    """Return percentiles and counts for one list of tools; `function` holds all ways to one of them."""
     bench = DecideBench(spec, function)
-    turns = Turns(WAYS, WARM_UP)
-    counts: list[dict[str, Any]] = []
+    measured: list[tuple[dict[str, float], dict[str, Any]]] = []
     with like(bench.runner) as threads:
-        for i, situation in turns.over(each):
-            times, counted = bench.measure(situation, i < WARM_UP or i % EVERY_SLOW == 0)
-            turns.add(times)
-            if turns.counted:
-                counts.append(counted)
+        for i, situation in enumerate(each):
+            measured.append(bench.measure(situation, i < WARM_UP or i % EVERY_SLOW == 0))
             step()
-    ms = summaries(turns.ms)
-    p50 = {way: times["p50"] for way, times in ms.items()}
+            gc.collect(1)
+    times, counts = zip(*measured[WARM_UP:], strict=True)
     names = dict.fromkeys(name for one in counts for name in one if name != "agree")
     return {
-        "ms": ms,
-        "ratios": {
-            "one_pass_over_bare_forward": round(p50["one_pass"] / p50["bare_forward"], 3),
-            **{f"{way}_over_one_pass": round(p50[way] / p50["one_pass"], 3) for way in p50 if way in WAYS[2:]},
-        },
+        "ms": summaries(WAYS, times),
         "tokens": {k: float(np.median([c[k] for c in counts if k in c])) for k in names},
         "agreement": float(np.mean([c["agree"] for c in counts])),
         "decisions": len(counts),
@@ -260,9 +248,7 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
     """The grammar of all calls as `json.dumps` writes them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
-    end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
-    machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
-    made = llguidance.LLMatcher(machine, grammar)
+    made = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).machine.tokens, grammar)
     assert not made.get_error(), made.get_error()
     return made
 

@@ -14,7 +14,6 @@ from rtcontrol.models.decider import STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ABSENT
 
-AGENTS = registry.AGENTS
 HZ = 16
 TICKS = 40  # of an episode, told one thing
 FIRST_SEED = 3000
@@ -30,9 +29,9 @@ class Situation(NamedTuple):
 def agent_of(model: str, agent: str | None = None) -> str:
     """The agent whose situations a model is measured in: the one named, else a bundled model's own, else the lander.
     Raises UserError."""
-    if agent not in (None, *AGENTS):
-        raise UserError(f"Unknown agent {agent!r}.", f"Choose {', '.join(AGENTS)}.")
-    return agent or (model if model in AGENTS else "lander")
+    if agent not in (None, *registry.AGENTS):
+        raise UserError(f"Unknown agent {agent!r}.", f"Choose {', '.join(registry.AGENTS)}.")
+    return agent or (model if model in registry.AGENTS else "lander")
 
 
 def situations(agent: str, count: int) -> list[Situation]:

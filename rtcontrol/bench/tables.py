@@ -40,17 +40,8 @@ WIRE = {
 
 
 def decide(document: Document) -> list[Table]:
-    """Return the ways by list of tools."""
-    return [_ways(document["agent"], {TOOLS[name]: result for name, result in document["schemas"].items()})]
-
-
-def sizes(document: Document) -> list[Table]:
-    """Return the ways by shape of random weights."""
-    return [_ways("random weights", document["shapes"])]
-
-
-def _ways(title: str, results: dict[str, dict[str, Any]]) -> Table:
-    """Return a row a way, with three columns for each of the results."""
+    """Return a row a way, with three columns for each list of tools."""
+    results: dict[str, Any] = {TOOLS.get(name, name): result for name, result in document["schemas"].items()}
     columns, notes = ["way"], []
     rows = {way: [label] for way, label in DECIDE.items() if any(way in result["ms"] for result in results.values())}
     for name, result in results.items():
@@ -65,7 +56,7 @@ def _ways(title: str, results: dict[str, dict[str, Any]]) -> Table:
             f"{tokens['packed_tokens']:.0f} tokens in one pass, {tokens['floor_tokens']:.0f} in the floor"
         )
     note = f"{'; '.join(notes)}. {info['dtype']} on {info['device']}, {result['threads']} thread(s)."
-    return Table(title, tuple(columns), tuple(map(tuple, rows.values())), note)
+    return [Table(document["agent"], tuple(columns), tuple(map(tuple, rows.values())), note)]
 
 
 def serving(document: Document) -> list[Table]:
@@ -77,7 +68,7 @@ def serving(document: Document) -> list[Table]:
         for way, label in SERVING.items():
             if (times := result["ms"].get(way)) is None:
                 continue
-            passes = counts.get("one_pass_passes" if way == "one_pass" else f"{way}_steps")
+            passes = counts.get(f"{way}_steps")
             legal, equal = (counts.get(f"{way}_{word}") for word in ("legal", "equal"))
             last = "-" if legal is None else f"{legal:.0%}, {equal:.0%}"
             cells = ("-" if passes is None else f"{passes:.1f}", ms(times["p50"]), ms(times["p99"]))
@@ -95,8 +86,6 @@ def wire(document: Document) -> list[Table]:
     """Return round trips next to a bare echo of the same bytes."""
     floor, rows = document["ms"]["echo"]["p50"], []
     for way, label in WIRE.items():
-        if way not in document["ms"]:
-            continue
         times = document["ms"][way]
         cells = (f"{times[p]:.3f}" for p in ("p50", "p99", "max"))
         rows.append((label.format(model=document["model"]), *cells, f"{times['p50'] - floor:+.3f}"))
@@ -112,8 +101,6 @@ def load(document: Document) -> list[Table]:
         times = case["way_ms"]
         causes = ", ".join(f"{cause} {n}" for cause, n in case["misses_by_cause"].items()) or "none"
         name = f"{case['clients']} at {case['hz']:g} Hz, {case['model']}, {case['seconds']:g} s"
-        if case.get("http"):
-            name += f", next to an HTTP client with new tools ({case['http']['answers']} answers)"
         counts = (f"{case['calls']} of about {case['expected']}", str(case["missing"]), causes)
         rows.append((name, *counts, ms(times["p50"]), ms(times["p99"])))
     columns = ("clients", "calls", "never came", "misses", "sent to received, p50 ms", "p99")
@@ -122,19 +109,13 @@ def load(document: Document) -> list[Table]:
 
 def train(document: Document) -> list[Table]:
     """Return samples a second by way."""
-    rows = [(way, f"{speed:.3f}", f"{document['tokens'][way]:,}") for way, speed in document["samples_per_s"].items()]
-    rows += [(way, "out of memory", f"{document['tokens'][way]:,}") for way in document["too_large"]]
-    ratio = document["packed_over_separate"]
-    note = f"{document['samples']} samples on {document['device']}; packed is {ratio:.2f} times the best separate way."
-    return [Table("Forward and backward", ("way", "samples/s", "tokens"), tuple(rows), note)]
+    rows = [(way, f"{speed:.3f}") for way, speed in document["samples_per_s"].items()]
+    rows += [(way, "out of memory") for way in document["too_large"]]
+    note = f"{document['samples']} samples on {document['device']}."
+    return [Table("Forward and backward", ("way", "samples/s"), tuple(rows), note)]
 
 
 # By the name of the bench that a document is of.
 TABLES: dict[str, Callable[[Document], list[Table]]] = {
-    "decide": decide,
-    "sizes": sizes,
-    "serving": serving,
-    "wire": wire,
-    "load": load,
-    "train": train,
+    table.__name__: table for table in (decide, serving, wire, load, train)
 }

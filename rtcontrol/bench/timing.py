@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -54,9 +54,9 @@ def like(runner: TorchRunner) -> Iterator[int]:
             gc.enable()
 
 
-def summaries(samples: Mapping[str, Iterable[float]]) -> dict[str, Any]:
-    """Return the percentiles of each list of milliseconds; a way that was never timed has none."""
-    return {name: Series(values).summary() for name, values in samples.items() if values}
+def summaries(ways: Iterable[str], rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return percentiles of each way's milliseconds in all rounds that have it."""
+    return {way: Series(ms[way] for ms in rounds if way in ms).summary() for way in ways}
 
 
 def rotated(ways: Iterable[T], turn: int) -> list[T]:
@@ -64,25 +64,3 @@ def rotated(ways: Iterable[T], turn: int) -> list[T]:
     order = list(ways)
     first = turn % len(order)
     return order[first:] + order[:first]
-
-
-class Turns:
-    """Rounds in which all ways take their turns; garbage is collected after each. The first ones warm up and are not
-    `counted`."""
-
-    def __init__(self, ways: Iterable[str], warm_up: int) -> None:
-        self.ms: dict[str, list[float]] = {way: [] for way in ways}
-        self._warm_up = warm_up
-        self.counted = False
-
-    def over(self, items: Iterable[T]) -> Iterator[tuple[int, T]]:
-        """Yield each with its number."""
-        for i, item in enumerate(items):
-            self.counted = i >= self._warm_up
-            yield i, item
-            gc.collect(1)
-
-    def add(self, times: Mapping[str, float]) -> None:
-        """Keep milliseconds by way."""
-        for way, ms in times.items() if self.counted else ():
-            self.ms[way].append(ms)

@@ -30,7 +30,7 @@ PROMPTS = 200, 400  # tokens; with longer ones less of a sample is its heads, an
 def measure(samples: int | None, progress: Progress) -> dict[str, Any]:
     """Time forward and backward of each way; gradients are gathered over all samples, as a step does.
 
-    Returns the document of `bench train`: samples a second by way, and the tokens that are computed.
+    Returns the document of `bench train`: samples a second by way.
     """
     gpu = torch.cuda.is_available()
     count = samples or (64 if gpu else 4)
@@ -46,15 +46,12 @@ def measure(samples: int | None, progress: Progress) -> dict[str, Any]:
             too_large.append(way)
         model.zero_grad()
         torch.cuda.empty_cache()
-    best = {kind: max(s for way, s in speeds.items() if way.startswith(kind)) for kind in ("packed", "separate")}
     return {
         "bench": "train",
         "device": torch.cuda.get_device_name() if gpu else "cpu",
         "samples": count,
         "too_large": too_large,
         "samples_per_s": speeds,
-        "tokens": {way: sum(part.tokens.numel() for part in parts) for way, parts in batches.items()},
-        "packed_over_separate": round(best["packed"] / best["separate"], 2),
     }
 
 

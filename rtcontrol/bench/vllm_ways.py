@@ -61,12 +61,12 @@ class InProcess:
             )
             self._engine = LLMEngine.from_engine_args(args)
         self._numbers = count()
-        self.steps = self.tokens = self.cached = 0  # of the last call
+        self.steps = 0  # of the last call
 
     def run(self, prompts: Sequence[list[int]], params: SamplingParams, salt: str) -> list[list[int]]:
         """Return what follows each prompt; `salt` keeps the cached prompts of different ways apart."""
         outputs: dict[str, list[int]] = {}
-        self.steps = self.cached = 0
+        self.steps = 0
         with thread_limit(self.threads):
             for prompt in prompts:
                 name = str(next(self._numbers))
@@ -77,8 +77,6 @@ class InProcess:
                 self.steps += 1
                 for out in self._engine.step():
                     outputs[out.request_id] = list(out.outputs[0].token_ids)
-                    self.cached += out.num_cached_tokens or 0
-        self.tokens = sum(map(len, outputs.values()))
         return list(outputs.values())
 
 
@@ -90,13 +88,12 @@ def _params(most: int, stops: list[int], **more: Any) -> SamplingParams:
 
 
 class BestForm:
-    """SimpleTool's heads as requests that start in one step, with ids at which a head stops. `limit`: tokens of a
-    head."""
+    """SimpleTool's heads as requests that start in one step, with ids at which a head stops."""
 
-    def __init__(self, decider: STDecider, engine: InProcess, limit: int | None) -> None:
+    def __init__(self, decider: STDecider, engine: InProcess) -> None:
         self._decider, self.engine = decider, engine
         self._stops = [decider.tokenizer.special_id(stop) for stop in STOPS]
-        self._params = _params(limit or MOST, self._stops, skip_special_tokens=False)
+        self._params = _params(MOST, self._stops, skip_special_tokens=False)
         self._calls = HeadCalls(decider)
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
 

@@ -14,13 +14,14 @@ from contextlib import ExitStack, closing
 from functools import partial
 from http.client import HTTPConnection
 from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
-from typing import Any, Self
+from typing import Any
 
 import torch
 import zmq
 
-from rtcontrol.bench.timing import Progress, Stopwatch, summaries
+from rtcontrol.bench.timing import Progress, Stopwatch
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.histogram import Series
 from rtcontrol_client.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack, messages
 from rtcontrol_client.wire.messages import Message, Ping, Welcome
 
@@ -28,19 +29,19 @@ START_S = 120.0
 TIMEOUT_MS = 30_000
 
 
-class Servers:
-    """The processes of a benchmark; all end with the `with` block."""
+class Servers(ExitStack):
+    """The processes of a benchmark, and what else is to be closed; all end with the `with` block."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._processes: list[Popen[bytes]] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def start(self, *arguments: str) -> None:
         """Run `python ARGUMENTS`; its output is shown only if it ends by itself."""
         command = [sys.executable, *arguments]
-        self._processes.append(Popen(command, stdout=PIPE, stderr=STDOUT, start_new_session=True))
+        process = Popen(command, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+        self._processes.append(process)
+        self.callback(_end, process)
 
     def check(self) -> None:
         """Raise UserError when one has ended."""
@@ -60,15 +61,14 @@ class Servers:
             time.sleep(0.1)
         raise UserError(f"The server did not listen within {START_S:g} s.", "Run `rtcontrol serve` by hand.")
 
-    def __exit__(self, *exc: object) -> None:
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            try:
-                process.communicate(timeout=20)
-            except TimeoutExpired:
-                process.kill()
-                process.communicate()
+
+def _end(process: Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.communicate(timeout=20)
+    except TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def free_port() -> int:
@@ -199,7 +199,7 @@ class HTTP:
         self._connection.request("POST", self._path, body, {"content-type": "application/json"})
         response = self._connection.getresponse()
         answer = json.loads(response.read())
-        if response.status != 200 or not answer.get("success", True):
+        if response.status != 200:
             raise UserError(f"The server refused {self._path}: {answer.get('error')}", "Look at its lines above.")
 
     def close(self) -> None:
@@ -211,10 +211,10 @@ Way = Echo | ZeroMQ | HTTP
 
 def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
     """Time round trips in blocks of all ways in turn. Returns the document of `bench wire`."""
-    with Servers() as servers, ExitStack() as stack:
+    with Servers() as servers:
         ways = {name: open_way() for name, open_way in _start(servers, model).items()}
         for way in ways.values():
-            stack.callback(way.close)
+            servers.callback(way.close)
         for _ in range(WARM_UP):
             for way in ways.values():
                 way.trip()
@@ -227,8 +227,8 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
                 ms[name] += [watch.time(way.trip)[1] for _ in range(BLOCK)]
             progress(len(ms["echo"]), trips)
             servers.check()
-    sizes = {"bytes": len(_sample_bytes()), "observation_bytes": len(TEXT), "trips": trips}
-    return {"bench": "wire", "model": model, "ms": summaries(ms), **sizes}
+    times = {name: Series(values).summary() for name, values in ms.items()}
+    return {"bench": "wire", "model": model, "ms": times, "bytes": len(_sample_bytes()), "trips": trips}
 
 
 def _start(servers: Servers, model: str) -> dict[str, Callable[[], Way]]:

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from rtcontrol.cli.figures import JsonFile, Tenths, for_people, group, save, show_table
-from rtcontrol.envs.registry import AGENTS
-from rtcontrol.models.errors import UserError
 
 app = group(help="Measure on this machine, next to the baselines; --json keeps all figures.")
 Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id.")]
+Dtype = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 
 
 def measured(run: Callable[[Tenths], dict[str, Any]], json_file: Path | None) -> None:
@@ -38,18 +37,14 @@ def measured(run: Callable[[Tenths], dict[str, Any]], json_file: Path | None) ->
 @app.command()
 def decide(
     model: Model = "lander",
-    agent: Annotated[
-        str | None, typer.Option(help=f"Whose situations: {', '.join(AGENTS)}. (default: MODEL's, or lander's)")
-    ] = None,
     decisions: Annotated[int, typer.Option(min=20, help="Decisions of each list of tools by each way.")] = 300,
-    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch. (default: the model's)")] = None,
+    dtype: Dtype = "auto",
     json_file: JsonFile = None,
 ) -> None:
     """One packed pass next to its floor, token-by-token decoding and JSON calls (also with forced tokens skipped).
 
-    Tools: the agent's own; of the lander also long ones (20 functions, three enums), and these held to a function of
-    three arguments. Text to typed call, in turns.
+    Situations and tools are those of a bundled model, else the lander's; of the lander also long tools (20 functions,
+    three enums), and these held to a function of three arguments. Text to typed call, in turns.
 
     Examples:
 
@@ -59,35 +54,26 @@ def decide(
     """
     from rtcontrol.bench.decide import measure
     from rtcontrol.bench.situations import agent_of
-    from rtcontrol.models.checkpoint.checkpoint import read_config, resolve
 
-    whose = agent_of(model, agent)
-    read_config(resolve(model))  # an unknown model is refused before anything is measured
-    measured(lambda progress: measure(model, whose, dtype, threads, decisions, progress), json_file)
+    measured(lambda progress: measure(model, agent_of(model), dtype, decisions, progress), json_file)
 
 
 @app.command()
 def serving(
-    cases: Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="late, lander.")] = None,
     decisions: Annotated[int, typer.Option(min=1, help="Decisions by each way, in turns.")] = 100,
-    dtype: Annotated[str | None, typer.Option(help="fp32 or bf16. (default: both)")] = None,
+    dtype: Dtype = "auto",
     json_file: JsonFile = None,
 ) -> None:
     """One packed pass next to vLLM's best form on the same weights: SimpleTool's heads, and JSON under a grammar.
 
-    `late`: random weights of 15 M parameters, four heads whose values have 8 tokens and differ in the last of them,
-    prompts of 365 tokens. `lander`: the bundled model on its own prompts. Text to typed call, in turns, each with one
-    thread or all, whichever is quicker. It runs in an environment that has vLLM.
+    The bundled lander on its own prompts. Text to typed call, in turns, each with one thread or all, whichever is
+    quicker. It runs in an environment that has vLLM.
 
-    Example: fleet/bin/rtcontrol bench serving lander --dtype fp32 --json serving.json
+    Example: fleet/bin/rtcontrol bench serving --dtype bf16 --json serving.json
     """
-    from rtcontrol.bench.serving import CASES, DTYPES, measure
+    from rtcontrol.bench.serving import measure
 
-    chosen, dtypes = cases or CASES, (dtype,) if dtype else DTYPES
-    for given, known in ((chosen, CASES), (dtypes, DTYPES)):
-        if unknown := [name for name in given if name not in known]:
-            raise UserError(f"There is no {unknown[0]!r} here.", f"Choose {', '.join(known)}.")
-    measured(lambda progress: measure(chosen, dtypes, decisions, progress), json_file)
+    measured(lambda progress: measure(dtype, decisions, progress), json_file)
 
 
 @app.command()

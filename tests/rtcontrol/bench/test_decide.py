@@ -10,7 +10,8 @@ from commands import call, refused
 
 from rtcontrol.bench import decide
 from rtcontrol.bench.decide import JsonWriter
-from rtcontrol.bench.situations import AGENTS, TICKS, schemas, situations
+from rtcontrol.bench.situations import TICKS, schemas, situations
+from rtcontrol.envs.registry import AGENTS
 from rtcontrol.models.decider import DeciderSpec
 
 CASES = [
@@ -32,14 +33,9 @@ def test_all_ways_decide_alike_in_their_own_passes(
     assert len(steps) == 5 and result["agreement"] == 1.0 and result["decisions"] == 4
     tokens = result["tokens"]
     # One node at a time evaluates nothing in vain, where all heads are read.
-    assert (
-        tokens["uncached_prompt_tokens"] < tokens["floor_tokens"] == tokens["least_tokens"] <= tokens["packed_tokens"]
-    )
+    assert tokens["floor_tokens"] == tokens["least_tokens"] <= tokens["packed_tokens"]
     assert tokens["token_by_token_passes"] == expected["token_by_token"]
     assert tokens["json_passes"] == expected["json"] > tokens["json_skip_forced_passes"]
-    assert {"one_pass_over_bare_forward", "json_over_one_pass", "json_skip_forced_over_one_pass"} <= set(
-        result["ratios"]
-    )
     assert result["threads"] == 1  # a small model's, whatever the process has
 
 
@@ -84,4 +80,4 @@ def test_the_command_shows_and_saves_every_way(
     assert document["agent"] == "paddle" and document["machine"]["cores"] and document["measured"]
     assert document["schemas"]["bundled"]["agreement"] == 1.0
     assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--model", "nope")
-    assert "Choose lander" in refused(capsys, "bench", "decide", "--agent", "submarine")
+    assert "Choose auto, fp32" in refused(capsys, "bench", "decide", "--dtype", "int3")

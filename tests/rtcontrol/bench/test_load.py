@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def test_clients_of_a_server_are_counted(
     assert "2 at 10 Hz, noop, 1 s" in capsys.readouterr().out
     (case,) = json.loads(out.read_text())["cases"]
     assert case["expected"] == 20 and case["calls"] + case["missing"] >= 10
-    assert case["way_ms"]["p50"] > 0 and sum(case["status"].values()) == case["calls"]
+    assert case["way_ms"]["p50"] > 0
 
 
 def test_a_refusal_is_shown_in_the_servers_words() -> None:
@@ -37,21 +36,13 @@ def test_a_refusal_is_shown_in_the_servers_words() -> None:
     client.socket.close(0)
 
 
-def test_ticks_of_a_silent_server_are_missing() -> None:
+def test_ticks_without_a_call_are_missing() -> None:
     client = LoadClient(f"tcp://127.0.0.1:{free_port()}", 10.0)  # no server is there
-
-    def come(*ticks: int) -> float:
-        for k in ticks:
-            stamps = {"deadline_ns": 0, "t_server_ns": 0}
-            client._take(CallMessage(session="x" * 20, tick=k, epoch=0, status="held", ttl_ms=0, **stamps))
-        return time.monotonic()
-
-    come(0, 1, 2)
-    client.forget()
-    assert client.missing(time.monotonic() + 3.05) == 29  # none came
-    now = come(4, 5, 7)
-    assert client.missing(now + 0.1) == 2  # 3 and 6
-    assert client.missing(now + 2.05) == 2 + 19
+    assert client.missing() == 0
+    for k in (4, 5, 7):
+        stamps = {"deadline_ns": 0, "t_server_ns": 0}
+        client._take(CallMessage(session="x" * 20, tick=k, epoch=0, status="held", ttl_ms=0, **stamps))
+    assert client.missing() == 1
     client.socket.close(0)
 
 

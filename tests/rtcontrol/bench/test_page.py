@@ -59,13 +59,13 @@ def test_the_readmes_results_are_those_of_the_files() -> None:
     table = readme.partition("<!-- results -->")[2].partition("<!-- /results -->")[0].strip().splitlines()
     results = [row.split("|")[2].strip() for row in table[2:]]
     scores = {model: score(model) for model in registry.AGENTS}
-    gpu, vllm = document("sizes-gpu"), document("serving")["cases"]["late, bf16"]["ms"]
+    gpu, vllm = document("sizes-gpu"), document("serving")["cases"]["lander, bf16"]["ms"]
     one, heads, text = (vllm[way]["p50"] for way in ("one_pass", "simpletool_best", "vllm_json"))
     assert results[0] == ", ".join(f"{model} {right['model']} of {count}" for model, (count, right) in scores.items())
     assert ", ".join(str(right["expert"]) for _, right in scores.values()) in table[2]
     assert results[1] in PAGE and results[5] in PAGE, "kept by hand, in the same words"
     assert results[2] == saved(document("decide")["schemas"]["bundled"]["ms"])
-    assert results[3] == saved(gpu["shapes"]["qwen2.5-0.5b"]["ms"]) and gpu["machine"]["gpu"] in table[5]
+    assert results[3] == saved(gpu["schemas"]["qwen2.5-0.5b"]["ms"]) and gpu["machine"]["gpu"] in table[5]
     assert results[4] == f"one pass {one:.2f} ms; heads on vLLM at best {heads:.2f} ms, its JSON {text:.2f} ms"
     assert len(results) == 6
 
