@@ -31,19 +31,30 @@ PAGE = "See docs/policies.md for its keys."
 NAME_FIELDS = "Name the fields that this world has, in the mapping file: openpi:ws://HOST:PORT#FILE (docs/policies.md)."
 Vector = tuple[str, ...]
 
+
+def is_finite(value: Any) -> bool:
+    """Return whether it is a number that a float holds: no truth value, no infinity, not NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 ACTION = {
     "type": ["object", "null"],
     "properties": {
         "parameter": {"type": "string"},
-        "scale": {"type": "number", "not": {"const": 0}, "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
-        "offset": {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
+        "scale": {"type": "number", "not": {"const": 0}},
+        "offset": {"type": "number"},
         "levels": {"type": "object", "minProperties": 1},
     },
     "required": ["parameter"],
     "additionalProperties": False,
 }
 FIELDS = {"type": ["string", "array"], "minItems": 1, "items": {"type": "string"}}
-FILE = jsonschema.Draft202012Validator({
+PLAIN = jsonschema.Draft202012Validator
+# YAML has `.nan` and `.inf`, which no limit of a schema refuses: no comparison with NaN holds.
+FINITE = jsonschema.validators.extend(
+    PLAIN, type_checker=PLAIN.TYPE_CHECKER.redefine("number", lambda checker, value: is_finite(value))
+)
+FILE = FINITE({
     "type": "object",
     "properties": {
         "observation": {"type": "object", "minProperties": 1, "additionalProperties": FIELDS},
@@ -219,7 +230,7 @@ def _read_dim(given: Mapping[str, Any], tool: ToolSchema, where: str) -> ActionD
 
 def _levels(levels: Mapping[Any, Any], parameter: Parameter, dim: ActionDim, where: str) -> ActionDim:
     remedy = f"Give such as {LEVELS}, of values that the tool allows."
-    if not all(map(_is_real, levels)):
+    if not all(map(is_finite, levels)):
         raise UserError(f"{where}: levels is no mapping of numbers to values.", remedy)
     domain = parameter.domain
     for value in levels.values():
@@ -233,7 +244,7 @@ def _levels(levels: Mapping[Any, Any], parameter: Parameter, dim: ActionDim, whe
 def _numeric(parameter: Parameter) -> bool:
     domain = parameter.domain
     if isinstance(domain, ClosedDomain):
-        return all(map(_is_real, domain.values))
+        return all(map(is_finite, domain.values))
     return parameter.schema.get("type") in ("integer", "number")
 
 
@@ -254,10 +265,6 @@ def _dim(parameter: Parameter, dim: ActionDim) -> ActionDim:
         least=math.nextafter(low, math.inf) if numbers.above else low,
         most=math.nextafter(high, -math.inf) if numbers.below else high,
     )
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _field(data: Mapping[str, Any], name: str) -> Any:
