@@ -176,6 +176,13 @@ def test_source_tree_runs_uninstalled(tmp_path: Path) -> None:
     assert "lander" in done.stdout
 
 
+def test_package_is_imported_next_to_a_clone(tmp_path: Path) -> None:
+    # A clone's folder is named rtcontrol: to Python a namespace package, which comes before an import hook.
+    (tmp_path / "rtcontrol" / "docs").mkdir(parents=True)
+    done = python("-c", "import rtcontrol; print(rtcontrol.__file__)", cwd=tmp_path)
+    assert done.stdout.strip() == rtcontrol.__file__, done.stderr
+
+
 def test_a_source_tree_finds_its_client_uninstalled() -> None:
     code = (
         "import sys\n"
