@@ -8,7 +8,6 @@ python3 examples/ros2_robot.py 20                                      # the sam
 
 import math
 import sys
-from contextlib import suppress
 
 import rclpy
 from geometry_msgs.msg import Twist
@@ -68,8 +67,13 @@ class Robot(Node):
 if __name__ == "__main__":
     rclpy.init()
     robot = Robot(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)
-    with suppress(KeyboardInterrupt, ExternalShutdownException):  # Ctrl-C; SIGTERM, or its time is over
+    try:
         rclpy.spin(robot)
+    except (KeyboardInterrupt, ExternalShutdownException):  # Ctrl-C; SIGTERM, or its time is over
+        pass
+    except RuntimeError:  # SIGTERM within a callback: rclpy has closed the context that it publishes by
+        if rclpy.ok():
+            raise
     told = "no command: is the bridge there, in the same ROS_DOMAIN_ID?" if not robot.commands else ""
     print(f"{robot.driven:.2f} m by {robot.commands} commands. {told}")
     rclpy.try_shutdown()
