@@ -262,7 +262,7 @@ def test_log_that_nobody_reads_on_keeps_no_call_waiting(driver: Start, stand: St
     for number in range(300):
         stand.send(ErrorMessage(code="decoder", message=f"Mistake {number} {'x' * 1024}.", retryable=True))
     until(lambda: flying.stats()["errors"] == 300, "not heard")
-    stand.call(stand.observation(), call=STEER)
+    stand.call(stand.new_observation(), call=STEER)
     flying.event("call")
     assert flying.event("safe")["cause"] == "expired"
     assert flying.stats()["unlogged"] >= 100, "lines are kept without bound"

@@ -166,6 +166,13 @@ class Stand:
         """The next observation of this session. Raises Failure."""
         return self.expect(Observe, 3.0, "observation", lambda m: m.session == self.token)
 
+    def new_observation(self) -> Observe:
+        """The next one whose answer still counts, of a client with this machine's CLOCK_MONOTONIC. Raises Failure."""
+        return self.expect(Observe, 3.0, "new observation", self._is_new)
+
+    def _is_new(self, message: Observe) -> bool:
+        return message.session == self.token and time.monotonic_ns() - message.t_ns < TTL_MS * 500_000
+
 
 def example(tool: Mapping[str, Any]) -> FunctionCall:
     """A legal call of a tool: for each required parameter the first value that its schema lists."""

@@ -32,9 +32,9 @@ def examples(page: str) -> str:
 
 def test_the_examples_of_the_pages_run(tmp_path: Path) -> None:
     code = {page: examples(page) for page in PAGES}
-    # What it prints is learnt by then; the whole minute is another test's.
+    # What it prints is learnt by then, on a busy machine too; the whole minute is another test's.
     assert "minutes=1)" in code["README.md"]
-    code["README.md"] = code["README.md"].replace("minutes=1)", "minutes=0.1)")
+    code["README.md"] = code["README.md"].replace("minutes=1)", "minutes=0.4)")
     ran = python("-c", ONE_AFTER_THE_OTHER, json.dumps(code), cwd=tmp_path, timeout=280)
     assert ran.returncode == 0, ran.stderr
     for page, says in PAGES.items():
