@@ -60,9 +60,16 @@ class FallbackPolicy:
             return "hold"
         return self._take_over()
 
-    def expire(self, now_ns: int) -> Action:
-        """The hold limit, if it is reached."""
-        return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
+    def expire(self, now_ns: int, called: bool = False) -> Action:
+        """Return what to do where the hold limit is reached.
+
+        `called`: a call was ordered since the safe call was demanded. It may have failed and acted in part, so the safe
+        call is demanded again, although it is active by what is known here.
+        """
+        if self.expires_ns is None or now_ns < self.expires_ns:
+            return "none"
+        action = self._take_over()
+        return "safe" if called else action
 
     def _take_over(self) -> Action:
         self.expires_ns = None

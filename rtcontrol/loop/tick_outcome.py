@@ -313,7 +313,7 @@ class TickOutcomes(RunEvents):
 
     def expire(self) -> None:
         """The end of a hold between two ticks, if it is reached: the safe call acts, and is told."""
-        if self.policy.expire(self._clock.effective_ns()) == "safe":
+        if self.policy.expire(self._clock.effective_ns(), self.ordered) == "safe":
             self._demand("miss", self.parting(), self.newest_k)
 
     def leave(self) -> None:
