@@ -99,14 +99,14 @@ def _realtime(item: pytest.Item) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """None where files are named; the cores' number for the default tier; more for others, which mostly wait."""
+    """Return 0 where files are named, else the number of cores: with more, tests starve what they start."""
     wanted = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
     if wanted is not None:
         return int(wanted)
     if config.args_source != pytest.Config.ArgsSource.TESTPATHS:
         return 0
     cores = len(os.sched_getaffinity(0))
-    return min(2 * cores + 1 if config.option.markexpr else cores, 8)
+    return min(cores, 8)
 
 
 @dataclass(frozen=True)
