@@ -90,7 +90,7 @@ namespace RtControl.Driver
                     _phase.Heard((RtMap)MsgPackReader.Unpack(Hex.Bytes(words[2])), _periodNs, Long(words[1]));
                     return null;
                 case "talk":
-                    _talk = new Conversation(words.Length > 1 ? words[1] : "");
+                    _talk = new Conversation((RtMap)MsgPackReader.Unpack(Hex.Bytes(words[1])));
                     return null;
                 case "on":
                     return _talk.Answer(words[1], Long(words[2]), words.Length > 3 ? words[3] : null);

@@ -27,6 +27,7 @@ namespace RtControl
         private const int QueueLength = 256;
 
         private readonly Random _random = new Random();
+        private readonly Func<long> _clock;
         private readonly Dictionary<long, long> _stamps = new Dictionary<long, long>();
         private readonly Queue<long> _stamped = new Queue<long>();
         private List<RtMap> _outbox = new List<RtMap>();
@@ -46,15 +47,16 @@ namespace RtControl
         private long _ping, _pingedNs = -ClockPingNs;
         private long _seq;
 
-        public Talk(RtOptions options)
+        public Talk(RtOptions options, Func<long> clock = null)
         {
             options.Check(options.Instruction);
             Options = options;
+            _clock = clock ?? (() => MonotonicClock.NowNs);
             Rule = new InForce(0, options.SafeCalls) { OwnTtlMs = options.TtlMs ?? 0 };
             Offset = new ClockOffset();
             Phase = new PhaseLock();
             _instruction = _greeting = RtOptions.Blank(options.Instruction);
-            _saidNs = _heardNs = MonotonicClock.NowNs;
+            _saidNs = _heardNs = _clock();
         }
 
         public RtOptions Options { get; private set; }
@@ -110,7 +112,7 @@ namespace RtControl
             }
             Counts.Observed++;
             Stamp(_seq, stampNs);
-            if (Open) Phase.Observed(_seq, PeriodNs, MonotonicClock.NowNs);
+            if (Open) Phase.Observed(_seq, PeriodNs, _clock());
             _outbox.Add(content);
             return _seq;
         }
@@ -140,7 +142,7 @@ namespace RtControl
             Say(new RtMap
             {
                 { "type", "executed" }, { "session", _token }, { "tick", act.Tick }, { "epoch", act.Epoch },
-                { "outcome", outcome }, { "t_ns", MonotonicClock.NowNs },
+                { "outcome", outcome }, { "t_ns", _clock() },
             }.With("result", Cut(result)).With("error", Cut(error)));
         }
 

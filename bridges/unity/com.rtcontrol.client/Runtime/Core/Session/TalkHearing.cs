@@ -32,7 +32,7 @@ namespace RtControl
                     Say(new RtMap
                     {
                         { "type", "pong" }, { "id", message["id"] }, { "t_ping_ns", message["t_ns"] },
-                        { "t_received_ns", nowNs }, { "t_sent_ns", MonotonicClock.NowNs },
+                        { "t_received_ns", nowNs }, { "t_sent_ns", _clock() },
                     });
                     break;
                 case "pong":
@@ -55,9 +55,10 @@ namespace RtControl
 
         private void HearWelcome(RtWelcome welcome)
         {
-            if (Ended != null || Open || (welcome.Resumed && welcome.Token != _token))
+            bool ofBefore = welcome.Message.Long("t_client_ns") < _firstHelloNs;
+            if (Ended != null || Open || ofBefore || (welcome.Resumed && welcome.Token != _token))
             {
-                Counts.Ignored++; // the answer to a hello said twice
+                Counts.Ignored++; // the answer to a hello said before, or twice
                 return;
             }
             List<object> protocol = welcome.Message.List("protocol");
