@@ -26,7 +26,7 @@ const HELLO = {
   robot: "robot",
 };
 const UNSEEN_MS = 10_000; // how often the same fault of a look is told
-const OTHERS = ["safeCall", "token", "name", "WebSocket", "observe", "observeHz"];
+const OTHERS = ["safeCall", "persist", "token", "name", "WebSocket", "observe", "observeHz"];
 const HANDLERS = ["onCall", "onSafe", "onTick", "onState", "onWelcome", "onInstruct", "onError"];
 
 export class Client {
@@ -51,7 +51,7 @@ export class Client {
       if (options[name] !== undefined && typeof options[name] !== "function")
         throw new Error(`${name} is no function. Give one, or leave it out.`);
     }
-    const { observeHz, WebSocket = globalThis.WebSocket, token = null } = options;
+    const { observeHz, WebSocket = globalThis.WebSocket, token = null, persist = true } = options;
     if (observeHz !== undefined && !(observeHz > 0 && observeHz <= 1000))
       throw new Error(`observeHz is ${observeHz}. Give more than 0, up to 1000, or leave it out.`);
     this.#observe = options.observe ?? null;
@@ -63,7 +63,7 @@ export class Client {
     });
     this.ready.catch(() => {}); // whoever waits for it is told; nobody must
     addressOf(url);
-    this.#session = new Session(url, hello, this.#handlers(options), { token, WebSocketClass: WebSocket });
+    this.#session = new Session(url, hello, this.#handlers(options), { token, persist, WebSocketClass: WebSocket });
     // Not before whoever made it has it: a handler may use it.
     queueMicrotask(() => {
       if (this.#endedNs !== null) return;
@@ -135,8 +135,7 @@ export class Client {
       const endsInMs = expiresNs === null ? null : Math.max(0, (expiresNs - nowNs()) / 1e6);
       return { ...told, status: message.status === "held" ? "held" : "fresh", cause: message.cause ?? null, endsInMs };
     }
-    const gone = session.hasSession ? "expired" : "server_lost";
-    return { ...told, status: "safe", cause: message?.status === "safe" ? (message.cause ?? null) : gone };
+    return { ...told, status: "safe", cause: session.inForce.cause };
   }
 
   /** Another goal in words; false while there is no session: then it is said with the next one. */

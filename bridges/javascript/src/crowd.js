@@ -114,8 +114,7 @@ export class Crowd extends Session {
       return { status: "safe", calls: inForce.safeCalls, cause: "no_call_yet", message: null };
     if (inForce.kind === "call")
       return { status: last.status, calls: inForce.calls, cause: last.cause ?? null, message: last };
-    const told = last?.status === "safe" ? (last.cause ?? null) : this.hasSession ? "expired" : "server_lost";
-    return { status: "safe", calls: inForce.calls, cause: told, message: last };
+    return { status: "safe", calls: inForce.calls, cause: inForce.cause, message: last };
   }
 
   /** Counts over all members, with the newest latencies' p50 and p99 (null: none yet). */
@@ -205,7 +204,7 @@ export class Crowd extends Session {
     const { inForce, terms } = member;
     const { failed } = inForce.carryOut(step, (call, kind) => this.on.act?.(terms.id, call, kind));
     // What was done before would else go on for as long as this call.
-    if (step.act === "call" && failed.length) this.#carryOut(member, inForce.serverLeft());
+    if (step.act === "call" && failed.length) this.#carryOut(member, inForce.serverLeft("failed"));
   }
 
   #member(id) {
@@ -215,7 +214,8 @@ export class Crowd extends Session {
   }
 
   #safeCalls(terms) {
-    return terms.safe_calls ?? this.hello.safe_calls ?? (this.welcome ? safeCalls(this.welcome) : []);
+    const own = terms.safe_calls ?? safeCalls(this.hello);
+    return own.length || !this.welcome ? own : safeCalls(this.welcome);
   }
 
   #flush() {

@@ -109,6 +109,8 @@ export interface Options {
   onMiss?: "hold" | "safe";
   holdMs?: number;
   robot?: string;
+  /** Greet again, for a new session, also after the server's bye (default: true). */
+  persist?: boolean;
   /** Who this is, in the server's logs. */
   name?: string;
   WebSocket?: WebSocketConstructor;
@@ -133,7 +135,7 @@ export interface InForceNow {
   status: Status;
   call: Call | null;
   calls: Call[];
-  /** Why it is safe or held: `no_call_yet`, `expired`, `server_lost`, or a cause of the server's. */
+  /** Why it is safe or held: `no_call_yet`, `expired`, `server_lost`, `session_ended`, `new_session`, `failed`, or a cause of the server's. */
   cause: string | null;
   /** Until its time-to-live ends; null where it has none. */
   endsInMs: number | null;
@@ -187,6 +189,7 @@ export interface Hello {
 
 export interface SessionOptions {
   token?: string | null;
+  persist?: boolean;
   WebSocketClass?: WebSocketConstructor;
 }
 
@@ -272,6 +275,7 @@ export class InForce {
   constructor(epoch?: number, safe?: Call[], ownTtlMs?: number | null);
   readonly epoch: number;
   readonly kind: "none" | Kind;
+  readonly cause: string | null;
   readonly calls: Call[];
   readonly safeCalls: Call[];
   readonly expiresNs: number | null;
@@ -281,7 +285,7 @@ export class InForce {
   receive(message: Omit<CallMessage, "type">, nowNs: number): Step;
   look(nowNs: number): Step;
   serverLost(): Step;
-  serverLeft(): Step;
+  serverLeft(cause?: string): Step;
 }
 export function expired(tObsNs: number | null | undefined, ttlMs: number, nowNs: number): boolean;
 export function safeCalls(message: { calls?: Call[]; safe_calls?: Call[]; call?: Call; safe_call?: Call }): Call[];

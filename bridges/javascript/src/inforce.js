@@ -21,13 +21,13 @@ export const safeCalls = ({ calls, safe_calls, call, safe_call }) =>
 export class InForce {
   /** No call outlives its arrival by more than `ownTtlMs`, whatever its message says (null or 0: no such limit). */
   constructor(epoch = 0, safe = [], ownTtlMs = null) {
-    Object.assign(this, { epoch, safeCalls: safe, ownTtlMs, kind: "none", calls: [], expiresNs: null, lastTick: -1, owed: null });
+    Object.assign(this, { epoch, safeCalls: safe, ownTtlMs, kind: "none", cause: null, calls: [], expiresNs: null, lastTick: -1, owed: null });
   }
 
   /** The welcome of a new session: ticks begin anew, and a call of the session before ends: nobody would end it later. */
   newSession(epoch, safe = []) {
     this.safeCalls = safe;
-    const step = this.kind === "call" ? this.#safe() : nothing();
+    const step = this.kind === "call" ? this.#safe("new_session") : nothing();
     const { owed } = this;
     this.reset(epoch);
     return Object.assign(this, { owed, lastTick: -1 }) && step;
@@ -44,7 +44,7 @@ export class InForce {
     if (message.epoch !== this.epoch || message.tick <= this.lastTick) return this.look(nowNs);
     this.lastTick = message.tick;
     if (message.status === "safe") {
-      return this.kind === "safe" ? this.look(nowNs) : this.#safe(safeCalls(message), message.tick);
+      return this.kind === "safe" ? this.look(nowNs) : this.#safe(message.cause, safeCalls(message), message.tick);
     }
     if (message.status === "held") return this.look(nowNs);
     const call = message.call ?? null;
@@ -68,7 +68,7 @@ export class InForce {
   /** Nothing arrived: has what is in force run out, or is a safe call to be tried again? */
   look(nowNs) {
     if (this.owed) return { ...nothing(), act: "safe", calls: this.owed };
-    return this.expiresNs !== null && nowNs > this.expiresNs ? this.#safe() : nothing();
+    return this.expiresNs !== null && nowNs > this.expiresNs ? this.#safe("expired") : nothing();
   }
 
   /**
@@ -96,20 +96,20 @@ export class InForce {
 
   /** The server is dead: a call with a time-to-live lives on for it, one without ends now. */
   serverLost() {
-    return this.kind === "call" && this.expiresNs === null ? this.#safe() : nothing();
+    return this.kind === "call" && this.expiresNs === null ? this.#safe("server_lost") : nothing();
   }
 
   /** The session has ended, or the call in force could not be carried out: act safe. */
-  serverLeft() {
-    return this.kind === "safe" ? nothing() : this.#safe();
+  serverLeft(cause = "session_ended") {
+    return this.kind === "safe" ? nothing() : this.#safe(cause);
   }
 
-  #safe(told = [], tick = null) {
-    this.#set("safe", told.length ? told : this.safeCalls, null);
+  #safe(cause = null, told = [], tick = null) {
+    this.#set("safe", told.length ? told : this.safeCalls, null, cause);
     return { act: "safe", calls: this.calls, expired: false, tick };
   }
 
-  #set(kind, calls, until) {
-    Object.assign(this, { kind, calls, expiresNs: until, owed: null });
+  #set(kind, calls, until, cause = null) {
+    Object.assign(this, { kind, calls, expiresNs: until, cause, owed: null });
   }
 }

@@ -15,6 +15,7 @@ const HELLO_MS = 1000; // until it is answered
 const SILENCE_MS = 10_000; // a welcome may take longer, but not an answer to our pings
 const FULL_BYTES = 65536; // that wait in the socket
 const REASON = 1024; // characters
+const STAMPS = 1024; // of observations, whose calls may still come
 
 export class Session {
   /**
@@ -24,13 +25,13 @@ export class Session {
    * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.
    * Where it throws, safe follows; a safe call is tried again with each look until it no longer throws. What another one
    * throws goes to the console. A call is carried out before it is told.
-   * `WebSocketClass`: where there is no WebSocket, as in older Node: that of the package ws, say. Throws Error without one.
+   * `persist`: greet again, for a new session, also after the server's bye. `WebSocketClass`: where there is no WebSocket, as in older Node: that of the package ws, say. Throws Error without one.
    * States: connecting, opening (until the welcome), live, waiting (for the next attempt), refused, closed.
    */
-  constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
+  constructor(url, hello, on = {}, { token = null, persist = true, WebSocketClass = globalThis.WebSocket } = {}) {
     if (typeof WebSocketClass !== "function")
       throw new Error("There is no WebSocket here. Give one: that of the package ws, or start Node with --experimental-websocket.");
-    Object.assign(this, { url: addressOf(url), hello, on, token, WebSocketClass });
+    Object.assign(this, { url: addressOf(url), hello, on, token, persist, WebSocketClass });
     this.state = "closed";
     this.welcome = null;
     this.inForce = new InForce(0, safeCalls(hello), hello.ttl_ms); // which need no server
@@ -38,6 +39,7 @@ export class Session {
     this.taken = null; // the last one that it has confirmed
     this.last = null; // the newest call message that counted
     this.seq = 0;
+    this.stamps = new Map(); // of the newest observations, by seq
     this.pauses = new Pauses();
     this.lastHeard = 0;
     this.pingId = 0;
@@ -96,6 +98,8 @@ export class Session {
     this.seq += 1;
     const [session, epoch] = [this.welcome.session, this.inForce.epoch];
     const seen = isMap(world) ? { data: world } : { text: world };
+    this.stamps.set(this.seq, tNs);
+    this.stamps.delete(this.seq - STAMPS);
     const sent = this.send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, ...seen });
     this.phase.observed(this.seq, this.periodNs, nowNs());
     return sent;
@@ -195,10 +199,11 @@ export class Session {
 
   #hello() {
     const resume = this.welcome?.session;
-    // A resumed session keeps its own; a new one begins with the last that was in force.
-    const instruction = resume ? undefined : (this.taken ?? this.hello.instruction);
     const client = { name: "page", version: "1", language: "javascript" };
     const stamp = { t_client_ns: nowNs() };
+    // A hello is repeated as it was. A new session begins with the newest instruction, a resumed one keeps its own.
+    if (this.helloNs === null) this.greeting = this.untold ?? this.taken ?? this.hello.instruction;
+    const instruction = resume ? undefined : this.greeting;
     this.helloNs ??= stamp.t_client_ns; // of this greeting's first: the answer to any of them counts
     this.send({ type: "hello", protocol: PROTOCOL, client, ...stamp, ...this.hello, instruction, resume });
   }
@@ -230,8 +235,8 @@ export class Session {
     }
     switch (message.type) {
       case "welcome":
-        // Live, it is the answer to a hello that was said again.
-        return this.state === "live" ? undefined : this.#welcomed(message);
+        // Live, it is the answer to a hello that was said again, or to one of before.
+        return this.state === "live" || message.t_client_ns < this.helloNs ? undefined : this.#welcomed(message);
       case "call":
         return this.#called(message, tNs);
       case "ping":
@@ -239,21 +244,33 @@ export class Session {
       case "pong":
         return this.clock.add(...["t_ping_ns", "t_received_ns", "t_sent_ns"].map((key) => Number(message[key])), tNs);
       case "instruct":
+        if (message.session !== this.welcome?.session) return;
         this.#instructed(message.instruction);
         return tell(this.on, "instruct", message.instruction, message.said);
       case "error":
         return this.refused(message);
       case "bye":
-        return this.#left(this.socket);
+        return this.#left(message);
       default:
         return this.heard(message, tNs);
     }
   }
 
-  #left(socket) {
+  #left({ session, reason = "", reconnect }) {
+    if (session !== undefined && session !== this.welcome?.session) return;
+    const { socket } = this;
     this.welcome = null;
     this.ended("serverLeft");
-    if (socket === this.socket) this.#lost();
+    if (socket !== this.socket) return; // whoever carried it out ended it
+    if (this.persist || reconnect) this.#lost();
+    else this.#end(`The server ended the session. ${reason}`.trim());
+  }
+
+  /** For good: `why` is for people. */
+  #end(why) {
+    this.wanted = false;
+    this.#drop();
+    this.#become("refused", why);
   }
 
   /** Another server, maybe of another machine. */
@@ -264,8 +281,13 @@ export class Session {
   }
 
   #welcomed(message) {
-    if (!message.resumed) this.#forgetTimes();
+    if (message.resumed && message.session !== this.welcome?.session) return;
     const { socket } = this;
+    if (Number(message.protocol[0]) !== PROTOCOL[0]) {
+      this.ended("serverLeft");
+      return socket === this.socket && this.#end(`The server speaks protocol ${message.protocol}, not ${PROTOCOL}.`);
+    }
+    if (!message.resumed) this.#forgetTimes();
     this.welcome = message;
     this.begun(message);
     if (socket !== this.socket) return; // whoever carried it out ended it
@@ -276,7 +298,8 @@ export class Session {
     this.#become("live");
     if (socket !== this.socket) return;
     for (let epoch = message.epoch + 1; epoch <= this.inForce.epoch; epoch += 1) this.#sayReset(epoch);
-    if (message.instruction === this.untold) this.#instructed(message.instruction);
+    const answered = !message.resumed && this.untold === this.greeting; // as it was understood
+    if (answered || message.instruction === this.untold) this.#instructed(message.instruction);
     tell(this.on, "welcome", message);
     if (socket !== this.socket) return;
     if (this.untold !== null) this.#instruct();
@@ -285,6 +308,9 @@ export class Session {
 
   #called(message, tNs) {
     if (message.session !== this.welcome?.session) return;
+    // With a stamp that is not its observation's it would live longer, or shorter, than it may.
+    const stamp = this.stamps.get(message.seq_obs) ?? message.t_obs_ns;
+    if (message.status === "fresh" && stamp !== message.t_obs_ns) return;
     if (message.release_ns !== undefined) this.releaseNs = Number(message.release_ns);
     this.phase.heard(message, this.periodNs, tNs);
     // A server of 1.0 knows the first of our safe calls alone.
@@ -306,7 +332,7 @@ export class Session {
       this.send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error });
     }
     // What was done before would else go on for as long as this call.
-    if (act === "call" && failed.length) this.#carryOut(this.inForce.serverLeft());
+    if (act === "call" && failed.length) this.#carryOut(this.inForce.serverLeft("failed"));
   }
 
   // What a client of many characters (crowd.js) has of its own.
@@ -314,7 +340,9 @@ export class Session {
   /** A session is there: resumed, or a new one, whose ticks begin anew. */
   begun(welcome) {
     if (welcome.resumed) return;
-    this.#carryOut(this.inForce.newSession(welcome.epoch, this.hello.safe_calls ?? safeCalls(welcome)));
+    const own = safeCalls(this.hello);
+    this.#carryOut(this.inForce.newSession(welcome.epoch, own.length ? own : safeCalls(welcome)));
+    this.stamps.clear();
     this.seq = 0;
   }
 
@@ -328,26 +356,32 @@ export class Session {
 
   /** The server refused something. */
   refused(message) {
-    if (message.t_client_ns < this.helloNs) return tell(this.on, "error", message); // of an earlier greeting
-    if (message.code === "instruction") this.untold = null; // refused: not said again
-    // Live, this connection has no session any more, as after a takeover: resume it. Resuming, nobody knows it: anew.
+    const { code, fatal, retryable } = message;
     const [live, believed, { socket }] = [this.state === "live", this.welcome !== null, this];
-    const away = !live && message.retryable && message.seq === undefined && message.code !== "state"; // it lets nobody in
-    const unbound = message.code === "session" || (live && message.code === "state" && message.retryable);
-    if (message.fatal || (unbound && !live)) this.welcome = null;
-    if (message.fatal) this.ended("serverLeft");
+    // In greeting these answer what was said before the hello, or an earlier one.
+    const stray = !live && (message.seq !== undefined || (code === "state" && retryable));
+    if (stray || message.t_client_ns < this.helloNs) return tell(this.on, "error", message);
+    const reworded = !live && code === "instruction" && this.untold !== null;
+    if (code === "instruction") this.untold = null; // refused: not said again
+    // Live, this connection has no session any more, as after a takeover: resume it. Resuming, nobody knows it: anew.
+    const unbound = code === "session" || (live && code === "state" && retryable);
+    const foreign = !live && code === "state" && !fatal; // this connection has another session
+    const never = !retryable && !reworded && !foreign && (fatal || !(live || unbound));
+    if (!reworded && (fatal || (unbound && !live))) this.welcome = null;
+    if (never || (fatal && !reworded)) this.ended("serverLeft");
     tell(this.on, "error", message);
     if (socket !== this.socket) return; // whoever was told ended it
-    if (message.fatal && !message.retryable) {
-      this.wanted = false;
-      this.#drop();
-      this.#become("refused", `${message.message} ${message.remedy ?? ""}`.trim());
+    if (reworded) {
+      this.helloNs = null;
+      this.#hello();
+    } else if (never) {
+      this.#end(`${message.message} ${message.remedy ?? ""}`.trim());
     } else if (unbound && believed) {
       this.#lost(false);
-    } else if (away || (unbound && !live)) {
+    } else if (!live && retryable) {
       this.pauses.refuse(performance.now());
       this.#lost(false);
-    } else if (message.fatal) {
+    } else if (fatal || foreign) {
       this.#lost();
     }
   }

@@ -191,14 +191,14 @@ def test_a_server_that_is_killed_ends_what_is_in_force_and_the_next_one_is_joine
         mortal.kill()
         safe = game.event("safe")
         assert safe["call"] == STRAIGHT
-        assert game.do("game.inForce().cause") == "server_lost"
+        assert game.do("game.inForce().cause") == "expired"
         assert game.do("game.observe('nobody hears')") is False
         assert game.do("game.instruct('Steer to the left.')") is False
         mortal.start()
         again = game.event("welcome")
         assert again["session"] != first and not again["resumed"]
         fresh(game)
-        assert game.do("game.welcome.instruction") == "Steer."
+        assert game.do("game.welcome.instruction") == "Steer to the left."
         in_time(game)
     finally:
         mortal.stop()

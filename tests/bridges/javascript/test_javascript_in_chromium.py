@@ -95,7 +95,7 @@ def test_a_page_of_ones_own_has_a_session_and_survives_its_server(served: Served
     page.until(f"rtcontrol.told.calls > {calls + 5}", 60)
     assert page.value("rtcontrol.game.welcome.session") == session
     served.kill()
-    page.until("rtcontrol.game.inForce().cause === 'server_lost'", 60)
+    page.until("rtcontrol.game.inForce().cause === 'expired'", 60)
     served.start()
     calls = page.value("rtcontrol.told.calls")
     page.until(f"rtcontrol.told.calls > {calls + 5}", 60)

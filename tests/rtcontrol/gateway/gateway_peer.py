@@ -26,7 +26,7 @@ from rtcontrol.gateway.view import CLIENT, PAGE
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire import PROTOCOL, decode_json, encode_json
-from rtcontrol_client.wire.messages import FunctionCall, Message, Ping, Pong, Program, Welcome
+from rtcontrol_client.wire.messages import FunctionCall, Hello, Message, Ping, Pong, Program, Welcome
 
 NODE = shutil.which("node")
 SCRIPTS = Path(__file__).parent / "page"
@@ -52,6 +52,7 @@ class Peer:
     def __init__(self) -> None:
         self.heard: queue.Queue[tuple[ServerConnection, Message]] = queue.Queue()
         self.line: ServerConnection | None = None
+        self._greeted_ns = 0  # the newest hello's stamp
         self.server: Server = serve(
             self._serve, "127.0.0.1", 0, compression=None, subprotocols=[Subprotocol("rtcontrol.v1")]
         )
@@ -67,6 +68,7 @@ class Peer:
                     pong = Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now)
                     line.send(encode_json(pong))
                 else:
+                    self._greeted_ns = message.t_client_ns if isinstance(message, Hello) else self._greeted_ns
                     self.heard.put((line, message))
 
     def expect(self, kind: type[M]) -> M:
@@ -91,7 +93,8 @@ class Peer:
             "server": Program(name="test"),
             "session": token,
             "resumed": resume is not None,
-            **dict.fromkeys(("epoch", "t_client_ns", "t_server_ns"), 0),
+            **dict.fromkeys(("epoch", "t_server_ns"), 0),
+            "t_client_ns": self._greeted_ns,
             "tools": [{"type": "function", "function": {"name": "move"}}],
             "instruction": "play",
             "model": "none",

@@ -17,13 +17,10 @@ from gateway_peer import NODE, REST, TOKEN, Page, Peer, Serve, Served, copy_page
 
 from rtcontrol_client.wire import decode_json
 from rtcontrol_client.wire.messages import (
-    Bye,
     CallMessage,
-    ErrorMessage,
     Executed,
     FunctionCall,
     Hello,
-    Instruct,
     Observe,
 )
 from tests import conformance
@@ -139,26 +136,6 @@ def moving(peer: Peer, session_page: Page, token: str, tick: int = 0, **changes:
     session_page.until("act", "call", MOVE.model_dump())
 
 
-def resumed(peer: Peer, token: str) -> None:
-    assert peer.expect(Hello).resume == token
-    peer.welcome(resume=token)
-
-
-def unknown(peer: Peer, token: str) -> None:
-    """Its session is refused, and it asks for a new one."""
-    assert peer.expect(Hello).resume == token
-    peer.send(ErrorMessage(code="session", message="There is no such session.", remedy="Say hello.", retryable=True))
-    assert peer.expect(Hello).resume is None
-
-
-def after_new_session(peer: Peer, session_page: Page, **changes: Any) -> None:
-    """Once it is live, an observation is the next that is said: nothing was left over from the last session."""
-    peer.welcome(**changes)
-    session_page.until("state", "live")
-    session_page.do(OBSERVE)
-    assert isinstance(peer.heard.get(timeout=10)[1], Observe)
-
-
 def did(*calls: FunctionCall) -> list[list[Any]]:
     return [["act", "safe", one.model_dump()] for one in calls]
 
@@ -189,91 +166,6 @@ def test_safe_call_that_throws_when_the_server_is_gone_is_tried_again(
     session_page.until(*did(REST)[0])
     acts = [event for event in session_page.until(*did(LAMP)[0]) if event[0] != "state"]
     assert acts == [["stuck", "safe", "lamp"]] * 2 + did(LAMP)
-
-
-def test_call_that_throws_is_told_as_failed_and_safe_follows(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    session_page.do("session.stuck.move = 1")
-    session_page.do(OBSERVE)
-    peer.send(call(token, 0, peer.expect(Observe).t_ns))
-    assert peer.expect(Executed).outcome == "failed"
-    assert session_page.until(*did(REST)[0])[-2:] == [["stuck", "call", "move"], *did(REST)]
-    assert session_page.do("session.inForce.kind") == "safe"
-
-
-def test_a_welcome_that_comes_twice_begins_no_other_session(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    moving(peer, session_page, token)
-    peer.welcome()
-    assert session_page.do(OBSERVE) is True
-    assert peer.expect(Observe).session == token
-    assert session_page.do("session.inForce.kind") == "call"
-
-
-def test_refusal_of_another_hello_ends_nothing(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    error = ErrorMessage(code="busy", message="Another has it.", t_client_ns=1, fatal=True)
-    peer.send(error)
-    moving(peer, session_page, token)
-    assert session_page.do("session.state") == "live"
-
-
-def test_an_instruction_is_said_again_until_it_is_in_force_and_then_begins_new_sessions(
-    peer: Peer, session_page: Page
-) -> None:
-    token = live(peer, session_page)
-    assert session_page.do("session.instruct('aim high')") is True
-    peer.expect(Instruct)
-    peer.cut()  # before it came into force
-    resumed(peer, token)
-    peer.expect(Instruct)
-    peer.send(Instruct(session=token, instruction="aim high"))
-    session_page.until("instruct", "aim high")
-    peer.send(Bye(session=token, reason="stopped"))
-    hello = peer.expect(Hello)
-    assert (hello.resume, hello.instruction) == (None, "aim high")
-    after_new_session(peer, session_page, instruction="aim high")
-
-
-def test_a_refused_instruction_is_not_said_again(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    session_page.do("session.instruct('too long')")
-    peer.expect(Instruct)
-    peer.send(ErrorMessage(code="instruction", message="Too long.", remedy="Shorten it."))
-    peer.send(Bye(session=token))
-    assert peer.expect(Hello).instruction is None
-    after_new_session(peer, session_page)
-
-
-@pytest.mark.parametrize("code", ["state", "session"])
-def test_a_live_session_that_was_taken_over_is_resumed(peer: Peer, session_page: Page, code: str) -> None:
-    token = live(peer, session_page)
-    session_page.do(OBSERVE)
-    peer.expect(Observe)
-    peer.send(ErrorMessage(code=code, message="This connection has no session.", remedy="Say hello.", retryable=True))
-    session_page.until("state", "waiting")
-    assert session_page.do(OBSERVE) is False
-    unknown(peer, token)
-
-
-def test_a_new_session_ends_what_the_old_one_had_in_force(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    moving(peer, session_page, token)
-    peer.cut()
-    unknown(peer, token)
-    other = peer.welcome()
-    session_page.until("act", "safe", REST.model_dump())
-    assert session_page.do("session.inForce.kind") == "none"
-    moving(peer, session_page, other)
-
-
-def test_bye_ends_what_is_in_force_and_the_session_at_once(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    moving(peer, session_page, token)
-    peer.send(Bye(session=token, reason="stopped"))
-    session_page.until("act", "safe", REST.model_dump())
-    session_page.until("state", "waiting")
-    assert session_page.do(OBSERVE) is False
 
 
 # The dialog for the access token.

@@ -162,18 +162,6 @@ def test_a_reset_while_a_call_is_carried_out_acknowledges_no_tick_in_the_new_epi
     assert isinstance(following(peer), Observe), "of the tick of the episode before nothing is said"
 
 
-@pytest.mark.parametrize("fatal", [False, True])
-def test_a_refused_hello_is_not_said_again_at_once(peer: Peer, start: Start, fatal: bool) -> None:
-    page = start()
-    first = peer.expect(Hello).t_client_ns
-    peer.send(ErrorMessage(code="busy", message="Full.", retryable=True, fatal=fatal, t_client_ns=first))
-    page.until("state", "waiting")
-    assert peer.expect(Hello).t_client_ns - first > 0.49e9
-    peer.welcome()
-    page.until("state", "live")
-    assert page.do("session.pauses.attempts") == 0
-
-
 THROWS = "function Socket(url, protocols) { throw new Error(`'${protocols[1]}' of ${url} is invalid.`); }"
 
 

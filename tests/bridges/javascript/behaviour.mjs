@@ -1,0 +1,115 @@
+// The client under the behaviour table (bridges/behaviour): `node behaviour.mjs MODULE`. Time and sockets are false. Each
+// line of the input is a case's options, or a step; each answer tells what the client did, and how it is.
+
+import { createInterface } from "node:readline";
+
+let now = 0;
+let timers = [];
+let up = false;
+let game;
+let sends = [];
+let acts = [];
+let sockets = [];
+let connections = 0;
+
+const later = (run, ms, every) => {
+  const timer = { at: now + Math.max(0, ms), run, every };
+  timers.push(timer);
+  return timer;
+};
+const never = (timer) => {
+  timers = timers.filter((one) => one !== timer);
+};
+Object.defineProperty(globalThis, "performance", { value: { now: () => now } });
+Object.assign(globalThis, {
+  setTimeout: (run, ms) => later(run, ms),
+  setInterval: (run, ms) => later(run, ms, ms),
+  clearTimeout: never,
+  clearInterval: never,
+});
+console.error = () => {};
+
+class Socket {
+  readyState = 0;
+  bufferedAmount = 0;
+
+  constructor() {
+    sockets.push(this);
+    if (up) later(() => this.open(), 0);
+  }
+
+  open() {
+    if (this.readyState !== 0) return;
+    this.readyState = 1;
+    connections += 1;
+    this.onopen();
+  }
+
+  send(text) {
+    sends.push(JSON.parse(text));
+  }
+
+  close() {
+    this.readyState = 3;
+  }
+}
+
+function advance(ms) {
+  for (;;) {
+    timers.sort((a, b) => a.at - b.at);
+    const [next] = timers;
+    if (!next || next.at > ms) break;
+    now = next.at;
+    if (next.every) next.at += next.every;
+    else never(next);
+    next.run();
+  }
+  now = ms;
+}
+
+function put(step) {
+  const socket = sockets.at(-1);
+  if (step.net) {
+    up = step.net === "up";
+    if (up) socket.open();
+    else if (socket.readyState === 1) {
+      socket.readyState = 3;
+      socket.onclose();
+    }
+  }
+  if (step.receive) socket.onmessage({ data: JSON.stringify(step.receive) });
+  if (step.bytes !== undefined) socket.onmessage({ data: step.bytes });
+  if (step.observe) game.observe(step.observe);
+  if (step.instruct) game.instruct(step.instruct);
+  if (step.reset) game.reset(step.reset);
+}
+
+function seen() {
+  advance(now);
+  const { status, cause, calls } = game.inForce();
+  const names = calls.map((call) => call.name).join("+");
+  const active = status === "safe" ? `safe ${cause}` : `call ${names}`;
+  const state = { live: "live", refused: "ended", closed: "ended" }[game.state] ?? "away";
+  const told = { sends, acts, state, active: active === "safe no_call_yet" ? "none" : active };
+  [sends, acts] = [[], []];
+  return { ...told, offset_ms: game.clockOffset?.offsetMs ?? null, connections };
+}
+
+const { connect } = await import(process.argv[2]);
+for await (const line of createInterface({ input: process.stdin })) {
+  const given = JSON.parse(line);
+  if (given.options) {
+    const { tools, instruction, safe_calls: safeCall, ttl_ms: ttlMs, persist, fails } = given.options;
+    [now, timers, up, sends, acts, sockets, connections] = [1000, [], false, [], [], [], 0];
+    const act = (call) => {
+      acts.push(call?.name);
+      if (fails.includes(call?.name)) throw new Error("No.");
+    };
+    game = connect("ws://127.0.0.1:1/ws", { tools, instruction, safeCall, ttlMs, persist, WebSocket: Socket, onCall: act, onSafe: act });
+    await null;
+  } else {
+    advance(given.ms);
+    put(given);
+  }
+  console.log(JSON.stringify(seen()));
+}
