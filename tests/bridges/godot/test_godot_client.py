@@ -174,7 +174,7 @@ def test_call_without_a_time_to_live_ends_with_the_server(godot: Start, stand: S
     stand.call(stand.observation(), call=GO, ttl_ms=0)
     engine.event("acted", cause="call")
     stand.alive = False
-    assert engine.event("acted", cause="lost")["call"]["name"] == "stop"
+    assert engine.event("acted", cause="server_lost")["call"]["name"] == "stop"
     relay.close()
 
 
@@ -197,7 +197,7 @@ def test_url_of_connect_is_the_websocket_at_the_same_place(godot: Start, stand: 
     engine.event("acted", cause="call")
     assert engine.stats()["address"] == relay.url
     stand.send(Bye(session=stand.token, reason="draining", reconnect=True))
-    engine.event("acted", cause="left")
+    engine.event("acted", cause="session_ended")
     assert stand.expect(Hello, 20.0, "hello after the bye").resume is None
     assert engine.faults() == []
     relay.close()

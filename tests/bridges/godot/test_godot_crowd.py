@@ -120,7 +120,7 @@ def test_misses_are_told_of_each_and_a_safe_tool_that_would_not_is_tried_until_i
     held = answer(stand, epochs["bert"], seen["bert"], status="held", call=None, cause="decide")
     tell(stand, missed, held)
     assert crowd.event("told", member="anna", outcome="refused")["tick"] == missed.tick
-    assert crowd.event("acted", member="anna", cause="told")["call"]["name"] == "stop"
+    assert crowd.event("acted", member="anna", cause="decide")["call"]["name"] == "stop"
     stats = crowd.stats()
     anna, bert = (stats["accounts"][name] for name in ("anna", "bert"))
     assert (anna["missed"], anna["safe"], anna["causes"]) == (1, 1, {"decide": 1})
@@ -176,7 +176,7 @@ def test_members_join_again_after_a_loss_and_whoever_left_meanwhile_leaves(crowd
     stand.send(ErrorMessage(code="session", message="Unknown.", retryable=True, t_client_ns=hello.t_client_ns))
     assert stand.expect(Hello, 5.0, "hello", lambda m: m.resume is None).crowd is not None
     assert set(joined(stand)) == {"anna", "carl"}
-    assert crowd.event("acted", member="anna", cause="left")["call"]["name"] == "stop"
+    assert crowd.event("acted", member="anna", cause="new_session")["call"]["name"] == "stop"
 
 
 def test_who_is_not_let_in_says_nothing_and_a_freed_node_leaves_by_itself(crowd: Engine, stand: Stand) -> None:

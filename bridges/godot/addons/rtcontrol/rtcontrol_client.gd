@@ -10,7 +10,7 @@
 extends "rtcontrol_connection.gd"
 
 signal heard_call(message, latency_ms) # as it came; latency from the observation's stamp, -1 where it names none
-signal acted(call, cause) # what is in force now (each of several safe calls); why: call, told, expired, lost, left, refused
+signal acted(call, cause) # what is active now (each of several safe calls); why: call, expired, server_lost, session_ended, new_session, refused, or the server's
 signal told(outcome, message) # what the server was told of a call: executed, expired, refused, failed
 
 const Phase = preload("rtcontrol_phase.gd")
@@ -28,6 +28,7 @@ var _stamps = {} # of the last observations, by seq
 
 func _init():
 	_driven.tools = _tools
+	_driven.now_ns = now_ns
 	_driven.acted.connect(_on_acted)
 	_driven.trouble.connect(_on_trouble)
 
@@ -77,11 +78,11 @@ func _look(now, cause):
 
 
 func _all_lost():
-	_driven.carry_out(rule.lost(), "lost")
+	_driven.carry_out(rule.lost(), "server_lost")
 
 
 func _all_left():
-	_driven.carry_out(rule.left(), "left")
+	_driven.carry_out(rule.left(), "session_ended")
 
 
 func _asks():
@@ -119,7 +120,7 @@ func _begun(message):
 			_send({"type": "reset", "session": message["session"], "epoch": epoch})
 	else:
 		_stamps.clear()
-		_driven.carry_out(rule.new_session(int(message["epoch"])), "left")
+		_driven.carry_out(rule.new_session(int(message["epoch"])), "new_session")
 
 
 func _heard(message, now):
@@ -140,7 +141,7 @@ func _heard(message, now):
 	heard_call.emit(message, -1.0 if stamp == null else (now - int(stamp)) / 1e6)
 	rule.own_ttl_ms = ttl_ms
 	var step = rule.receive(message, now)
-	var done = _driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else "told")
+	var done = _driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else message.get("cause", "told"))
 	if step["tick"] < 0 or state != LIVE:
 		return
 	if step["expired"]:

@@ -14,6 +14,7 @@ const BEAT_NS = 1000000000
 const CONNECT_NS = 2 * BEAT_NS # a connection that does not come up in this time is tried anew
 const SILENCE_NS = 10 * BEAT_NS # a welcome may take longer, but not an answer to our pings
 const CLOCK_NS = 10000000000 # between pings for the clocks
+const LEAST_BEAT_NS = 50000000 # a server's heartbeat below this would be found dead at once
 const REFUSED_MS = 1000.0 # before a hello that was refused; doubled up to the next one
 const LONGEST_REFUSED_MS = 4000.0
 const FULL_BYTES = 65536 # that wait for the server to have read them
@@ -45,6 +46,7 @@ var _url = "" # of the WebSocket
 var _session = ""
 var _taken = null # the last instruction that the server has confirmed
 var _untold = null # one that it has not
+var _greeting = "" # that of this greeting's hello, which is repeated as it was
 var _pings = 0
 var _pinged_ns = 0
 var _sent_bytes = 0 # on this connection
@@ -82,8 +84,13 @@ func stop(reason = "done"):
 
 
 # The monotonic clock of all stamps, from the start of the engine.
-static func now_ns():
+func now_ns():
 	return Time.get_ticks_usec() * 1000
+
+
+# A WebSocket that is not connected yet.
+func _socket():
+	return WebSocketPeer.new()
 
 
 # An address for people and logs: without its query, which may hold an access token.
@@ -242,7 +249,7 @@ func _connect():
 	_read_bytes = 0
 	_marks.clear()
 	# Before the connection is made: the engine allocates them then.
-	_ws = WebSocketPeer.new()
+	_ws = _socket()
 	_ws.inbound_buffer_size = Wire.MAX_BYTES + 65536
 	_ws.outbound_buffer_size = Wire.MAX_BYTES + 65536
 	_ws.max_queued_packets = 2048
@@ -271,7 +278,7 @@ func _read():
 
 # Hello, ping, and whether the server is there at all.
 func _keep_up(now):
-	var beat_ns = int(welcome.get("heartbeat_ms", 1000) * 1e6)
+	var beat_ns = int(max(LEAST_BEAT_NS, welcome.get("heartbeat_ms", 1000) * 1e6))
 	var patience_ns = {CONNECTING: CONNECT_NS, GREETING: SILENCE_NS, LIVE: 3 * beat_ns}
 	if _ws.get_ready_state() == WebSocketPeer.STATE_CLOSED:
 		_closed()
@@ -309,13 +316,14 @@ func _greet(again = false):
 	_hello_ns = now + BEAT_NS
 	if not again:
 		_hello_from_ns = now
+		_greeting = _untold if _untold != null else _taken if _taken != null else instruction
 	var safe = _calls_of(_safe_names())
 	var tools = []
 	for schema in _tools.values():
 		tools.append({"type": "function", "function": schema})
 	var hello = {"type": "hello", "protocol": [1, 1], "t_client_ns": now,
 		"client": {"name": "godot4", "version": Engine.get_version_info()["string"].left(64), "language": "gdscript"},
-		"tools": tools, "instruction": instruction if _taken == null else _taken, "safe_call": safe[0],
+		"tools": tools, "instruction": _greeting, "safe_call": safe[0],
 		"safe_calls": safe, "hz": hz, "ttl_ms": ttl_ms}
 	for more in [_asks(), settings]:
 		for key in more:
@@ -406,8 +414,9 @@ func hear(packet):
 
 
 func _welcomed(message):
-	if state != GREETING or (message["resumed"] and message["session"] != _session):
-		counts["ignored"] += 1 # the answer to a hello said twice
+	var of_before = int(message["t_client_ns"]) < _hello_from_ns
+	if state != GREETING or of_before or (message["resumed"] and message["session"] != _session):
+		counts["ignored"] += 1 # the answer to a hello said before, or twice
 		return
 	if message["protocol"].is_empty() or not Wire.is_of(message["protocol"][0], "count") or int(message["protocol"][0]) != 1:
 		return _end("The server speaks protocol %s, this client 1.1." % [message["protocol"]])
@@ -428,8 +437,8 @@ func _welcomed(message):
 	_begun(message)
 	if state != LIVE:
 		return
-	if message["instruction"] == _untold:
-		_confirmed(_untold)
+	if message["instruction"] == _untold or (not message["resumed"] and _untold == _greeting):
+		_confirmed(message["instruction"])
 	for warning in message.get("warnings", []):
 		trouble.emit(str(warning))
 	welcomed.emit(message)
@@ -460,8 +469,13 @@ func _refused(message, now):
 		return # the answer to a hello before
 	if state == GREETING and (message.has("seq") or (code == "state" and retryable)):
 		return # the answer to what was said before the hello
+	if code == "instruction" and state == GREETING and _untold != null:
+		_untold = null # the hello is said again at once, with the one before
+		_greet()
+		return
 	if code == "instruction":
 		_untold = null
+	var again = state == GREETING and retryable # it lets nobody in now
 	if message.get("fatal") == true:
 		_left("%s: %s" % [code, message["message"]], retryable)
 	elif live and (code == "session" or (code == "state" and retryable)):
@@ -469,12 +483,14 @@ func _refused(message, now):
 	elif state == GREETING and code == "session" and _session != "":
 		_session = "" # cannot be resumed: a new one
 		_greet()
+		return
 	elif state == GREETING and code == "state" and not retryable:
 		_lost("this connection has another session")
 	elif state == GREETING and not retryable:
 		_left("%s: %s" % [code, message["message"]], false)
-	elif state == GREETING:
-		_hello_ns = now + _by_chance(_refused_ms)
+	if again:
+		_again_ns = now + _by_chance(_refused_ms)
+		_hello_ns = _again_ns
 		_refused_ms = min(LONGEST_REFUSED_MS, 2 * _refused_ms)
 
 

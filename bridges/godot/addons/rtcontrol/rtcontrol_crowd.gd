@@ -11,7 +11,7 @@
 extends "rtcontrol_connection.gd"
 
 signal heard_call(member, message, latency_ms) # as it came; latency from the look's stamp, -1 where it names none
-signal acted(member, call, cause) # what is in force now for it; why: call, told, expired, lost, left, refused
+signal acted(member, call, cause) # what is active now for it; why: as of rtcontrol_client.gd, or left
 signal told(member, outcome, message) # what became of a call: executed, expired, refused, failed
 signal refused(member, why) # by the server; empty: of no member that it could tell
 
@@ -85,6 +85,7 @@ func join(id, node, terms = {}):
 	one.driven = Driven.new()
 	one.driven.world = node
 	one.driven.tools = _tools
+	one.driven.now_ns = now_ns
 	one.driven.rule.epoch = _lives
 	one.driven.rule.safe_calls = _calls_of(own if not own.is_empty() else _safe_names())
 	one.driven.acted.connect(_on_acted.bind(id))
@@ -145,9 +146,9 @@ func call_of(id):
 		return {"status": "safe", "calls": rule.safe_calls, "cause": "no_call_yet"}
 	if rule.kind == "call" and not rule.over(now_ns()):
 		return {"status": one.last["status"], "calls": rule.calls, "cause": one.last.get("cause", "")}
-	var by_server = one.last != null and one.last["status"] == "safe"
-	var cause = one.last.get("cause", "") if by_server else "expired" if state == LIVE else "server_lost"
-	return {"status": "safe", "calls": rule.safe_calls if rule.kind == "call" else rule.calls, "cause": cause}
+	if rule.kind == "call":
+		return {"status": "safe", "calls": rule.safe_calls, "cause": "expired"}
+	return {"status": "safe", "calls": rule.calls, "cause": one.driven.cause}
 
 
 # A member's account: looks, calls by status, misses and their causes, and what became of its calls; null: no such member.
@@ -248,13 +249,13 @@ func _all_lost():
 	_looks.clear() # as old as the gap
 	_waiting.clear()
 	for one in _members.values():
-		one.driven.carry_out(one.driven.rule.lost(), "lost")
+		one.driven.carry_out(one.driven.rule.lost(), "server_lost")
 
 
 func _all_left():
 	_waiting.clear()
 	for one in _members.values():
-		one.driven.carry_out(one.driven.rule.left(), "left")
+		one.driven.carry_out(one.driven.rule.left(), "session_ended")
 
 
 func _asks():
@@ -300,7 +301,7 @@ func _begun(message):
 	_say_terms(_members.values())
 	if not message["resumed"]:
 		for one in _members.values():
-			one.driven.carry_out(one.driven.rule.new_session(one.terms["epoch"]), "left")
+			one.driven.carry_out(one.driven.rule.new_session(one.terms["epoch"]), "new_session")
 
 
 func _heard(message, now):
@@ -342,7 +343,7 @@ func _called(call, now):
 		return # whoever heard it let it leave
 	one.driven.rule.own_ttl_ms = one.terms.get("ttl_ms", ttl_ms)
 	var step = one.driven.rule.receive(call, now)
-	var done = one.driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else "told")
+	var done = one.driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else call.get("cause", "told"))
 	if step["tick"] < 0:
 		return
 	var outcome = "expired" if step["expired"] else done["outcome"]

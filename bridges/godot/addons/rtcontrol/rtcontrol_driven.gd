@@ -10,11 +10,12 @@ const InForce = preload("rtcontrol_in_force.gd")
 var world = null # whose methods the tools are
 var tools = {}
 var rule = InForce.new()
-var _cause = "" # of the safe calls that are owed
+var now_ns = Callable() # the clock
+var cause = "" # why what is active began
 
 
 # Carries out what begins to be in force now; what became of it, as `executed` tells. Safe calls that would not are owed.
-func carry_out(step, cause):
+func carry_out(step, why):
 	var told = {}
 	var again = not rule.owed.is_empty()
 	var safe = step["act"] == "safe"
@@ -23,13 +24,14 @@ func carry_out(step, cause):
 	var errors = PackedStringArray()
 	var unfit = false
 	var calls = step["calls"].duplicate()
-	_cause = _cause if again else cause
+	if step["act"] != "" and not again:
+		cause = why
 	for i in 2 * 16: # the calls, and own ones where one fits no tool
 		if i >= calls.size():
 			break
 		var done = _invoke(calls[i])
 		if done["outcome"] == "executed":
-			acted.emit(calls[i], _cause)
+			acted.emit(calls[i], cause)
 		elif done.has("error") and not again:
 			trouble.emit(done["error"])
 		if done.has("unfit"):
@@ -69,7 +71,7 @@ func _invoke(call):
 		arguments.append(value)
 	while not arguments.is_empty() and arguments.back() == null:
 		arguments.pop_back() # the method's own defaults
-	if rule.over(Time.get_ticks_usec() * 1000):
+	if rule.over(now_ns.call()):
 		return {"outcome": "expired"} # reading and hearing took their time; the next look is safe
 	var result = world.callv(call["name"], arguments)
 	if result is bool and not result:

@@ -5,7 +5,7 @@ const MAX_BYTES = 1048576
 const MAX_DEPTH = 16
 # What a message must have to be believed (null is absent; `?`: may be absent).
 const NEEDED = {
-	"welcome": {"session": "text", "resumed": "flag", "epoch": "count", "heartbeat_ms": "number", "hz": "number",
+	"welcome": {"session": "text", "resumed": "flag", "epoch": "count", "t_client_ns": "instant", "heartbeat_ms": "number", "hz": "number",
 		"instruction": "text", "safe_call": "call?", "safe_calls": "calls?", "trained": "flag?", "release_ns": "instant?",
 		"period_ms": "number", "warnings": "list?", "protocol": "list", "crowd": "terms?"},
 	"call": {"session": "text", "tick": "count", "epoch": "count", "status": "text", "ttl_ms": "number",
