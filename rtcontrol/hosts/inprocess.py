@@ -117,7 +117,8 @@ class InProcessPool:
             with self.arrived:
                 while True:
                     # What is left of a turn would keep a closed session's decider alive until the next request.
-                    turn = self.rota.take(partial(InProcessHost.kind, lane=lane), InProcessHost.patient, steps is None)
+                    kind, now = partial(InProcessHost.kind, lane=lane), time.monotonic_ns()
+                    turn = self.rota.take(now, kind, InProcessHost.patient, steps is None)
                     for host, request in turn:
                         host.deciding.add(request.tick)
                     if turn or steps or self.closed:
@@ -202,7 +203,7 @@ class InProcessHost:
                 pass
             return
         with pool.arrived:
-            pool.rota.put(self, request)
+            pool.rota.put(self, request, time.monotonic_ns())
             pool.arrived.notify()
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:

@@ -175,7 +175,7 @@ class DecoderActor:
                 gone = closed.popleft()
                 lane.forget(gone)
                 waiting = None if waiting is not None and waiting[0] == gone else waiting
-            turn = lane.rota.take(partial(self._kind, i), self._patient, late=waiting is None)
+            turn = lane.rota.take(time.monotonic_ns(), partial(self._kind, i), self._patient, late=waiting is None)
             if not turn and waiting is None:
                 lane.receive()  # sleeps until something arrives
             elif not turn:
@@ -245,7 +245,7 @@ class Lane:
                 asked = tick, epoch, observation, instruction, tuple(history)
                 standing = Call.from_dict(more[0]) if more else None
                 now = time.monotonic_ns()
-                self.rota.put(key, DecisionRequest(*asked, None, now, within_ns, standing=standing))
+                self.rota.put(key, DecisionRequest(*asked, None, now, within_ns, standing=standing), now)
                 self._clients[key] = client
         except Exception as error:
             self._router.send_multipart((client, _unsaid(-1, error)))

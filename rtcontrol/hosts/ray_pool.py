@@ -1,5 +1,4 @@
-"""A decoder pool in one Ray actor: who has a decider there, and how all come back when its process is lost; and a warm
-second decoder (`--standby`)."""
+"""A decoder pool in one Ray actor: who has a decider there, and how all come back when its process is lost."""
 
 from __future__ import annotations
 
@@ -9,21 +8,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rtcontrol.hosts.inprocess import Places
 from rtcontrol.hosts.protocol import (
     LIMIT,
-    Decider,
     DeciderSource,
-    DecisionReply,
-    DecisionRequest,
     DecoderUnavailable,
-    HostEvent,
 )
-from rtcontrol.hosts.ray_actor import BUILD, DecoderActor, yield_processor
+from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, actor_options, ask, share
 from rtcontrol.models.errors import UserError
@@ -338,167 +333,3 @@ class RayPool:
             for host in self._hosts:
                 host.give_up(why)
             self._changed.notify_all()
-
-
-# The standby decides the first requests too, and one in so many seconds: its first decisions would be slow.
-WARM_REQUESTS, WARM_EVERY_NS = 8, 5_000_000_000
-
-
-def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> StandbyHost:
-    """A run's host: the one session of a pool of its own, with two decoders."""
-    return StandbyHost(StandbyPool(1, gpus, lanes, preload=False), source, "the run", own=True)
-
-
-def two_hosts(first: DeciderSource, second: DeciderSource, lanes: int = 1) -> tuple[RayHost, RayHost]:
-    """Two deciders, each in a process of its own, of one Ray. The first one, which takes a GPU where there is one, is
-    closed last: the pool is its own."""
-    pool = StandbyPool(1, None, lanes, preload=False)
-    pool.spare = RayPool(1, 0, lanes, preload=False, joined=pool.ray)
-    return RayHost(pool, first, "the run", own=True), RayHost(pool.spare, second, "the run's backup")
-
-
-@dataclass(frozen=True)
-class GentleSource:
-    """Builds behind the decisions of the other decoder, where there are not enough processors for both."""
-
-    source: DeciderSource
-
-    def build(self) -> Decider:
-        yield_processor()
-        return self.source.build()
-
-
-class StandbyPool(RayPool):
-    """A `RayPool` that keeps a second one, its `spare`, in the Ray that it started."""
-
-    def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1, preload: bool = True) -> None:
-        super().__init__(limit, gpus, lanes, preload)
-        self.spare = RayPool(limit, gpus, lanes, preload, self.ray)
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        info = super().start(stopped)
-        if info and not stopped():
-            self.spare.start(stopped)
-        return info
-
-    def open(self, session: str, source: DeciderSource) -> StandbyHost:  # type: ignore[override]
-        host = StandbyHost(self, source, session)
-        host.start()
-        return host
-
-    def alive(self) -> bool:
-        return super().alive() or self.spare.alive()
-
-    def close(self) -> None:
-        self.spare.close()
-        super().close()
-
-
-class StandbyHost:
-    """One session's part of a `StandbyPool`: a host in each of the two processes. Where the one that decides is lost,
-    the other is asked from the next request on; it stays with that one, and the lost one comes back as the standby."""
-
-    name = "ray"
-
-    def __init__(self, pool: StandbyPool, source: DeciderSource, session: str, own: bool = False) -> None:
-        self.incarnation = 0
-        self.events: list[HostEvent] = []
-        self.gave_up: str | None = None
-        self._pool, self._own = pool, own
-        gentle = GentleSource(source)
-        self._active, self._standby = RayHost(pool, gentle, session), RayHost(pool.spare, gentle, session)
-        # Whoever wakes the loop need not know which of them it waits for.
-        self._standby.woken = self._active.woken
-        self._seen = 0  # the active one's incarnation
-        self._lost_ns: int | None = None
-        self._mirrored = self._mirrored_ns = 0
-        # Ticks that the standby has to answer for nothing; and those that it still had to when it took over.
-        self._owed: set[int] = set()
-        self._stale: set[int] = set()
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        if self._own and not self.info:
-            self._pool.start(stopped)
-        for host in (self._active, self._standby):
-            if not stopped():
-                host.start(stopped)
-        return self.info
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What the one that decides says of itself, and the standby's process."""
-        info = self._active.info
-        return info and {**info, "standby": self._standby.info.get("pid")}
-
-    @property
-    def shares(self) -> deque[float]:
-        """Of the one that decides."""
-        return self._active.shares
-
-    @property
-    def threads(self) -> Sequence[tuple[int, int]]:
-        """Those that decide."""
-        return self._active.threads  # type: ignore[no-any-return, attr-defined, unused-ignore]
-
-    def submit(self, request: DecisionRequest) -> None:
-        self._look()
-        active, standby = self._active, self._standby
-        active.submit(request)
-        standby.last = request  # a restarted one warms up with it
-        while self._owed and (reply := standby.wait(0)) is not None:
-            self._owed.discard(reply.tick)
-        if standby.up and self._is_due():
-            standby.submit(request)
-            self._owed.add(request.tick)
-
-    def wait(self, timeout_ns: int) -> DecisionReply | None:
-        reply = self._active.wait(timeout_ns)
-        if reply is not None and reply.tick in self._stale:
-            self._stale.discard(reply.tick)
-            return None
-        return reply
-
-    def wake(self) -> None:
-        self._active.wake()
-
-    def alive(self) -> bool:
-        self._look()
-        return self._active.up
-
-    def cancel(self, tick: int) -> None:
-        self._active.cancel(tick)
-
-    def close(self) -> None:
-        for host in (self._standby, self._active):
-            host.close()
-        if self._own:
-            self._pool.close()
-
-    def _is_due(self) -> bool:
-        """Whether the standby is to decide this request, too."""
-        now_ns = time.monotonic_ns()
-        if self._mirrored >= WARM_REQUESTS and now_ns - self._mirrored_ns < WARM_EVERY_NS:
-            return False
-        self._mirrored, self._mirrored_ns = self._mirrored + 1, now_ns
-        return True
-
-    def _look(self) -> None:
-        """Ask the one that is up, and say what was lost and when it was back; on the loop's thread."""
-        active, standby = self._active, self._standby
-        if active.up and active.incarnation == self._seen and self._lost_ns is None:
-            return
-        now_ns = time.monotonic_ns()
-        if self._lost_ns is None:
-            self._lost_ns = active.lost_ns or (active.events[-1].t_ns if active.events else now_ns)
-            self.events.append(HostEvent(self._lost_ns, "lost", 0.0))
-        if not active.up and standby.up:
-            self._active, self._standby = standby, active
-            self._stale, self._owed = self._owed, set()
-            log.warning("the standby decides")
-        if self._active.up:
-            self._seen = self._active.incarnation
-            self.incarnation += 1
-            self.events.append(HostEvent(now_ns, "restarted", (now_ns - self._lost_ns) / 1e9))
-            self._lost_ns = None
-        else:
-            self.gave_up = self._standby.gave_up and self._active.gave_up

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -18,41 +17,44 @@ OLD_TURNS = 64
 
 
 class EdfScheduler:
-    """The waiting requests: of each session the `depth` newest, in the place of the oldest. Not locked."""
+    """The waiting requests: of each session the `depth` newest, in the place of the oldest. Without clock or lock."""
 
-    def __init__(self, depth: int = 1, now: Callable[[], int] = time.monotonic_ns) -> None:
-        self._depth, self._now = depth, now
+    def __init__(self, depth: int = 1) -> None:
+        self._depth = depth
         self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with when each was asked
         self._since: dict[Any, int] = {}  # when the session began to wait
         self._took: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind: ns of so many together, and when last
         self._turns: dict[Hashable, int] = {}  # of each kind, so far
 
-    def put(self, key: Any, request: DecisionRequest) -> None:
-        now = self._now()
-        self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now, request))
-        self._since.setdefault(key, now)
+    def put(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
+        """Add a session's request, in place of its oldest where `depth` wait."""
+        self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now_ns, request))
+        self._since.setdefault(key, now_ns)
 
     def take(
         self,
+        now_ns: int,
         kind: Callable[[Any], Hashable] = lambda key: None,
         patient: Callable[[Any], bool] = lambda key: False,
         late: bool = True,
     ) -> list[Turn]:
-        """The newest request of the session whose time ends first, and of others of its `kind` (None: decided alone) as
-        many as are expected to be decided while that request is waited for. Of `patient` sessions one, after all
-        others, if `late`."""
+        """Return the newest request of the session whose time ends first, and those of others to decide with it.
+
+        `kind`: only sessions of one kind are decided together (None: alone), as many as are expected to be decided
+        while that request is waited for. Of `patient` sessions one, after all others, if `late`.
+        """
         waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._end)
         eager = [key for key in waiting if not patient(key)]
         if not eager:
-            return [self._pop(waiting[0])] if waiting and late else []
+            return [self._pop(waiting[0], now_ns)] if waiting and late else []
         # Not the session's end: it is past for whoever missed ticks, and each decided alone all would go on missing.
         own, (asked, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
-        left = asked + _within(newest) - self._now()
+        left = asked + _within(newest) - now_ns
         alike = eager[:1] if own is None else [key for key in eager if kind(key) == own]
         count = 1
         while count < len(alike) and self.expected(own, count + 1) <= left:
             count += 1
-        return [self._pop(key) for key in alike[:count]]
+        return [self._pop(key, now_ns) for key in alike[:count]]
 
     def took(self, kind: Hashable, count: int, ns: int) -> None:
         """So many decisions of a kind together took so long."""
@@ -83,14 +85,14 @@ class EdfScheduler:
     def _end(self, key: Any) -> int:
         return self._since[key] + _within(self._waiting[key][-1][1])
 
-    def _pop(self, key: Any) -> Turn:
+    def _pop(self, key: Any, now_ns: int) -> Turn:
         # The newest: an older one is overtaken, and will be dropped at its deadline.
         requests = self._waiting.pop(key)
         _, request = requests.pop()
         del self._since[key]
         if requests:
             self._waiting[key] = requests  # behind the others
-            self._since[key] = self._now()
+            self._since[key] = now_ns
         return key, request
 
 

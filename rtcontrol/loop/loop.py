@@ -11,8 +11,7 @@ from typing import Any
 from rtcontrol.agents import Agent
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
-from rtcontrol.hosts.failover import BackupHost
-from rtcontrol.hosts.plan_host import PlanHost
+from rtcontrol.hosts.host_events import Notify, mailbox_of
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
@@ -97,7 +96,9 @@ class ControlLoop:
             self.stop,
             self._retake_signals,
             options.goals,
+            self._take_reports,
         )
+        self._reports = mailbox_of(host)
         self._ticks = Ticks(context)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
         self.operator = self._ticks.operator  # what people may say
@@ -115,11 +116,6 @@ class ControlLoop:
         self.recent = Recent(self.account)  # for those who look on
         recorder.fold = self.recent.add
         self._world_started = self._end_written = False
-        if isinstance(host, BackupHost):
-            host.first.emit, host.first.notify = self._answered, self.tell
-        planner = host.first.host if isinstance(host, BackupHost) else host
-        if isinstance(planner, PlanHost):
-            planner.emit = self._answered
 
     def instruct(self, text: str) -> bool:
         """From the next release on, decide (and judge) by `text`; with an interpreter, by what it is understood as,
@@ -137,9 +133,14 @@ class ControlLoop:
     def _now_s(self) -> float:
         return self._outcomes.t_s(time.monotonic_ns()) if self._outcomes.t0_ns else 0.0
 
-    def _answered(self, t_ns: int, event: dict[str, Any]) -> None:
-        """The first of two deciders answered, or a plan was made."""
-        self.recorder.write({**event, "t_s": self._outcomes.t_s(t_ns)})
+    def _take_reports(self) -> None:
+        """Record what the host reports: an answer of the first of two deciders, a plan, a loss for good."""
+        while self._reports:
+            report = self._reports.popleft()
+            if isinstance(report, Notify):
+                self.tell(report.text)
+            else:
+                self.recorder.write({**report.fields, "t_s": self._outcomes.t_s(report.t_ns)})
 
     @property
     def instruction(self) -> str:
@@ -265,6 +266,7 @@ class ControlLoop:
                 if self.interpretation is not None:
                     self.interpretation.close()
                 self._ticks.collect_effects()
+                self._take_reports()
                 if isinstance(self.env, Acknowledging):
                     acknowledge(outcomes, self.env.heard)
                 outcomes.note(self.env.episodes if self._world_started else (), self.host.events)

@@ -65,7 +65,7 @@ class Ticks:
         self._seq: int | None = None
         self.over = False
         self.halt: Callable[[], None] | None = None  # a signal handler sets it: the process is to be stopped
-        self._retake, self._retake_ns = context.retake, 0
+        self._retake, self._retake_ns, self._take_reports = context.retake, 0, context.take_reports
         self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, InFlightCall] = {}
         self._ordered_k, self._heard_ns, self._most = -1, 0, config.calls_per_tick  # heard: the decoder's heartbeat
@@ -94,6 +94,7 @@ class Ticks:
                 self._suspend(self.halt)
             in_flight = bool(self._pending or self._ordered or (actuator.attempting and not enforced))
             reply = clock.wait(self._next_event_ns() if enforced else None, host, in_flight) or host.wait(0)
+            self._take_reports()
             if effects:
                 self.collect_effects()
             if reply is not None:

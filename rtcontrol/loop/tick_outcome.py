@@ -27,7 +27,8 @@ from rtcontrol.telemetry.causes import Cause
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """`emit` takes an event for the record, `notify` a line for people, `stop` why the run ends; `retake` takes back
-    signals that user code has taken. `goals`: what the agent can be told, where it has goals."""
+    signals that user code has taken. `goals`: what the agent can be told, where it has goals. `take_reports` records
+    what the host reported."""
 
     config: RunConfig
     agent: Agent
@@ -40,6 +41,7 @@ class RunContext:
     stop: Callable[[str], None]
     retake: Callable[[], None] = lambda: None
     goals: GoalTools | None = None
+    take_reports: Callable[[], None] = lambda: None
 
 
 class RunEvents:

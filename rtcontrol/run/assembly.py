@@ -15,10 +15,13 @@ from rtcontrol.agents import Agent, Goal, Goals, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.registry import BY_AGENT, BundledWorld
 from rtcontrol.envs.thread import WorldThread
+from rtcontrol.hosts.backup_core import Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
-from rtcontrol.hosts.failover import BackupHost, Handover
+from rtcontrol.hosts.failover import BackupHost
+from rtcontrol.hosts.host_events import HostListener, HostMailbox
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.plan_host import PlanHost, PlanTerms
+from rtcontrol.hosts.plan_core import PlanTerms
+from rtcontrol.hosts.plan_host import PlanHost
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy
@@ -245,19 +248,22 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
             "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",
             "Leave one of them out.",
         )
-    from rtcontrol.hosts.ray_pool import two_hosts
+    from rtcontrol.hosts.standby import two_hosts
 
     return BackupHost(*two_hosts(source, spare, config.pipeline), handover(config, local))
 
 
 def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
     """A first decider on threads of this process, and its backup."""
-    terms = handover(config, isinstance(source, STSource))
-    return BackupHost(planned(config, source, InProcessHost(source, terms.in_flight), chosen), backup, terms)
+    terms, mailbox = handover(config, isinstance(source, STSource)), HostMailbox()
+    first = planned(config, source, InProcessHost(source, terms.in_flight), chosen, mailbox)
+    return BackupHost(first, backup, terms, mailbox)
 
 
-def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:
-    """The host; where its answers may be plans, one that executes them."""
+def planned(
+    config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None, listener: HostListener | None = None
+) -> Host:
+    """The host; where its answers may be plans, one that executes them, and reports to `listener`."""
     if not makes_plans(source) or config.calls_per_tick > 1 or chosen is None:
         return host
 
@@ -268,7 +274,8 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent 
             return False
         return True
 
-    return PlanHost(host, PlanTerms(config.max_age_ns, config.pipeline, config.clock == "lockstep"), legal)
+    terms = PlanTerms(config.max_age_ns, config.pipeline, config.clock == "lockstep")
+    return PlanHost(host, terms, legal, listener)
 
 
 def handover(config: RunConfig, local: bool) -> Handover:
@@ -281,7 +288,7 @@ def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
         return InProcessHost(source, config.pipeline)
     gpus = 0 if model in PLAIN or is_endpoint(model) else None
     if config.standby:
-        from rtcontrol.hosts.ray_pool import standby_host
+        from rtcontrol.hosts.standby import standby_host
 
         return standby_host(source, config.pipeline, gpus)
     from rtcontrol.hosts.ray_pool import single_host

@@ -107,7 +107,7 @@ def _models(options: ServeOptions, limit: int) -> DecoderPool:
     if options.host == "inprocess":
         return InProcessPool(limit)
     if options.standby:
-        from rtcontrol.hosts.ray_pool import StandbyPool
+        from rtcontrol.hosts.standby import StandbyPool
 
         return StandbyPool(limit)
     from rtcontrol.hosts.ray_pool import RayPool

@@ -31,7 +31,8 @@ from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
-from rtcontrol.hosts.ray_pool import RayPool, StandbyHost, StandbyPool
+from rtcontrol.hosts.ray_pool import RayPool
+from rtcontrol.hosts.standby import StandbyHost, StandbyPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, environment, until
@@ -409,12 +410,11 @@ def opened(pool: StandbyPool) -> Iterator[StandbyHost]:
 @pytest.fixture
 def host(opened: StandbyHost) -> StandbyHost:
     until(lambda: both_up(opened), "a decoder is not back", seconds=60.0)
-    opened._mirrored = 0  # as at its start
     return opened
 
 
 def both_up(host: StandbyHost) -> bool:
-    return host.alive() and host._standby.up
+    return host.alive() and host.inner[host.core.standby].up
 
 
 def kill(host: StandbyHost) -> None:
@@ -438,19 +438,6 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(host: 
     # The lost one becomes the standby.
     until(lambda: both_up(host), seconds=60.0)
     assert int(host.info["pid"]) == other and int(host.info["standby"]) not in (lost, other)
-
-
-def test_no_reply_that_the_standby_owes_reaches_the_loop(host: StandbyHost) -> None:
-    for tick in range(12):  # the first of them are mirrored
-        host.submit(request(tick))
-        assert reply_of(host).tick == tick
-        assert host.wait(20_000_000) is None
-    host._mirrored = 0
-    host.submit(request(12))  # to both; the standby's answer lies there when it takes over
-    assert reply_of(host).tick == 12
-    kill(host)
-    host.submit(request(13))
-    assert reply_of(host).tick == 13
 
 
 def test_nothing_is_left_of_two_decoders_and_sigterm_is_the_runs_own_after_ray(pool: StandbyPool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from rtcontrol.agents import Tools
 from rtcontrol.gateway.source import source
 from rtcontrol.hosts.deciders import RandomSource, build
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.hosts.scheduler import OLD_TURNS, UNLIMITED_NS, EdfScheduler
+from rtcontrol.hosts.scheduler import OLD_TURNS, UNLIMITED_NS, EdfScheduler, Turn
 from rtcontrol.models.errors import UserError
 from tests.rtcontrol.hosts.pooled import request
 
@@ -23,10 +25,16 @@ def due(tick: int, ms: float) -> DecisionRequest:
     return DecisionRequest(tick, 1, "x", "go", within_ns=int(ms * MS))
 
 
-def rota_at(*times_ms: float, depth: int = 1) -> tuple[EdfScheduler, list[float]]:
-    """A rota, and its clock in milliseconds, which may be set."""
-    clock = list(times_ms) or [0.0]
-    return EdfScheduler(depth, lambda: int(clock[0] * MS)), clock
+class Rota(EdfScheduler):
+    """A scheduler with a clock, in ms, that the test moves."""
+
+    ms = 0.0
+
+    def ask(self, key: Any, asked: DecisionRequest) -> None:
+        self.put(key, asked, int(self.ms * MS))
+
+    def turn(self, *given: Any, **named: Any) -> list[Turn]:
+        return self.take(int(self.ms * MS), *given, **named)
 
 
 def keys(turn: Any) -> list[Any]:
@@ -38,98 +46,98 @@ def one_kind(key: Any) -> str:
 
 
 def test_rota_takes_patient_sessions_last_and_only_where_they_may() -> None:
-    rota = EdfScheduler()
-    rota.put("late", request(1))
-    rota.put("other", request(1))
+    rota = Rota()
+    rota.ask("late", request(1))
+    rota.ask("other", request(1))
     late = "late".__eq__
-    taken = [rota.take(patient=late), rota.take(patient=late, late=False), rota.take(patient=late)]
+    taken = [rota.turn(patient=late), rota.turn(patient=late, late=False), rota.turn(patient=late)]
     assert [keys(t) for t in taken] == [["other"], [], ["late"]]
-    assert rota.take(patient=late) == []
+    assert rota.turn(patient=late) == []
 
 
 def test_rota_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
-    rota = EdfScheduler()
-    rota.put("hasty", request(1))
-    rota.put("patient", request(1))
+    rota = Rota()
+    rota.ask("hasty", request(1))
+    rota.ask("patient", request(1))
     rota.cancel("hasty", 1)
-    rota.put("hasty", request(2))
-    taken = [*rota.take(), *rota.take(), *rota.take()]
+    rota.ask("hasty", request(2))
+    taken = [*rota.turn(), *rota.turn(), *rota.turn()]
     assert [(key, asked.tick) for key, asked in taken] == [("hasty", 2), ("patient", 1)]
-    rota.put("hasty", request(3))
-    rota.put("patient", request(2))
+    rota.ask("hasty", request(3))
+    rota.ask("patient", request(2))
     rota.cancel("hasty", 2)  # another's tick, or one long gone
     rota.remove("patient")
-    taken = [*rota.take(), *rota.take()]
+    taken = [*rota.turn(), *rota.turn()]
     assert [(key, asked.tick) for key, asked in taken] == [("hasty", 3)]
 
 
 def test_rota_gives_the_newest_of_the_waiting_requests() -> None:
-    rota = EdfScheduler(depth=2)
+    rota = Rota(depth=2)
     for tick in range(3):
-        rota.put("one", request(tick))
-    rota.put("other", request(9))
-    taken = [turn for _ in range(4) for turn in rota.take()]
+        rota.ask("one", request(tick))
+    rota.ask("other", request(9))
+    taken = [turn for _ in range(4) for turn in rota.turn()]
     assert [(key, asked.tick) for key, asked in taken] == [("one", 2), ("other", 9), ("one", 1)]
 
 
 def test_the_earliest_deadline_goes_first() -> None:
-    rota, _ = rota_at()
+    rota = Rota()
     for key, ms in (("slow", 100), ("fast", 10), ("middle", 50)):
-        rota.put(key, due(1, ms))
-    assert [keys(rota.take()) for _ in range(3)] == [["fast"], ["middle"], ["slow"]]
+        rota.ask(key, due(1, ms))
+    assert [keys(rota.turn()) for _ in range(3)] == [["fast"], ["middle"], ["slow"]]
 
 
 def test_what_cannot_be_in_time_together_is_decided_apart() -> None:
-    rota, _ = rota_at()
+    rota = Rota()
     rota.took("model", 1, 4 * MS)
     rota.took("model", 2, 6 * MS)
     for key, ms in (("a", 5), ("b", 50), ("c", 60), ("d", 70)):
-        rota.put(key, due(1, ms))
-    assert keys(rota.take(one_kind)) == ["a"]  # two take 6 ms
-    assert keys(rota.take(one_kind)) == ["b", "c", "d"]  # three perhaps 9
-    assert rota.take(one_kind) == []
+        rota.ask(key, due(1, ms))
+    assert keys(rota.turn(one_kind)) == ["a"]  # two take 6 ms
+    assert keys(rota.turn(one_kind)) == ["b", "c", "d"]  # three perhaps 9
+    assert rota.turn(one_kind) == []
 
 
 def test_only_sessions_of_one_kind_are_decided_together() -> None:
-    rota, _ = rota_at()
+    rota = Rota()
     for key in ("a1", "b1", "a2", "none1", "none2"):
-        rota.put(key, due(1, 50))
+        rota.ask(key, due(1, 50))
     kind = {"a1": "a", "a2": "a", "b1": "b"}.get
-    assert [keys(rota.take(kind)) for _ in range(4)] == [["a1", "a2"], ["b1"], ["none1"], ["none2"]]
+    assert [keys(rota.turn(kind)) for _ in range(4)] == [["a1", "a2"], ["b1"], ["none1"], ["none2"]]
 
 
 def test_a_request_without_a_limit_waits_for_a_second_at_most_behind_others() -> None:
-    rota, clock = rota_at()
-    rota.put("unlimited", request(1))
+    rota = Rota()
+    rota.ask("unlimited", request(1))
     served = 0
-    rota.put("fast", due(served, 5))
-    while "unlimited" not in keys(rota.take()) and served < 1000:
-        clock[0] += 5
+    rota.ask("fast", due(served, 5))
+    while "unlimited" not in keys(rota.turn()) and served < 1000:
+        rota.ms += 5
         served += 1
-        rota.put("fast", due(served, 5))
+        rota.ask("fast", due(served, 5))
     assert 0 < served * 5 <= UNLIMITED_NS / MS + 5
 
 
 def test_a_number_of_decisions_that_was_slow_once_is_tried_again() -> None:
-    rota, _ = rota_at()
+    rota = Rota()
     rota.took("model", 1, 4 * MS)
     rota.took("model", 2, 500 * MS)
     for key in ("a", "b", "c"):
-        rota.put(key, due(1, 12))
+        rota.ask(key, due(1, 12))
     assert [rota.expected("model", n) for n in (1, 2, 3)] == [4 * MS, 8 * MS, 12 * MS]
-    assert keys(rota.take(one_kind)) == ["a", "b", "c"]
+    assert keys(rota.turn(one_kind)) == ["a", "b", "c"]
 
 
 def test_a_number_of_decisions_that_was_fast_once_is_not_trusted_for_ever() -> None:
-    rota, _ = rota_at()
+    rota = Rota()
     rota.took("model", 1, 1 * MS)  # when the machine did nothing else
     for _ in range(OLD_TURNS + 1):
         rota.took("model", 4, 20 * MS)
     assert rota.expected("model", 4) == pytest.approx(20 * MS)
     assert rota.expected("model", 2) == 2 * MS, "there is nothing newer"
     for key in ("a", "b", "c", "d"):
-        rota.put(key, due(1, 12))
-    assert keys(rota.take(one_kind)) == ["a", "b", "c"], "four would be late"
+        rota.ask(key, due(1, 12))
+    assert keys(rota.turn(one_kind)) == ["a", "b", "c"], "four would be late"
     rota.took("model", 1, 6 * MS)
     assert rota.expected("model", 1) == 6 * MS, "it counts anew"
 
@@ -141,20 +149,61 @@ def test_a_number_of_decisions_that_was_fast_once_is_not_trusted_for_ever() -> N
 def test_every_waiting_session_gets_its_turn_once_and_no_batch_is_expected_to_be_late(
     asked: list[tuple[int, int]], took: list[int]
 ) -> None:
-    rota, _ = rota_at()
+    rota = Rota()
     for n, ms in enumerate(took, start=1):
         rota.took("model", n, ms * MS)
     newest = {}
     for tick, (key, ms) in enumerate(asked):
-        rota.put(key, due(tick, ms))
+        rota.ask(key, due(tick, ms))
         newest[key] = tick
     found: dict[int, int] = {}
-    while turn := rota.take(one_kind):
+    while turn := rota.turn(one_kind):
         assert len(turn) == 1 or rota.expected("model", len(turn)) <= turn[0][1].within_ns
         for key, one in turn:
             assert key not in found
             found[key] = one.tick
     assert found == newest
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_load_is_served_by_deadline_and_none_starves(seed: int) -> None:
+    """Each request is decided, replaced by a newer one or cancelled, exactly once."""
+    chance, rota = random.Random(seed), Rota(depth=chance_depth(seed))
+    within = {key: chance.choice((5.0, 20.0, 100.0, 0.0)) for key in range(chance.randint(2, 12))}
+    waiting: dict[int, list[int]] = {key: [] for key in within}
+    began: dict[int, float] = {}  # when each session began to wait
+    served = Counter[int]()
+    for tick in range(400):
+        key = chance.choice(list(within))
+        rota.ask(key, due(tick, within[key]))
+        waiting[key] = [*waiting[key], tick][-chance_depth(seed) :]
+        began.setdefault(key, rota.ms)
+        if chance.random() < 0.1 and waiting[key]:
+            rota.cancel(key, waiting[key].pop(0))
+        if chance.random() < 0.5:
+            turn = rota.turn(one_kind)
+            ends = {k: round(began[k] + (within[k] or UNLIMITED_NS / MS), 5) for k in within if waiting[k]}
+            taken = [ends.pop(k) for k, _ in turn]
+            assert taken == sorted(taken) and max(taken, default=0.0) <= min(ends.values(), default=1e9) + 1e-5
+            for k, asked in turn:
+                assert asked.tick == waiting[k].pop(), "the newest"
+                served[k] += 1
+                del began[k]
+                if waiting[k]:
+                    began[k] = rota.ms
+            took = chance.uniform(1.0, 4.0)
+            rota.ms += took
+            if turn:
+                rota.took("model", len(turn), round(took * MS))
+        assert all(rota.ms - since <= UNLIMITED_NS / MS + 100 for k, since in began.items() if waiting[k]), "starved"
+    while turn := rota.turn(one_kind):
+        for k, asked in turn:
+            assert asked.tick == waiting[k].pop()
+    assert not any(waiting.values()) and all(served.values())
+
+
+def chance_depth(seed: int) -> int:
+    return 1 + seed % 3
 
 
 def tool(required: list[str], **properties: Any) -> dict[str, Any]:

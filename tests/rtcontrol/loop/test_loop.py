@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linked import LinkedHost
 
-from rtcontrol.hosts.failover import BackupHost, Handover
+from rtcontrol.hosts.backup_core import BACKUP, FIRST, Handover
+from rtcontrol.hosts.failover import BackupHost
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.call_in_force import FallbackPolicy
@@ -448,7 +449,7 @@ def test_where_both_fail_the_loops_own_fallback_acts(tmp_path: Path) -> None:
 
 def test_both_lost_for_good_end_the_run_and_one_alone_does_not(tmp_path: Path) -> None:
     host = backed(slowly(0.001, 0.002))
-    first, backup = host.first.host, host._backup
+    first, backup = host.inner[FIRST], host.inner[BACKUP]
     flight = Flight(tmp_path, host=host, duration_s=20.0, backup="local")
     flight.after(10, lambda: setattr(first, "gave_up", "out of memory"))
     flight.after(30, lambda: setattr(backup, "gave_up", "out of luck"))

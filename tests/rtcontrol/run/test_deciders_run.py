@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
-from rtcontrol.hosts.failover import BackupHost, Handover
+from rtcontrol.hosts.backup_core import BACKUP, FIRST, Handover
+from rtcontrol.hosts.failover import BackupHost
+from rtcontrol.hosts.host_events import HostMailbox
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.hosts.ray_pool import two_hosts
+from rtcontrol.hosts.standby import two_hosts
 from rtcontrol.models.call import Call
 from rtcontrol.run import assembly
 from rtcontrol.telemetry.record_reader import read_record
@@ -77,8 +79,8 @@ def test_a_standby_of_two_local_models_is_refused(tmp_path: Path, capsys: pytest
 @pytest.mark.serial
 def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_lost() -> None:
     host = BackupHost(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 1))
-    told: list[dict[str, Any]] = []
-    host.first.emit = lambda t_ns, event: told.append(event)
+    assert isinstance(host.listener, HostMailbox)
+    first, backup, told = host.inner[FIRST], host.inner[BACKUP], host.listener.waiting
 
     def decided(tick: int) -> str:
         host.submit(DecisionRequest(tick, 1, "x", "go", within_ns=2_000_000_000))
@@ -91,17 +93,17 @@ def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_los
         assert info["pid"] != info["backup"]["pid"]
         assert decided(0) == "first"
         os.kill(int(info["pid"]), signal.SIGKILL)
-        until(lambda: not host.first.host.alive(), seconds=5.0, every=0.001)
+        until(lambda: not first.alive(), seconds=5.0, every=0.001)
         began = time.monotonic()
         assert [decided(tick) for tick in range(1, 5)] == ["backup"] * 4
         assert time.monotonic() - began < 2.0 and host.alive() and host.incarnation == 0
         assert {(event.decider, event.event) for event in host.events} == {("first", "lost")}
-        until(host.first.host.alive, seconds=60.0)
+        until(first.alive, seconds=60.0)
         until(lambda: decided(5 + len(told)) == "first", seconds=30.0)
         os.kill(int(info["backup"]["pid"]), signal.SIGKILL)
-        until(lambda: not host._backup.alive(), seconds=5.0, every=0.001)
+        until(lambda: not backup.alive(), seconds=5.0, every=0.001)
         assert decided(1000) == "first" and host.alive()
-        until(host._backup.alive, seconds=60.0)
+        until(backup.alive, seconds=60.0)
         assert decided(1001) in ("first", "backup") and host.incarnation == 1
         assert ("backup", "restarted") in {(event.decider, event.event) for event in host.events}
     finally:

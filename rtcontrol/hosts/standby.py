@@ -1,0 +1,116 @@
+"""A warm second decoder (`--standby`), and two deciders in two processes of one Ray."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.hosts.host_events import Notify, Report
+from rtcontrol.hosts.layered import LayeredHost
+from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource
+from rtcontrol.hosts.ray_actor import yield_processor
+from rtcontrol.hosts.ray_host import RayHost
+from rtcontrol.hosts.ray_pool import RayPool
+from rtcontrol.hosts.standby_core import PAIR, StandbyCore
+
+log = logging.getLogger("rtcontrol.host")
+
+
+def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> StandbyHost:
+    """Return a run's host: the one session of a pool of its own, with two decoders."""
+    return StandbyHost(StandbyPool(1, gpus, lanes, preload=False), source, "the run", own=True)
+
+
+def two_hosts(first: DeciderSource, second: DeciderSource, lanes: int = 1) -> tuple[RayHost, RayHost]:
+    """Return two deciders, each in a process of its own, of one Ray. The first one, which takes a GPU where there is
+    one, is closed last: the pool is its own."""
+    pool = StandbyPool(1, None, lanes, preload=False, spare_gpus=0)
+    return RayHost(pool, first, "the run", own=True), RayHost(pool.spare, second, "the run's backup")
+
+
+@dataclass(frozen=True)
+class GentleSource:
+    """Builds next to the decisions of the other decoder, where there are not enough processors for both."""
+
+    source: DeciderSource
+
+    def build(self) -> Decider:
+        yield_processor()
+        return self.source.build()
+
+
+class StandbyPool(RayPool):
+    """A `RayPool` that keeps a second one, its `spare`, in the Ray that it started."""
+
+    def __init__(
+        self,
+        limit: int = LIMIT,
+        gpus: float | None = None,
+        lanes: int = 1,
+        preload: bool = True,
+        spare_gpus: float | None = None,
+    ) -> None:
+        """`spare_gpus` None: as many as `gpus`."""
+        super().__init__(limit, gpus, lanes, preload)
+        self.spare = RayPool(limit, gpus if spare_gpus is None else spare_gpus, lanes, preload, self.ray)
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        info = super().start(stopped)
+        if info and not stopped():
+            self.spare.start(stopped)
+        return info
+
+    def open(self, session: str, source: DeciderSource) -> StandbyHost:  # type: ignore[override]
+        host = StandbyHost(self, source, session)
+        host.start()
+        return host
+
+    def alive(self) -> bool:
+        return super().alive() or self.spare.alive()
+
+    def close(self) -> None:
+        self.spare.close()
+        super().close()
+
+
+class LogListener:
+    """Logs what is for people: the loop reports losses and returns by the host's events."""
+
+    def report(self, report: Report | Notify) -> None:
+        if isinstance(report, Notify):
+            log.warning("%s", report.text)
+
+
+class StandbyHost(LayeredHost):
+    """One session's part of a `StandbyPool`: a host in each of the two processes; `StandbyCore` says which decides."""
+
+    name = "ray"
+    core: StandbyCore
+    inner: dict[str, RayHost]
+
+    def __init__(self, pool: StandbyPool, source: DeciderSource, session: str, own: bool = False) -> None:
+        self._pool, self._own = pool, own
+        gentle = GentleSource(source)
+        hosts = RayHost(pool, gentle, session), RayHost(pool.spare, gentle, session)
+        super().__init__(StandbyCore(), dict(zip(PAIR, hosts, strict=True)), LogListener())
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        if self._own and not self.info:
+            self._pool.start(stopped)
+        for host in self.inner.values():
+            if not stopped():
+                host.start(stopped)
+        return self.info
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the one that decides reports of itself, and the standby's process."""
+        info = self.inner[self.core.main].info
+        return info and {**info, "standby": self.inner[self.core.standby].info.get("pid")}
+
+    def close(self) -> None:
+        super().close()
+        if self._own:
+            self._pool.close()

@@ -1,0 +1,124 @@
+"""Which of two warm decoders decides (`--standby`): where it is lost, the other one is asked from the next request on.
+
+The session stays with that one, and the lost one comes back as the standby. The standby decides the first requests too,
+and one in so many seconds: its first decisions after a takeover would be slow.
+"""
+
+from __future__ import annotations
+
+from rtcontrol.hosts.host_events import (
+    Action,
+    Cancel,
+    Cancelled,
+    Changed,
+    Event,
+    HostView,
+    Notify,
+    Remember,
+    Replied,
+    Reply,
+    Requested,
+    Submit,
+)
+from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
+
+PAIR = ("a", "b")
+WARM_REQUESTS, WARM_EVERY_NS = 8, 5_000_000_000
+TOOK_OVER = "the standby decides"
+
+
+class StandbyCore:
+    """Two hosts of one session, PAIR; `main` is the one that decides."""
+
+    sleepers = PAIR
+    watching = False
+    wake_ns = None
+
+    def __init__(self) -> None:
+        self.main, self.standby = PAIR
+        self.incarnation = 0
+        self.events: list[HostEvent] = []
+        self.gave_up: str | None = None
+        self._views = {name: HostView() for name in PAIR}
+        self._seen = 0  # the main one's incarnation
+        self._lost_ns: int | None = None
+        self._mirrored = self._mirrored_ns = 0
+        # Ticks that the standby has to answer for nothing; and those that it still had to when it took over.
+        self._owed: set[int] = set()
+        self._stale: set[int] = set()
+
+    @property
+    def alive(self) -> bool:
+        return self._views[self.main].alive
+
+    @property
+    def polled(self) -> tuple[str, ...]:
+        return (self.standby,) if self._owed else ()
+
+    def advance(self, event: Event, now_ns: int) -> list[Action]:
+        """Take an event; return what to do."""
+        if isinstance(event, Requested):
+            return self._ask(event.request, now_ns)
+        if isinstance(event, Replied):
+            return self._answered(event)
+        if isinstance(event, Cancelled):
+            return [Cancel(self.main, event.tick)]
+        if isinstance(event, Changed):
+            return self._changed(event.views, now_ns)
+        return []
+
+    def _ask(self, request: DecisionRequest, now_ns: int) -> list[Action]:
+        actions: list[Action] = [Submit(self.main, request)]
+        if self._views[self.standby].alive and self._is_due(now_ns):
+            self._owed.add(request.tick)
+            return [*actions, Submit(self.standby, request)]
+        return [*actions, Remember(self.standby, request)]
+
+    def _is_due(self, now_ns: int) -> bool:
+        """Return whether the standby is to decide this request, too."""
+        if self._mirrored >= WARM_REQUESTS and now_ns - self._mirrored_ns < WARM_EVERY_NS:
+            return False
+        self._mirrored, self._mirrored_ns = self._mirrored + 1, now_ns
+        return True
+
+    def _answered(self, event: Replied) -> list[Action]:
+        tick = event.reply.tick
+        if event.host != self.main:
+            self._owed.discard(tick)
+            return []
+        if tick in self._stale:
+            self._stale.discard(tick)
+            return []
+        return [Reply(event.reply)]
+
+    def _changed(self, views: dict[str, HostView], now_ns: int) -> list[Action]:
+        """Take over where the main one is lost, and note what was lost and when it was back."""
+        before, self._views = self._views[self.standby], views
+        main, standby = views[self.main], views[self.standby]
+        if not standby.alive or standby.incarnation != before.incarnation:
+            self._owed.clear()  # what a lost one had to answer it will not
+        if main.alive and main.incarnation == self._seen and self._lost_ns is None:
+            return []
+        if self._lost_ns is None:
+            self._lost_ns = next((e.t_ns for e in reversed(main.events) if e.event == "lost"), now_ns)
+            self.events.append(HostEvent(self._lost_ns, "lost", 0.0))
+        if main.incarnation != self._seen:
+            self._stale.clear()  # it has another process, which owes nothing
+        actions: list[Action] = []
+        if not main.alive and standby.alive:
+            self.main, self.standby = self.standby, self.main
+            self._stale, self._owed = self._owed, set()
+            actions.append(Notify(TOOK_OVER))
+        self._returned(now_ns)
+        return actions
+
+    def _returned(self, now_ns: int) -> None:
+        """Note that the main one decides again, or why none will."""
+        main, standby = self._views[self.main], self._views[self.standby]
+        if self._lost_ns is not None and main.alive:
+            self._seen = main.incarnation
+            self.incarnation += 1
+            self.events.append(HostEvent(now_ns, "restarted", (now_ns - self._lost_ns) / 1e9))
+            self._lost_ns = None
+        elif not main.alive:
+            self.gave_up = standby.gave_up and main.gave_up

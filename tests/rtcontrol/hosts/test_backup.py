@@ -1,0 +1,335 @@
+"""Two deciders of one session: whose answer counts, when, and what is reported of the first one's."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cart import Scripted
+from simulated import MS, SimulatedHost, Simulation, call_of
+
+from rtcontrol.hosts.backup_core import BACKUP, FAILURES, FIRST, GIVE_UP_NS, RETRY_NS, BackupCore, Handover
+from rtcontrol.hosts.failover import BackupHost
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.models.call import Call, Decision
+from tests.helpers.processes import until
+
+PERIOD_MS = 50
+TERMS = Handover(0.5, PERIOD_MS * MS, 4)
+
+
+class Pair(Simulation):
+    """Two simulated deciders under a `BackupCore`."""
+
+    core: BackupCore
+
+    def __init__(self) -> None:
+        self.first = SimulatedHost(FIRST, call_of(FIRST))
+        self.backup = SimulatedHost(BACKUP, call_of(BACKUP))
+        super().__init__(BackupCore(TERMS), self.first, self.backup)
+
+    def take(self, first: float | None, backup: float | None = 1.0) -> None:
+        """From now on their answers take so many ms; None: they never come."""
+        self.first.after_ms, self.backup.after_ms = lambda asked: first, lambda asked: backup
+
+    def fail(self, host: SimulatedHost, error: str) -> None:
+        def decide(asked: DecisionRequest) -> Decision:
+            raise ConnectionError(error)
+
+        host.decide = decide
+
+    def decided(self, tick: int, within_ms: float = 50.0, **more: Any) -> tuple[str, float]:
+        """Ask; return who decided, and after how many ms. The loop waits for a period."""
+        began, count = self.now_ms, len(self.replies)
+        self.ask(tick, within_ms, **more)
+        self.run(max(within_ms, PERIOD_MS))
+        ((at, reply),) = self.replies[count:]
+        assert reply.tick == tick and reply.decision is not None and reply.decision.call is not None, reply
+        assert reply.decision.call == Call(reply.by, {"to": more.get("observation", f"o{tick}")})
+        return reply.by, at - began
+
+    def discourage(self) -> None:
+        """The first one is late for a few, so that it is not waited for."""
+        self.take(60)
+        for tick in (-101, -100):
+            self.decided(tick)
+        self.run(100)
+        assert not self.core.first.expected
+        self.take(1)
+
+    def outcomes(self) -> dict[int, str]:
+        """Of the first one's answers, by tick."""
+        return {event["first"]: event["outcome"] for event in self.reports}
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+# First's time, the backup's, the time there is: who decides, after how long, and what becomes of the first's answer.
+COURSES = {
+    "both in time": (15.0, 1.0, 400.0, FIRST, 15.0, "in_time"),
+    "the first at once": (0.5, 1.0, 400.0, FIRST, 0.5, "in_time"),
+    "the first late": (500.0, 1.0, 400.0, BACKUP, 350.0, "late"),
+    "the first never": (None, 1.0, 400.0, BACKUP, 350.0, None),
+    "the first in its last eighth": (360.0, 1.0, 400.0, BACKUP, 350.0, "late"),
+    "both slow, the first faster": (380.0, 390.0, 400.0, FIRST, 380.0, "in_time"),
+    "both slow, the backup faster": (390.0, 380.0, 400.0, BACKUP, 380.0, "late"),
+}
+
+
+@pytest.mark.parametrize("course", COURSES.values(), ids=COURSES.keys())
+def test_backup_decides_before_deadline_where_first_late(pair: Pair, course: tuple[Any, ...]) -> None:
+    first, backup, within_ms, by, after_ms, outcome = course
+    pair.take(first, backup)
+    assert pair.decided(0, within_ms) == (by, after_ms)
+    pair.run(1000)
+    assert pair.outcomes() == ({} if outcome is None else {0: outcome}) and len(pair.replies) == 1
+    assert [asked.tick for asked in pair.backup.asked] == [0], "it is there should the first one not be"
+
+
+def test_unpunctual_first_is_not_waited_for(pair: Pair) -> None:
+    pair.discourage()
+    pair.take(5)
+    assert pair.decided(1, 400.0) == (BACKUP, 1.0)
+    assert pair.outcomes()[1] == "late"
+    assert [pair.decided(tick, 400.0) for tick in (2, 3)] == [(BACKUP, 1.0), (FIRST, 5.0)], "half are in time again"
+
+
+@pytest.mark.parametrize(("sure", "by", "outcome"), [(0.49, BACKUP, "unsure"), (0.51, FIRST, "in_time")])
+def test_unsure_answer_leaves_decision_to_backup(pair: Pair, sure: float, by: str, outcome: str) -> None:
+    pair.first.decide = call_of(FIRST, sure)
+    pair.take(1, 5)
+    assert pair.decided(0) == (by, 5.0 if by == BACKUP else 1.0)
+    (event,) = pair.reports
+    assert (event["outcome"], event["confidence"], event["answer_ms"]) == (outcome, sure, 1.0)
+
+
+def test_warm_up_answer_decides_no_tick(pair: Pair) -> None:
+    pair.take(60)
+    assert pair.decided(-1, 0.0) == (BACKUP, 1.0), "no one waits for the first one without a limit"
+    assert pair.decided(0, 4.0) == (BACKUP, 3.0)
+    pair.run(100)
+    assert pair.outcomes() == {0: "late"}, "of the warm-up nothing is reported"
+
+
+def test_slow_first_has_bounded_requests_under_way(pair: Pair) -> None:
+    pair.take(1_900)
+    for tick in range(30):
+        assert pair.decided(tick, 2.0)[0] == BACKUP
+    assert [asked.tick for asked in pair.first.asked] == [0, 1, 2, 3] and pair.first.most == 4
+    pair.run(2_000)
+    assert pair.outcomes() == dict.fromkeys(range(4), "late") and len(pair.backup.asked) == 30
+
+
+def test_unanswered_request_is_lost_and_frees_its_place(pair: Pair) -> None:
+    pair.take(None, 0.5)
+    pair.first.after_ms = lambda asked: None if asked.tick < 4 else 1.0
+    for tick in range(4):
+        pair.decided(tick, 2.0)
+    pair.run(GIVE_UP_NS / MS)
+    assert pair.decided(4, 2.0)[0] == BACKUP
+    assert pair.outcomes() == {**dict.fromkeys(range(4), "lost"), 4: "late"}
+    assert "no answer within 2 s" in pair.reports[0]["error"] and pair.first.cancelled == [0, 1, 2, 3]
+
+
+def test_failing_first_is_asked_seldom_until_it_is_back(pair: Pair) -> None:
+    pair.fail(pair.first, "refused")
+    for tick in range(FAILURES + 4):
+        assert pair.decided(tick, 4.0)[0] == BACKUP
+    assert len(pair.first.asked) == FAILURES and set(pair.outcomes().values()) == {"failed"}
+    (notice,) = pair.notices
+    assert "failed 8 times in a row (ConnectionError: refused)" in notice
+    pair.run(RETRY_NS / MS)
+    assert pair.decided(20, 4.0)[0] == BACKUP and pair.outcomes()[20] == "failed" and len(pair.notices) == 1
+    pair.run(RETRY_NS / MS)
+    pair.first.decide = call_of(FIRST)
+    pair.decided(21)
+    assert pair.notices[1:] == ["the first decider answers again"]
+    for tick in range(22, 40):
+        pair.decided(tick)
+    assert pair.decided(40) == (FIRST, 1.0), "it is waited for again"
+
+
+def test_first_alone_decides_though_unsure(pair: Pair) -> None:
+    pair.first.decide = call_of(FIRST, 0.1)
+    pair.lose(pair.backup)
+    assert pair.core.alive
+    assert pair.decided(5) == (FIRST, 1.0)
+    pair.fail(pair.first, "gone")
+    pair.ask(6)
+    pair.run(50)
+    reply = pair.replies[-1][1]
+    assert reply.decision is None and reply.error == "ConnectionError: gone"
+    pair.lose(pair.first)
+    assert not pair.core.alive
+
+
+def test_unpunctual_first_alone_is_no_decoder_unless_for_good(pair: Pair) -> None:
+    pair.discourage()
+    assert pair.core.alive
+    pair.lose(pair.backup)
+    assert not pair.core.alive, "what misses now misses for want of the backup"
+    pair.lose(pair.backup, "out of memory")
+    assert pair.core.alive and pair.core.alone
+    assert pair.notices == ["the backup is lost for good (out of memory): from now on the first decider alone decides"]
+    pair.lose(pair.first, "out of luck")
+    assert pair.core.gave_up == "out of memory"
+
+
+def test_failed_backup_leaves_the_time_to_the_first(pair: Pair) -> None:
+    pair.discourage()
+    pair.fail(pair.backup, "no backup")
+    pair.take(20)
+    assert pair.decided(10, 400.0) == (FIRST, 20.0)
+    pair.take(None)
+    pair.ask(11, 400.0)
+    pair.run(400)
+    at, reply = pair.replies[-1]
+    assert (reply.by, reply.decision, reply.error) == (BACKUP, None, "ConnectionError: no backup")
+    assert at == pair.now_ms - 50
+
+
+def test_request_that_cannot_be_sent_is_an_error_of_its_own(pair: Pair) -> None:
+    pair.first.refuses = True
+    assert pair.decided(0) == (BACKUP, 1.0) and pair.outcomes() == {0: "failed"}
+    pair.backup.refuses, pair.first.refuses = True, False
+    assert pair.decided(1) == (FIRST, 1.0)
+
+
+def test_answer_to_first_call_is_none_to_further_one(pair: Pair) -> None:
+    pair.take(70)
+    assert pair.decided(7)[0] == BACKUP
+    pair.take(70, 30)
+    pair.ask(7, history=("backup()",), observation="o7, after it")
+    pair.run(40)
+    further = pair.replies[-1][1]
+    assert further.tick == 7 and further.decision is not None and further.decision.call is not None
+    assert further.decision.call.arguments["to"] == "o7, after it"
+    pair.run(100)
+    assert len(pair.replies) == 2 and [(event.get("n", 0), event["outcome"]) for event in pair.reports] == [
+        (0, "late"),
+        (1, "late"),
+    ]
+    assert len({asked.tick for asked in pair.first.asked}) == 2, "each under a number of its own"
+
+
+def test_cancelled_tick_is_withdrawn_from_backup_alone(pair: Pair) -> None:
+    pair.discourage()
+    pair.take(30, None)
+    pair.ask(11)
+    pair.cancel(11)
+    pair.run(100)
+    assert pair.backup.cancelled[-1] == 11 and 11 not in pair.first.cancelled
+    assert pair.outcomes()[11] == "late" and pair.decided(12)[0] == FIRST
+
+
+def test_lost_first_costs_its_requests_and_no_tick(pair: Pair) -> None:
+    pair.take(30)
+    pair.ask(0, 400.0)
+    pair.lose(pair.first)
+    pair.run(50)
+    assert (pair.replies[0][0], pair.replies[0][1].by) == (1.0, BACKUP), "a lost one is not waited for"
+    assert pair.decided(1) == (BACKUP, 1.0)
+    assert pair.outcomes() == {0: "lost"} and pair.core.incarnation == 0
+    pair.restore(pair.first)
+    assert [(event.decider, event.event) for event in pair.core.events] == [(FIRST, "lost"), (FIRST, "restarted")]
+    pair.lose(pair.backup)
+    pair.restore(pair.backup)
+    assert pair.core.incarnation == 1, "what is pending is lost with the backup"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_course_keeps_the_rules(seed: int) -> None:
+    """Whatever fails, is slow, unsure, lost or cancelled: one reply a request, and the backup's only where it may."""
+    chance, pair = random.Random(seed), Pair()
+    slow = chance.choice((5.0, 40.0, 120.0))
+    kinds = Counter[str]()
+    open_: dict[int, int] = {}  # when each was asked
+
+    def decide(name: str) -> Any:
+        def made(asked: DecisionRequest) -> Decision:
+            if chance.random() < 0.1:
+                raise ConnectionError("no")
+            return call_of(name, chance.choice((0.3, 0.9)))(asked)
+
+        return made
+
+    def judged(reply: DecisionReply) -> None:
+        kinds[reply.by] += 1
+        asked_ns = open_.pop(reply.tick, None)
+        if asked_ns is None:  # it was cancelled: one late reply at most may follow
+            assert reply.tick not in late and reply.tick in cancelled
+            late.add(reply.tick)
+            return
+        if reply.decision is not None and reply.decision.call is not None:
+            assert reply.decision.call.arguments["to"] == f"o{reply.tick}"
+        took_ms = (pair.now_ns - asked_ns) / MS
+        if reply.by == BACKUP and took_ms < 43.75 and reply.decision is not None:
+            asked = [event for event in pair.reports if event["first"] == reply.tick]
+            pending = any(number == reply.tick for number in pair.core.first.pending)
+            assert not pending or not pair.core.first.expected, "it would have been waited for"
+            assert all(event["outcome"] != "in_time" for event in asked)
+
+    late: set[int] = set()
+    cancelled: set[int] = set()
+    pair.on_reply = judged
+    pair.first.decide, pair.backup.decide = decide(FIRST), decide(BACKUP)
+    pair.first.after_ms = lambda asked: None if chance.random() < 0.05 else chance.uniform(0.2, slow)
+    pair.backup.after_ms = lambda asked: chance.uniform(0.2, 60.0 if chance.random() < 0.1 else 5.0)
+    for tick in range(150):
+        host = chance.choice((pair.first, pair.backup))
+        if chance.random() < 0.08:
+            pair.lose(host) if host.view.alive else pair.restore(host)
+        open_[tick] = pair.now_ns
+        pair.ask(tick)
+        pair.run(PERIOD_MS)
+        if open_.pop(tick, None) is not None:
+            cancelled.add(tick)
+            pair.cancel(tick)
+    pair.run(5_000)
+    cancelled.add(1_000)
+    pair.ask(1_000)
+    pair.run(5_000)
+    assert not open_ and pair.first.most <= TERMS.in_flight
+    asked = Counter(request.tick for request in pair.first.asked if request.tick < 1_000)
+    assert Counter(event["first"] for event in pair.reports if event["first"] < 1_000) == asked, "each answer once"
+    assert set(asked.values()) <= {1} and kinds[BACKUP] > 10
+
+
+@pytest.fixture
+def real() -> Iterator[tuple[BackupHost, threading.Event]]:
+    """On threads; the first one answers once the event is set."""
+    gone = threading.Event()
+
+    def slowly(request: DecisionRequest) -> Decision:
+        gone.wait(20)
+        return call_of(FIRST)(request)
+
+    hosts = InProcessHost(Scripted(slowly), 1), InProcessHost(Scripted(call_of(BACKUP)), 1)
+    host = BackupHost(*hosts, TERMS)
+    host.start()
+    yield host, gone
+    gone.set()
+    host.close()
+
+
+@pytest.mark.integration
+def test_threads_answer_before_deadline_and_any_ends_a_wait(real: tuple[BackupHost, threading.Event]) -> None:
+    host, gone = real
+    host.submit(DecisionRequest(1, 1, "o1", "go", within_ns=5_000 * MS))
+    threading.Timer(0.05, host.wake).start()
+    began = time.monotonic()
+    assert host.wait(4_000 * MS) is None
+    assert time.monotonic() - began < 2.0
+    gone.set()
+    replies: list[DecisionReply | None] = []
+    until(lambda: replies.append(host.wait(10 * MS)) or replies[-1], "no reply", 5.0, every=0.0)
+    assert replies[-1] is not None and replies[-1].by == FIRST

@@ -1,0 +1,158 @@
+"""A warm second decoder that takes over: which of the two is asked, what is reported, and whose replies count."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from simulated import MS, SimulatedHost, Simulation
+
+from rtcontrol.hosts.host_events import Replied
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.hosts.standby_core import PAIR, TOOK_OVER, WARM_EVERY_NS, WARM_REQUESTS, StandbyCore
+from rtcontrol.models.call import Call, Decision
+
+A, B = PAIR
+
+
+class Standby(Simulation):
+    """Two simulated decoders: each call names its decoder, that one's life, and what it was asked."""
+
+    core: StandbyCore
+
+    def __init__(self) -> None:
+        self.a, self.b = SimulatedHost(A, self._decide(A)), SimulatedHost(B, self._decide(B))
+        super().__init__(StandbyCore(), self.a, self.b)
+
+    def _decide(self, name: str):  # type: ignore[no-untyped-def]
+        def decide(asked: DecisionRequest) -> Decision:
+            life = self.hosts[name].view.incarnation
+            return Decision(Call(name, {"life": life, "to": asked.observation}))
+
+        return decide
+
+    def decided(self, tick: int, ms: float = 50.0) -> str | None:
+        """Ask; return who decided within the time."""
+        count = len(self.replies)
+        self.ask(tick)
+        self.run(ms)
+        made = [reply for _, reply in self.replies[count:]]
+        assert len(made) <= 1 and all(reply.tick == tick for reply in made)
+        return made[0].decision.call.name if made else None  # type: ignore[union-attr]
+
+
+def test_standby_takes_over_and_keeps_the_session() -> None:
+    pair = Standby()
+    assert pair.decided(0) == A and pair.core.alive
+    pair.run(10)
+    pair.lose(pair.a)
+    assert pair.core.alive and (pair.core.main, pair.core.incarnation) == (B, 1)
+    assert [event.event for event in pair.core.events] == ["lost", "restarted"] and pair.notices == [TOOK_OVER]
+    assert pair.core.events[1].seconds == 0
+    assert pair.decided(1) == B
+    pair.run(3_000)
+    pair.restore(pair.a)
+    assert pair.decided(2) == B and pair.core.incarnation == 1, "the lost one is the standby now"
+    pair.lose(pair.b)
+    assert pair.decided(3) == A and pair.core.incarnation == 2 and len(pair.core.events) == 4
+
+
+def test_standby_is_warm_by_the_first_requests_and_few_later() -> None:
+    pair = Standby()
+    for tick in range(300):
+        assert pair.decided(tick) == A
+    mirrored = [asked.tick for asked in pair.b.asked]
+    assert mirrored[:WARM_REQUESTS] == list(range(WARM_REQUESTS))
+    every = WARM_EVERY_NS // (50 * MS)
+    assert mirrored[WARM_REQUESTS:] == [7 + every, 7 + 2 * every]
+    assert pair.b.remembered is not None and pair.b.remembered.tick == 299, "a restarted one warms up with it"
+
+
+def test_reply_that_the_standby_owes_reaches_no_one() -> None:
+    pair = Standby()
+    pair.b.after_ms = lambda asked: 120.0
+    pair.ask(0)
+    pair.run(20)
+    pair.lose(pair.a)
+    pair.ask(1)
+    pair.run(500)
+    assert [(reply.tick, reply.decision.call.name) for _, reply in pair.replies if reply.decision] == [(0, A), (1, B)]  # type: ignore[union-attr]
+
+
+def test_both_lost_is_one_loss_until_either_is_back() -> None:
+    pair = Standby()
+    pair.lose(pair.b)
+    assert pair.core.alive and pair.core.events == [], "the standby's loss is not the session's"
+    pair.lose(pair.a)
+    lost_ns = pair.now_ns
+    assert not pair.core.alive and pair.decided(0) is None
+    pair.run(950)
+    pair.restore(pair.b)
+    assert pair.decided(1) == B
+    assert [(e.event, e.t_ns) for e in pair.core.events] == [("lost", lost_ns), ("restarted", lost_ns + 1_000 * MS)]
+    assert pair.core.events[1].seconds == 1.0 and pair.core.incarnation == 1
+
+
+def test_loss_between_two_looks_is_noticed_by_the_incarnation() -> None:
+    pair = Standby()
+    view = pair.a.view
+    pair.lose(pair.b)
+    pair.dispatch(Replied(A, DecisionReply(9, None, "x", 0)))
+    pair.a.view = view
+    pair.lose(pair.a)
+    pair.restore(pair.a)
+    assert pair.core.main == A and pair.core.incarnation == 1
+    assert [e.event for e in pair.core.events] == ["lost", "restarted"]
+
+
+def test_no_decoder_is_left_when_both_gave_up() -> None:
+    pair = Standby()
+    pair.lose(pair.a, "out of memory")
+    assert pair.core.gave_up is None
+    pair.lose(pair.b, "out of luck")
+    assert pair.core.gave_up == "out of luck" and not pair.core.alive
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_losses_leave_no_reply_of_a_dead_incarnation(seed: int) -> None:
+    chance, pair = random.Random(seed), Standby()
+    slow = chance.choice((10.0, 60.0))
+    for host in pair.hosts.values():
+        host.after_ms = lambda asked: chance.uniform(1.0, slow)
+    given = Counter[int]()
+
+    def judged(reply: DecisionReply) -> None:
+        given[reply.tick] += 1
+        assert reply.decision is not None and reply.decision.call is not None
+        call, main = reply.decision.call, pair.hosts[pair.core.main]
+        assert call.name == main.name and call.arguments["life"] == main.view.incarnation and main.view.alive
+        assert call.arguments["to"] == f"o{reply.tick}"
+
+    pair.on_reply = judged
+    ghosts: list[tuple[str, DecisionReply]] = []
+    for tick in range(200):
+        host = chance.choice((pair.a, pair.b))
+        if chance.random() < (0.06 if host.view.alive else 0.2):
+            if host.view.alive:
+                # What it had answered already lies in its socket until it is back.
+                ghosts += [(host.name, host.answer(asked)) for asked in host.asked[-2:]]
+                pair.lose(host)
+            else:
+                ghosts = [ghost for ghost in ghosts if ghost[0] != host.name]
+                pair.restore(host)
+        for name, reply in ghosts:
+            if name in pair.core.polled or (not pair.hosts[name].view.alive and name != pair.core.main):
+                pair.dispatch(Replied(name, reply))
+        asked = pair.core.main if pair.core.alive else None
+        pair.ask(tick)
+        pair.run(20)
+        if asked is not None:
+            assert any(request.tick == tick for request in pair.hosts[asked].asked)
+        if pair.a.view.alive or pair.b.view.alive:
+            assert pair.core.alive, "one that is up decides"
+    pair.run(1_000)
+    assert set(given.values()) == {1} and len(given) > 50
+    events = [event.event for event in pair.core.events]
+    assert events == (["lost", "restarted"] * len(events))[: len(events)]
+    assert pair.core.incarnation == events.count("restarted")
