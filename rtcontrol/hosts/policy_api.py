@@ -5,205 +5,26 @@ Whatever is wrong with an answer, and every answer that is not there in time, is
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import contextlib
 import math
-import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from rtcontrol.agents import InvalidCall, Tools
-from rtcontrol.hosts.array_message import MOST_BYTES, MalformedMessage, pack_message, unpack_message
+from rtcontrol.hosts.array_message import MalformedMessage, pack_message, unpack_message
+from rtcontrol.hosts.policy_link import PolicyLink
 from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, secret, time_of
 from rtcontrol.models.call import Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
-from rtcontrol.models.loop_thread import LoopThread
 from rtcontrol.models.schema.tool_schema import tool_schemas
-
-OPEN_S = 10.0  # the handshake, and the server's first message
-RETRY_S = 0.1  # from a try that failed to the next
-LONGEST_TEXT = 300  # characters of a server's words
-
-
-class _Straight(connect):
-    """A redirect is an answer like any other status: the key goes where its owner sent it, and nowhere else."""
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        return exc
-
-
-class PolicyLink:
-    """Asks a policy server on a connection that is kept, and made again where it is lost; any thread may ask.
-
-    A connection answers one question after the other. One on which an answer was late, or something came that was not
-    requested, is cut and never used again: what it would say next answers an older question. A ping follows each
-    answer, and the next question waits for its pong: a second answer that the server sent before it is then there.
-    """
-
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self.url, self._headers = url, headers
-        self._connection: ClientConnection | None = None
-        self._pong: asyncio.Future[float] | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._failed: tuple[float, DecisionLost] = (float("-inf"), DecisionLost("connection", "not opened"))
-        self._thread = LoopThread("policy link")
-
-    def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
-        """Return the answer's bytes to come; cancelling it cuts the connection. It raises DecisionLost, as this does
-        after `close`."""
-        if (asked := self._thread.start(self._ask, packed, limit_s)) is None:
-            raise DecisionLost("connection", "the link was closed")
-        return asked
-
-    async def _ask(self, packed: bytes, limit_s: float) -> bytes:
-        connection: ClientConnection | None = None
-        good = False
-        try:
-            async with asyncio.timeout(limit_s):
-                connection = await self._quiet()
-                await connection.send(packed)
-                said = await connection.recv()
-                if isinstance(said, str):
-                    raise DecisionLost("server_error", f"the policy server failed: {last_line(said)}")
-                self._pong = None
-                with contextlib.suppress(ConnectionClosed):
-                    self._pong = asyncio.ensure_future(await connection.ping())
-                    if await _has_more(connection):  # which of them is the answer?
-                        raise DecisionLost("malformed", "the policy server sent two answers")
-            good = True
-            return said
-        except TimeoutError:
-            what = "no connection" if connection is None else "no answer"
-            raise DecisionLost("timeout", f"{what} in time") from None
-        except ConnectionClosed as closed:
-            raise DecisionLost("connection", f"the connection to the policy server ended: {closed}") from None
-        finally:
-            if not good and connection is not None:  # whatever it says now is of this question, or of one before
-                self._cut(connection)
-
-    async def _quiet(self) -> ClientConnection:
-        """Return a connection on which nothing is left of older questions."""
-        while True:
-            connection = await self._opened()
-            if self._pong is not None:
-                await asyncio.wait([self._pong])
-            with contextlib.suppress(ConnectionClosed):
-                if not await _has_more(connection):
-                    return connection
-            self._cut(connection)
-
-    async def _opened(self) -> ClientConnection:
-        if self._connection is None:
-            if time.monotonic() >= self._failed[0] + RETRY_S:
-                self._open_again()
-            if self._opening is not None:
-                await asyncio.shield(self._opening)
-        if self._connection is None:
-            raise DecisionLost(self._failed[1].loss, str(self._failed[1]))
-        return self._connection
-
-    def _open_again(self) -> None:
-        """Begin to open a connection, unless one is being opened."""
-        if not self._thread.ended and (self._opening is None or self._opening.done()):
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-
-    async def _open(self) -> None:
-        try:
-            async with asyncio.timeout(OPEN_S):
-                self._connection = await self._greeted()
-            self._pong = None
-            return
-        except TimeoutError:
-            lost = DecisionLost("timeout", f"{self.url} accepted no connection within {OPEN_S:g} s")
-        except InvalidStatus as refused:
-            status = refused.response.status_code
-            hint = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
-            lost = DecisionLost("http", f"{self.url} answered HTTP {status}{hint}")
-        except (OSError, WebSocketException, EOFError) as error:
-            why = " ".join(str(error).split())[:LONGEST_TEXT]
-            lost = DecisionLost("connection", f"{self.url} cannot be reached ({type(error).__name__}: {why})")
-        except DecisionLost as error:
-            lost = error
-        self._failed = time.monotonic(), lost
-
-    async def _greeted(self) -> ClientConnection:
-        """Return a new connection, once the server's first message has come: a map about the policy."""
-        connection = await _Straight(
-            self.url,
-            compression=None,
-            max_size=MOST_BYTES,
-            additional_headers=dict(self._headers),
-            open_timeout=None,
-            ping_interval=None,
-            close_timeout=0.0,
-            proxy=None,
-            max_queue=2,
-        )
-        try:
-            first = await connection.recv()
-            if isinstance(first, str):
-                raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
-            if not isinstance(unpack_message(first), dict):
-                raise MalformedMessage("it is no map")
-        except BaseException as error:
-            connection.transport.abort()
-            if isinstance(error, MalformedMessage):
-                what = f"the first message of {self.url} is not a policy server's: {error}"
-                raise DecisionLost("malformed", what) from None
-            raise
-        return connection
-
-    def cut(self) -> None:
-        """Read nothing more on this connection: its server's last answer was wrong."""
-        if (connection := self._connection) is not None:
-            self._thread.call(self._cut, connection)
-
-    def _cut(self, connection: ClientConnection) -> None:
-        connection.transport.abort()
-        if self._connection is connection:
-            self._connection = None
-            self._open_again()  # the next question then has one
-
-    def close(self) -> None:
-        """Cut the connection; what is under way is cancelled."""
-        self._thread.end(self._abort)
-
-    async def _abort(self) -> None:
-        if self._connection is not None:
-            self._connection.transport.abort()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_thread"):
-            self.close()
-
-
-async def _has_more(connection: ClientConnection) -> bool:
-    """Whether a message is there that answers no question. Raises ConnectionClosed."""
-    await asyncio.sleep(0)  # what came right behind the last one is with its reader
-    try:
-        async with asyncio.timeout(0):
-            await connection.recv()
-    except TimeoutError:
-        return False
-    return True
-
-
-def last_line(text: str) -> str:
-    """Return what a traceback says was raised, in short."""
-    return (text.strip().splitlines() or ["it says nothing"])[-1].strip()[:LONGEST_TEXT]
-
 
 KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0
@@ -243,11 +64,11 @@ class PolicySource:
 class PolicyDecider:
     """Asks a policy server, on a connection that is kept open and a thread of its own; one decision at a time."""
 
-    def __init__(self, source: PolicySource) -> None:
+    def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
         self._source, self._mapping = source, source.mapping
         self._tools = Tools(list(source.tools))
         headers = {"Authorization": f"Api-Key {source.key}"} if source.key is not None else {}
-        self._link = PolicyLink(source.url, headers)
+        self._link = PolicyLink(source.url, headers) if link is None else link
         self._first = True
         self._proven = False  # whether an answer was good
         tool = next(schema for schema in self._tools.schemas if schema.name == self._mapping.tool)

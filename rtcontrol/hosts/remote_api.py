@@ -278,11 +278,12 @@ def address(name: str, route: str) -> tuple[str, str, str | None]:
 class EndpointDecider:
     """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
 
-    def __init__(self, source: EndpointSource) -> None:
+    def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
         self._source, self._wire = source, WIRES[source.api]
         self._questions = CallQuestions(source.tools, source.allow_null)
         self._same = {"model": source.model, "questions": self._wire.body(self._questions)}
-        self._web = WebClient(source.url, {"authorization": f"Bearer {source.key}"} if source.key is not None else {})
+        headers = {"authorization": f"Bearer {source.key}"} if source.key is not None else {}
+        self._web = WebClient(source.url, headers) if web is None else web
 
     def decide(self, request: DecisionRequest) -> Decision:
         """Raises DecisionLost."""
@@ -327,9 +328,13 @@ def posted(web: WebClient, body: Any, limit_s: float) -> Generator[None, None, W
 def done_in_steps(job: concurrent.futures.Future[Any]) -> Generator[None, None, Any]:
     """The job's result, waited for in steps; where they are given up, it is cancelled."""
     try:
-        while not concurrent.futures.wait([job], LOOK_S).done:
+        while True:
+            try:
+                return job.result(LOOK_S)
+            except TimeoutError:
+                if job.done():
+                    raise
             yield
-        return job.result()
     finally:
         job.cancel()
 
