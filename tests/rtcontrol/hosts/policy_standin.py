@@ -57,7 +57,9 @@ def actions(*rows: float, **more: Any) -> dict[str, Any]:
 @contextmanager
 def policy(answer: Answer, first: Any = {"policy": "standin"}, refuse: int | None = None) -> Iterator[PolicyStandin]:  # noqa: B006
     made = PolicyStandin(answer, first, refuse)
-    with serve(made.talk, "127.0.0.1", 0, compression=None, max_size=None, process_request=made.check) as server:
+    with serve(
+        made.talk, "127.0.0.1", 0, compression=None, max_size=None, process_request=made.check, close_timeout=0.2
+    ) as server:
         made.url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
