@@ -61,14 +61,10 @@ class PythonCore:
             self._connections += 1
             core.connected(now_ns)
         core.look(now_ns)
-        while True:
-            due = core.due(now_ns)
-            if due and full:
-                core.unsent(due, now_ns)
-                due = []
-            seen.sends += [json.loads(encode_json(message)) for message in due]
-            if busy or not self._act(seen, now_ns):
-                break
+        self._send(seen, now_ns, full)
+        while not busy and self._act(seen, now_ns):
+            self._send(seen, now_ns, full)
+        self._send(seen, now_ns, full)
         now = core.force.at(now_ns)
         kinds = {"none": "none", "safe": f"safe {now.cause}", "call": f"call {'+'.join(c.name for c in now.calls)}"}
         seen.active = kinds[core.force.kind]
@@ -77,6 +73,13 @@ class PythonCore:
         seen.offset_ms = None if offset is None else offset.offset_ns / MS
         seen.connections = self._connections
         return seen
+
+    def _send(self, seen: Seen, now_ns: int, full: bool) -> None:
+        due = self._core.due(now_ns)
+        if due and full:
+            self._core.unsent(due, now_ns)
+        else:
+            seen.sends += [json.loads(encode_json(message)) for message in due]
 
     def _act(self, seen: Seen, now_ns: int) -> bool:
         standing = self._core.take(False, now_ns)

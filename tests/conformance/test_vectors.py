@@ -13,16 +13,15 @@ import pytest
 
 from rtcontrol_client.client.connection import OffsetFilter
 from rtcontrol_client.client.phase_lock import PhaseLock
-from rtcontrol_client.client.session import InForce, expired
+from rtcontrol_client.client.session import expired
 from rtcontrol_client.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
-from rtcontrol_client.wire.messages import ANY, CallMessage, FunctionCall, Message
+from rtcontrol_client.wire.messages import CallMessage, Message
 from tests.conformance import FOLDER, expand, load, unity_meta
 from tests.conformance.generate import files
 
 FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "picture", "ping", "pong"}
 FROM_CLIENT |= {"error", "bye", "join", "leave", "observe_many"}
 FROM_SERVER = {"welcome", "call", "call_many", "instruct", "control", "ping", "pong", "error", "bye"}
-LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
 # Those for clients that announce or ask for it stand apart: the others do not know it.
 ANNOUNCED = [load(name) for name in ("control", "several", "pictures", "crowd")]
 VALID = [*load("valid"), *(vector for one in ANNOUNCED for vector in one["valid"])]
@@ -95,34 +94,6 @@ def test_invalid_messages_are_refused_by_code_and_field(vector: dict[str, Any]) 
 def test_a_call_older_than_its_time_to_live_is_expired(vector: dict[str, Any]) -> None:
     verdict = "expire" if expired(vector["t_obs_ns"], vector["ttl_ms"], vector["now_ns"]) else "execute"
     assert verdict == vector["verdict"]
-
-
-@named(load("ttl")["sequences"])
-def test_what_is_in_force_after_each_step(vector: dict[str, Any]) -> None:
-    several = vector.get("safe_calls", [vector.get("safe_call")])
-    force = InForce(vector["epoch"], tuple(FunctionCall(**call) for call in several if call is not None))
-    force.own_ttl_ms = vector.get("own_ttl_ms")
-    for i, step in enumerate(vector["steps"]):
-        now_ns, begins, too_old = step["now_ns"], False, False
-        if "message" in step:
-            message = ANY.validate_python(step["message"])
-            assert isinstance(message, CallMessage)
-            begins, too_old = force.receive(message, now_ns)
-        elif "reset" in step:
-            force.reset(step["reset"])
-        elif "welcome" in step:
-            begins = force.begin(step["welcome"], force.safe_calls)
-        else:
-            assert set(step) == LOOK
-            begins = force.look(now_ns)
-        calls = [call.model_dump() for call in force.at(now_ns).calls] if begins else []
-        got = {
-            "execute": calls if "minor" in vector else next(iter(calls), None),
-            "in_force": force.kind,
-            "expires_ns": force.expires_ns,
-            "expired": too_old,
-        }
-        assert got == {k: step[k] for k in got}, f"step {i}"
 
 
 @named(load("clock"))

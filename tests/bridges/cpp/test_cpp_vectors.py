@@ -14,11 +14,6 @@ from rtcontrol_client.wire import decode_json, decode_msgpack
 from tests.bridges.cpp.build import DRIVER, INCLUDE, WARNINGS, Driver, run
 from tests.conformance import expand, load
 
-VALID = {v["name"]: v["json"] for v in load("valid")}
-WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
-KINDS = ("none", "call", "safe")
-STATUSES = ("fresh", "held", "safe")
-
 
 def parts(vector: dict[str, Any]) -> str:
     """For the driver: an empty part is a dash."""
@@ -98,50 +93,6 @@ def test_looks_are_due_just_in_time(pure: Driver) -> None:
     assert asked > 50
 
 
-def in_force(pure: Driver, sequence: dict[str, Any]) -> None:
-    """One sequence of ttl.json, through the conversation: each message arrives at the instant given."""
-    own = {key: sequence[key] for key in ("safe_call", "safe_calls") if key in sequence}
-    own = {"safe_calls": [], **{key: value for key, value in own.items() if value is not None}}
-    own["ttl_ms"] = float(sequence.get("own_ttl_ms", 0))
-    pure.ask(f"talk {msgpack.packb(own).hex()}")
-
-    def on(event: str, now_ns: int = 0, *more: Any) -> Any:
-        found = pure.ask(" ".join(["on", event, str(now_ns), *(msgpack.packb(one).hex() for one in more)]))
-        if event != "due" and found["begins"]:
-            pure.ask(f"on take {now_ns}")
-        return found
-
-    welcome = {**WELCOME, "protocol": [1, 1], "session": "q7Jr0c2yT5mX9vKd_f3A", "epoch": sequence["epoch"]}
-    on("connected")
-    on("due")
-    assert on("hear", 0, welcome)["open"]
-    for number, step in enumerate(sequence["steps"]):
-        now_ns = step.get("now_ns", 0)
-        if "message" in step:
-            found = on("hear", now_ns, step["message"])
-            if not found["begins"]:
-                found = {**on("look", now_ns), "late": found["late"]}
-        elif "reset" in step:
-            while (found := on("reset", now_ns))["epoch"] < step["reset"]:
-                pass
-        elif "welcome" in step:
-            gone = on("lost")  # which ends a call without limit at once
-            found = on("hear", 0, {**welcome, "epoch": step["welcome"]})
-            found["execute"] = gone["execute"] or found["execute"]
-        else:
-            found = on("look", now_ns)
-        wanted = step["execute"] if "minor" in sequence else [step["execute"]] if step["execute"] else []
-        where = (sequence["name"], number, found)
-        assert (found["execute"], found["in_force"]) == (wanted, step["in_force"]), where
-        assert found["expires_ns"] == step["expires_ns"], where
-        assert not step["expired"] or found["late"], where
-
-
-def test_what_is_in_force(pure: Driver) -> None:
-    for sequence in load("ttl")["sequences"]:
-        in_force(pure, sequence)
-
-
 # The rule alone, as a microcontroller has it.
 
 
@@ -163,40 +114,6 @@ def test_rule_of_c99_gives_every_verdict(rule: Path) -> None:
     lines = []
     for case in cases:
         stamp_ns = -1 if case["t_obs_ns"] is None else case["t_obs_ns"]
-        lines.append(f"age {stamp_ns} {ns(case['ttl_ms'])} {case['now_ns']}")
+        lines.append(f"{stamp_ns} {ns(case['ttl_ms'])} {case['now_ns']}")
     answers = subprocess.run([rule], input="\n".join(lines), capture_output=True, text=True, check=True).stdout.split()
     assert answers == [str(int(case["verdict"] == "expire")) for case in cases]
-
-
-def test_rule_of_c99_tells_what_is_in_force(rule: Path) -> None:
-    lines, steps = [], []
-    for sequence in load("ttl")["sequences"]:
-        lines.append(f"begin {sequence['epoch']} {ns(sequence.get('own_ttl_ms', 0))}")
-        steps.append(None)
-        for step in sequence["steps"]:
-            if "message" in step:
-                m = step["message"]
-                numbers = (STATUSES.index(m["status"]), int("call" in m), m["tick"], m["epoch"], m.get("t_obs_ns", -1))
-                lines.append(f"receive {step['now_ns']} " + " ".join(map(str, (*numbers, ns(m["ttl_ms"])))))
-            elif "reset" in step:
-                lines.append(f"reset {step['now_ns']} {step['reset']}")
-            else:
-                lines.append(f"welcome {step['welcome']}" if "welcome" in step else f"look {step['now_ns']}")
-            steps.append((sequence, step))
-    done = subprocess.run([rule], input="\n".join(lines), capture_output=True, text=True, check=True)
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(steps)
-    for answer, given in zip(answers, steps, strict=True):
-        if given is None:
-            continue
-        sequence, step = given
-        own = sequence.get("safe_calls") or [sequence["safe_call"]]
-        message = step.get("message", {})
-        told = (message.get("calls") or [message.get("call")]) if answer["by_message"] else [None]
-        calls = {0: [], 1: [message.get("call")], 2: told if told != [None] else own}[answer["act"]]
-        wanted = step["execute"] if "minor" in sequence else [step["execute"]]
-        where = (sequence["name"], step)
-        assert [call for call in calls if call] == [call for call in wanted or [] if call], where
-        assert KINDS[answer["kind"]] == step["in_force"], where
-        assert answer["expires_ns"] == (-1 if step["expires_ns"] is None else step["expires_ns"]), where
-        assert bool(answer["expired"]) == step["expired"], where

@@ -50,11 +50,6 @@ def heard(name: str) -> list[dict[str, Any]]:
 
 def cases() -> dict[str, Any]:
     """Every case that the engine is given, by kind."""
-    ttl: dict[str, Any] = load("ttl")
-    for sequence in ttl["sequences"]:
-        for step in sequence["steps"]:
-            if "message" in step:
-                step["message"] = json.dumps(step["message"])
     return {
         "valid": [
             {"name": v["name"], "text": json.dumps(v["json"], ensure_ascii=False)}
@@ -66,7 +61,7 @@ def cases() -> dict[str, Any]:
             {"name": v["name"], "text": expand(v["json"])} for v in [*load("crowd")["invalid"], *PARTS] if "json" in v
         ],
         "phase": load("phase"),
-        **ttl,
+        "age": load("ttl")["age"],
     }
 
 
@@ -147,16 +142,3 @@ def test_instants_to_look_are_those_of_the_vectors(told: dict[str, list[dict[str
     }
     assert len(wanted) > 50
     assert {(line["name"], line["step"]): line["due_ns"] for line in told["phase"]} == wanted
-
-
-def test_what_is_in_force(told: dict[str, list[dict[str, Any]]]) -> None:
-    sequences = load("ttl")["sequences"]
-    lines = iter(told["sequence"])
-    for sequence in sequences:
-        for number, step in enumerate(sequence["steps"]):
-            line = next(lines)
-            assert (line["name"], line["step"]) == (sequence["name"], number)
-            expires_ns = -1 if step["expires_ns"] is None else step["expires_ns"]
-            line["execute"] = line["execute"] if "minor" in sequence else next(iter(line["execute"]), None)
-            wanted = {**{k: step[k] for k in ("execute", "in_force", "expired")}, "expires_ns": expires_ns}
-            assert {k: line[k] for k in wanted} == wanted, (sequence["name"], number)

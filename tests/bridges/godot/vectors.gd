@@ -36,8 +36,6 @@ func _ready():
 		tell({"of": "age", "name": case["name"], "verdict": "expire" if late else "execute"})
 	for case in cases["phase"]:
 		_phase(case)
-	for sequence in cases["sequences"]:
-		_sequence(sequence)
 	tell({"of": "end"})
 	get_tree().quit()
 
@@ -108,26 +106,3 @@ func _phase(case):
 			tell({"of": "phase", "name": case["name"], "step": i, "due_ns": due})
 	tell({"of": "waits", "name": case["name"], "waits_ns": client.phase.waits_ns})
 	client.free()
-
-
-func _sequence(sequence):
-	var rule = InForce.new()
-	rule.epoch = int(sequence["epoch"])
-	rule.own_ttl_ms = sequence.get("own_ttl_ms", 0.0)
-	rule.safe_calls = InForce.listed({"calls": sequence["safe_calls"]} if sequence.has("safe_calls") else {"call": sequence["safe_call"]})
-	for i in range(sequence["steps"].size()):
-		var step = sequence["steps"][i]
-		var now = int(step["now_ns"])
-		var found
-		if step.has("message"):
-			var message = Wire.read(step["message"].to_utf8_buffer())
-			found = rule.receive(message, now) if message is Dictionary else {"act": message, "calls": [], "expired": false}
-		elif step.has("reset"):
-			rule.reset(int(step["reset"]))
-			found = rule.look(now)
-		elif step.has("welcome"):
-			found = rule.new_session(int(step["welcome"]))
-		else:
-			found = rule.look(now)
-		tell({"of": "sequence", "name": sequence["name"], "step": i, "execute": found["calls"], "in_force": rule.kind,
-			"expires_ns": rule.expires_ns, "expired": found["expired"]})

@@ -102,7 +102,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     const { tools, instruction, safe_calls: safeCall, ttl_ms: ttlMs, persist, fails } = given.options;
     [now, timers, up, sends, acts, sockets, connections] = [1000, [], false, [], [], [], 0];
     const act = (call) => {
-      acts.push(call?.name);
+      if (call) acts.push(call.name);
       if (fails.includes(call?.name)) throw new Error("No.");
     };
     game = connect("ws://127.0.0.1:1/ws", { tools, instruction, safeCall, ttlMs, persist, WebSocket: Socket, onCall: act, onSafe: act });

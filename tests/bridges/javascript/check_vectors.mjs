@@ -1,7 +1,7 @@
 // The JSON side of the conformance vectors, in Node and in browsers. `load(name)` gives a file's text, `client` is the
 // module. Gives the texts of the valid messages encoded again, and whatever is wrong.
 
-export function check(load, { decode, encode, WireError, ClockOffset, InForce, PhaseLock, expired, safeCalls }) {
+export function check(load, { decode, encode, WireError, ClockOffset, PhaseLock, expired }) {
   const validLines = (name) => load(name).split('\n"invalid"')[0].split("\n").filter((line) => line.startsWith('{"name"'));
   const wrong = [];
   const again = [];
@@ -29,27 +29,11 @@ export function check(load, { decode, encode, WireError, ClockOffset, InForce, P
       else if (field !== null && error.field !== field) wrong.push(`${name}: ${error.field} instead of ${field}`);
     }
   }
-  const ttl = JSON.parse(load("ttl"));
-  for (const { name, t_obs_ns, ttl_ms, now_ns, verdict } of ttl.age) {
+  for (const { name, t_obs_ns, ttl_ms, now_ns, verdict } of JSON.parse(load("ttl")).age) {
     // Instants of this client's own clock stay far below 2^53.
     if (name.startsWith("big")) continue;
     const got = expired(t_obs_ns, ttl_ms, now_ns) ? "expire" : "execute";
     if (got !== verdict) wrong.push(`${name}: ${got}`);
-  }
-  for (const { name, minor, steps, ...begin } of ttl.sequences) {
-    const rule = new InForce(begin.epoch, safeCalls(begin), begin.own_ttl_ms);
-    steps.forEach((step, i) => {
-      let did = { act: null, calls: [], expired: false };
-      if (step.reset !== undefined) rule.reset(step.reset);
-      else if (step.message) did = rule.receive(decode(JSON.stringify(step.message)), step.now_ns);
-      else if (step.welcome !== undefined) did = rule.newSession(step.welcome, rule.safeCalls);
-      else if (Object.keys(step).length === 5) did = rule.look(step.now_ns);
-      else wrong.push(`${name}, step ${i}: unknown (${Object.keys(step)})`);
-      const execute = minor ? did.calls : (did.calls[0] ?? null);
-      const got = JSON.stringify([execute, rule.kind, rule.expiresNs, did.expired]);
-      const want = JSON.stringify([step.execute, step.in_force, step.expires_ns, step.expired]);
-      if (got !== want) wrong.push(`${name}, step ${i}: ${got} instead of ${want}`);
-    });
   }
   for (const { name, samples, offset_ns, rtt_ns } of JSON.parse(load("clock"))) {
     if (name.startsWith("big")) continue;

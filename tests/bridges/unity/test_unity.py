@@ -224,25 +224,6 @@ def test_age_of_calls(core: Driver) -> None:
         assert core.ask(f"age {stamp} {case['ttl_ms']} {case['now_ns']}") == case["verdict"], case["name"]
 
 
-def test_what_is_in_force(core: Driver) -> None:
-    for sequence in load("ttl")["sequences"]:
-        own = {key: sequence[key] for key in ("safe_call", "safe_calls") if key in sequence}
-        core.ask(f"rule {sequence['epoch']} {msgpack.packb(own).hex()} {sequence.get('own_ttl_ms', 0)}")
-        for number, step in enumerate(sequence["steps"]):
-            if "message" in step:
-                found = core.ask(f"receive {step['now_ns']} {msgpack.packb(step['message']).hex()}")
-            elif "reset" in step:
-                found = core.ask(f"reset {step['now_ns']} {step['reset']}")
-            elif "welcome" in step:
-                found = core.ask(f"welcome {step['welcome']}")
-            else:
-                assert len(step) == 5, f"unknown: {set(step)}"
-                found = core.ask(f"look {step['now_ns']}")
-            found["execute"] = found["execute"] if "minor" in sequence else next(iter(found["execute"]), None)
-            wanted = {key: step[key] for key in ("execute", "in_force", "expires_ns", "expired")}
-            assert {key: found[key] for key in wanted} == wanted, (sequence["name"], number)
-
-
 def test_clock_offsets(core: Driver) -> None:
     for case in load("clock"):
         core.ask("clock")

@@ -7,7 +7,6 @@ namespace RtControl.Driver
     /// <summary>The pure parts of the package, one request a line, one JSON answer a line. The tests compare.</summary>
     internal sealed class Filter
     {
-        private InForce _rule = new InForce(0, new RtCall[0]);
         private ClockOffset _offset = new ClockOffset();
         private readonly ToolBox _box = new ToolBox();
         private RtToolSet _tools;
@@ -53,19 +52,6 @@ namespace RtControl.Driver
                     return parts;
                 case "age":
                     return InForce.IsExpired(Long(words[1]), Number(words[2]), Long(words[3])) ? "expire" : "execute";
-                case "rule":
-                    _rule = new InForce(Long(words[1]), RtCall.Safe((RtMap)MsgPackReader.Unpack(Hex.Bytes(words[2])), "safe_calls", "safe_call"));
-                    _rule.OwnTtlMs = words.Length > 3 ? Number(words[3]) : 0;
-                    return null;
-                case "receive":
-                    return Step(_rule.Receive(Codec.Decode(new[] { Hex.Bytes(words[2]) }), Long(words[1])));
-                case "look":
-                    return Step(_rule.Look(Long(words[1])));
-                case "reset":
-                    _rule.Reset(Long(words[2]));
-                    return Step(_rule.Look(Long(words[1])));
-                case "welcome":
-                    return Step(_rule.NewSession(Long(words[1]), _rule.SafeCalls));
                 case "connect":
                     var given = (RtMap)MsgPackReader.Unpack(Hex.Bytes(words[1]));
                     ConnectAnswer found = ConnectAnswer.Read(given.Text("url"), (int)given.Long("status"), given.Text("retry_after"), given.Text("body"));
@@ -120,18 +106,6 @@ namespace RtControl.Driver
                 default:
                     throw new ArgumentException(words[0]);
             }
-        }
-
-        private RtMap Step(RtStep step)
-        {
-            return new RtMap
-            {
-                { "act", step.Act != RtForce.None },
-                { "execute", step.Act == RtForce.None ? new List<object>() : RtCall.Maps(step.Calls) },
-                { "in_force", _rule.Kind.ToString().ToLowerInvariant() },
-                { "expires_ns", _rule.ExpiresNs == InForce.Never ? null : (object)_rule.ExpiresNs },
-                { "expired", step.Expired },
-            };
         }
 
         private static List<byte[]> Parts(string[] words)
