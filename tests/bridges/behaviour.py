@@ -22,6 +22,7 @@ CLIENT: dict[str, Any] = {
     "ttl_ms": 500.0,
     "persist": False,
     "several": False,
+    "crowd": False,
     "fails": [],
 }
 WELCOME: dict[str, Any] = {
@@ -48,12 +49,13 @@ WELCOME: dict[str, Any] = {
 DEFAULTS: dict[str, dict[str, Any]] = {
     "welcome": WELCOME,
     "call": {"status": "fresh", "ttl_ms": 500.0, "deadline_ns": 0, "t_server_ns": 0},
+    "call_many": {"t_server_ns": 0},
     "error": {"message": "No."},
     "ping": {"id": 7, "t_ns": 0},
     "pong": {"id": 1},
 }
-INPUTS = {"net", "receive", "bytes", "observe", "instruct", "reset", "full", "busy"}
-OUTPUTS = {"sends", "pings", "acts", "active", "state", "offset_ms", "connections"}
+INPUTS = {"net", "receive", "bytes", "observe", "instruct", "reset", "full", "busy", "join", "leave", "looks"}
+OUTPUTS = {"sends", "pings", "acts", "active", "state", "offset_ms", "connections", "members"}
 UNCOUNTED = ("ping", "error")
 
 
@@ -67,6 +69,7 @@ class Seen:
     acts: list[str] = field(default_factory=list)
     offset_ms: float | None = None
     connections: int = 0
+    members: dict[str, str] = field(default_factory=dict)
 
 
 class Client(Protocol):
@@ -82,7 +85,7 @@ def options_of(case: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def cases(language: str) -> Any:
+def cases(language: str) -> pytest.MarkDecorator:
     """Return the mark that runs a test for each case of a language; what it is excepted from is left out."""
     found = [
         (path.stem, case) for path in sorted(FOLDER.glob("*.json")) for case in json.loads(path.read_text("utf-8"))
@@ -104,14 +107,21 @@ class Script:
         self._session, self._epoch, self._tick = TOKEN, 0, -1
         self._hello_ns = 0
         self._look: dict[str, Any] = {}
+        self._members: dict[str, dict[str, Any]] = {}  # of a crowd: what a call of each answers
+        self._crowd: dict[str, Any] = {}
 
     def note(self, sent: Iterable[dict[str, Any]]) -> None:
         """Remember what the client sent."""
         for message in sent:
             if message["type"] == "hello":
                 self._hello_ns = message["t_client_ns"]
+                self._crowd = {"crowd": {"members": 64, "parts": 64}} if "crowd" in message else {}
             elif message["type"] == "observe":
                 self._look = {"seq_obs": message["seq"], "t_obs_ns": message["t_ns"]}
+            for member in message.get("members", []):
+                self._members[member["id"]] = {"epoch": member["epoch"]}
+            for look in message.get("looks", []):
+                self._members[look["id"]] |= {"seq_obs": look["seq"], "t_obs_ns": look["t_ns"]}
 
     def full(self, step: dict[str, Any]) -> dict[str, Any]:
         """Return the step's input and instant, its message with all that it must have."""
@@ -124,12 +134,24 @@ class Script:
         given = {"type": given} if isinstance(given, str) else given
         kind = given["type"]
         message: dict[str, Any] = {"type": kind, **DEFAULTS.get(kind, {})}
-        if kind in ("call", "instruct", "control"):
+        if kind == "call_many":
+            given = {**given, "calls": [self._part(call) for call in given["calls"]]}
+        if kind == "welcome":
+            message |= self._crowd
+        if kind in ("call", "call_many", "instruct", "control"):
             message["session"] = self._session
         if kind == "call":
             message |= {"tick": self._tick + 1, "epoch": self._epoch}
             message |= self._look if given.get("status", "fresh") == "fresh" else {}
-        message |= given
+        return self._whole(message | given)
+
+    def _part(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return a member's part of `call_many`."""
+        self._tick += 1
+        part = {"tick": self._tick, "status": "fresh", "ttl_ms": 500.0, **self._members.get(given["id"], {})}
+        return self._whole(part | given)
+
+    def _whole(self, message: dict[str, Any]) -> dict[str, Any]:
         for key in [key for key in message if key.startswith("t_") and key.endswith("_ms")]:
             message[f"{key[:-3]}_ns"] = int(message.pop(key) * MS)
         if message.get("t_client_ns") == "hello":
@@ -142,10 +164,10 @@ class Script:
         return {key: value for key, value in message.items() if value is not None}
 
     def _heed(self, message: dict[str, Any]) -> None:
-        if message["type"] == "welcome" and isinstance(message["session"], str):
+        if message.get("type") == "welcome" and isinstance(message["session"], str):
             self._session, self._epoch = message["session"], message["epoch"]
             self._tick = self._tick if message["resumed"] else -1
-        elif message["type"] == "call" and message["session"] == self._session and isinstance(message["tick"], int):
+        elif message.get("type") == "call" and message["session"] == self._session and isinstance(message["tick"], int):
             self._tick = max(self._tick, message["tick"])
             self._epoch = message["epoch"]
 
@@ -166,6 +188,7 @@ def check(case: dict[str, Any], client: Client) -> None:
     """Take a client through a case. Raises AssertionError naming the step, and what was seen instead."""
     script = Script()
     wanted = {"active": "none", "state": "away" if case.get("start") == "off" else "live"}
+    members: dict[str, str] = {}
     waiting: list[dict[str, Any]] = []  # sent, and not judged yet
     for number, (step, judged) in enumerate(steps_of(case)):
         seen = client.step(script.full(step))
@@ -174,8 +197,9 @@ def check(case: dict[str, Any], client: Client) -> None:
             continue
         waiting += [message for message in seen.sends if message["type"] not in UNCOUNTED]
         wanted |= {key: step[key] for key in wanted.keys() & step.keys()}
-        found = {"active": seen.active, "state": seen.state, "acts": seen.acts}
-        hope = {**wanted, "acts": step.get("acts", [])}
+        members = {name: now for name, now in {**members, **step.get("members", {})}.items() if now is not None}
+        found: dict[str, Any] = {"active": seen.active, "state": seen.state, "acts": seen.acts, "members": seen.members}
+        hope: dict[str, Any] = {**wanted, "acts": step.get("acts", []), "members": members}
         if "pings" in step:
             hope["pings"] = step["pings"]
             found["pings"] = any(message["type"] == "ping" for message in seen.sends)
@@ -241,7 +265,7 @@ class Shell:
         seen.sends += one.sends
         seen.acts += one.acts
         seen.active, seen.state = one.active, one.state
-        seen.offset_ms, seen.connections = one.offset_ms, one.connections
+        seen.offset_ms, seen.connections, seen.members = one.offset_ms, one.connections, one.members
         return seen
 
 

@@ -9,21 +9,34 @@ from typing import Any
 import msgpack
 
 from rtcontrol_client.client.core import Core
+from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
 from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.session import InForce
 from rtcontrol_client.wire import WireError, decode_msgpack, encode_json
 from rtcontrol_client.wire.messages import Observe, Outcome
 from tests.bridges.behaviour import MS, START_MS, Seen, Shell, cases, check, options_of
+
+
+def active(force: InForce, now_ns: int) -> str:
+    """Return what is active as the table has it."""
+    now = force.at(now_ns)
+    if force.kind == "none":
+        return "none"
+    return f"safe {now.cause}" if now.status == "safe" else f"call {'+'.join(call.name for call in now.calls)}"
 
 
 class PythonCore:
     """The core, a handler that carries out each call at once, and a network."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self._fails, several = given.pop("fails"), given.pop("several")
+        self._fails, several, _ = given.pop("fails"), given.pop("several"), given.pop("crowd")
         safe = given.pop("safe_calls")
-        self._core = Core(Options(**given, safe_call=safe or None, on_call=print), START_MS * MS)
+        self._core = self._make({**given, "safe_call": safe or None})
         self._core.connection.several = several
         self._dialled, self._connections = True, 0
+
+    def _make(self, given: dict[str, Any]) -> Core:
+        return Core(Options(**given, on_call=print), START_MS * MS)
 
     def wake_ns(self, now_ns: int) -> int:
         return self._core.wake_ns(now_ns)
@@ -65,9 +78,7 @@ class PythonCore:
         while not busy and self._act(seen, now_ns):
             self._send(seen, now_ns, full)
         self._send(seen, now_ns, full)
-        now = core.force.at(now_ns)
-        kinds = {"none": "none", "safe": f"safe {now.cause}", "call": f"call {'+'.join(c.name for c in now.calls)}"}
-        seen.active = kinds[core.force.kind]
+        seen.active = active(core.force, now_ns)
         seen.state = "ended" if core.error else "live" if core.connection.open else "away"
         offset = core.offset.now(now_ns)
         seen.offset_ms = None if offset is None else offset.offset_ns / MS
@@ -92,6 +103,32 @@ class PythonCore:
         return True
 
 
+class PythonCrowd(PythonCore):
+    """The core of a crowd: nothing is carried out, the caller asks what is active for each."""
+
+    _core: CrowdCore
+
+    def _make(self, given: dict[str, Any]) -> Core:
+        return CrowdCore(CrowdOptions(**given), START_MS * MS)
+
+    def put(self, step: dict[str, Any], now_ns: int) -> None:
+        super().put(step, now_ns)
+        if "join" in step:
+            self._core.join(step["join"])
+        if "leave" in step:
+            self._core.leave([step["leave"]])
+        for name, text in step.get("looks", {}).items():
+            self._core.see(name, now_ns, text, None)
+
+    def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
+        seen = super().turn(now_ns, net, full, busy)
+        seen.active = "none"
+        for name, one in self._core.members.items():
+            seen.members[name] = "safe refused" if one.refused else active(one.force, now_ns)
+        return seen
+
+
 @cases("python")
 def test_core_behaves_as_the_table_says(case: dict[str, Any]) -> None:
-    check(case, Shell(PythonCore(options_of(case))))
+    given = options_of(case)
+    check(case, Shell(PythonCrowd(given) if given["crowd"] else PythonCore(given)))

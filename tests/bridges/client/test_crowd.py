@@ -13,8 +13,8 @@ from rtcontrol_client import ClientError, Crowd
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
 from rtcontrol_client.wire import decode_json, encode_json
-from rtcontrol_client.wire.crowd import CallMany, Join, MemberCall, MemberError, ObserveMany
-from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall, Hello, Ping, Welcome
+from rtcontrol_client.wire.crowd import ObserveMany
+from rtcontrol_client.wire.messages import Welcome
 from tests.bridges.client.worlds import Process, Proxy, free_port
 from tests.conformance import load
 from tests.helpers.processes import until
@@ -121,109 +121,16 @@ def test_an_option_that_a_crowd_has_not_is_refused_at_once() -> None:
         Crowd.connect("tcp://127.0.0.1:1", on_call=print)
 
 
-class Spoken:
-    """A core, and a server's side of its conversation that a test writes."""
-
-    def __init__(self, **options: Any) -> None:
-        self.now = S
-        self.core = CrowdCore(CrowdOptions(agent="lander", **options), self.now)
-        self.core.connected(self.now)
-
-    def said(self) -> list[Any]:
-        self.now += S // 10
-        return self.core.due(self.now)
-
-    def welcome(self, resumed: bool = False, crowd: bool = True, session: str = "s" * 16) -> None:
-        (hello, *_) = [m for m in self.said() if isinstance(m, Hello)]
-        assert hello.crowd is not None
-        vector = next(v["json"] for v in load("crowd")["valid"] if v["json"]["type"] == "welcome")
-        told = {**vector, "t_client_ns": hello.t_client_ns, "resumed": resumed, "session": session}
-        self.core.hear(Welcome(**(told if crowd else {**told, "crowd": None})), self.now)
-
-    def calls(self, *calls: dict[str, Any]) -> None:
-        made = [MemberCall(**{"status": "fresh", "ttl_ms": 500, "t_obs_ns": self.now, **one}) for one in calls]
-        self.core.hear(CallMany(session=self.core.token, t_server_ns=1, calls=made), self.now)
-
-
-CALL = FunctionCall(name="engines", arguments={"main": 90, "side": 0})
-
-
-def test_a_server_that_knows_no_crowds_is_left_with_what_to_do() -> None:
-    spoken = Spoken()
-    spoken.welcome(crowd=False)
-    assert "knows no crowds" in str(spoken.core.error)
-
-
-def test_members_join_again_after_a_resume_and_calls_of_former_lives_are_void() -> None:
-    spoken = Spoken()
-    spoken.welcome()
-    core = spoken.core
-    core.join({"id": "anna"})
-    core.see("anna", spoken.now, "x 1", None)
-    joined, seen = [m for m in spoken.said() if not isinstance(m, Ping)]
-    assert isinstance(joined, Join) and isinstance(seen, ObserveMany) and seen.looks[0].seq == 1
-    spoken.calls({"id": "anna", "tick": 4, "epoch": 0, "call": CALL})
-    assert core.members["anna"].force.at(spoken.now).call == CALL
-    spoken.calls({"id": "anna", "tick": 4, "epoch": 0, "call": None}, {"id": "bert", "tick": 5, "epoch": 0})
-    assert core.ignored == {"order": 1, "member": 1}
-    core.see("anna", spoken.now, "x 2", None)
-    core.join({"id": "carl"})
-    core.leave(["carl"])
-    core.lost(spoken.now, "cut")
-    assert core.members["anna"].force.at(spoken.now).status == "fresh"  # to its own end
-    core.connected(spoken.now)
-    spoken.welcome(resumed=True)
-    said = [m for m in spoken.said() if not isinstance(m, Ping)]
-    assert [m.type for m in said] == ["leave", "join"]  # the look before is as old as the gap
-    assert said[0].ids == ["carl"] and [one.id for one in said[1].members] == ["anna"]
-    core.leave(["anna"])
-    core.join({"id": "anna"})
-    spoken.calls({"id": "anna", "tick": 6, "epoch": 0, "call": CALL})
-    assert core.members["anna"].force.at(spoken.now).status == "safe" and core.ignored["epoch"] == 1
-    spoken.calls({"id": "anna", "tick": 7, "epoch": 2, "call": CALL})
-    core.look(spoken.now + S // 4)
-    assert core.members["anna"].force.kind == "call"
-    core.look(spoken.now + S)
-    assert core.members["anna"].force.kind == "safe" and "anna" in core.news
-
-
-def test_who_was_refused_is_shown_again_to_each_server_that_its_terms_are_said_to() -> None:
-    spoken = Spoken()
-    spoken.welcome()
-    core = spoken.core
-    full = ErrorMessage(code="busy", message="Full.", members=[MemberError(id="anna", code="busy", message="Full.")])
-
-    def shown() -> list[str]:
-        core.see("anna", spoken.now, "x 1", None)
-        return [m.type for m in spoken.said() if isinstance(m, Join | ObserveMany)]
-
-    core.join({"id": "anna"})
-    assert shown() == ["join", "observe_many"]
-    for number, resumed in enumerate([True, False]):
-        core.hear(full, spoken.now)
-        assert shown() == [] and core.members["anna"].refused is not None
-        core.lost(spoken.now, "cut")
-        core.connected(spoken.now)
-        spoken.welcome(resumed=resumed, session=core.token if resumed else f"{number}" * 16)
-        assert shown() == ["join", "observe_many"]
-
-
-def test_a_call_whose_stamp_is_not_its_looks_is_void() -> None:
-    spoken = Spoken()
-    spoken.welcome()
-    spoken.core.join({"id": "anna"})
-    spoken.core.see("anna", spoken.now, "x 1", None)
-    spoken.calls({"id": "anna", "tick": 1, "epoch": 0, "seq_obs": 1, "call": CALL, "t_obs_ns": spoken.now + 5})
-    assert spoken.core.ignored == {"stamp": 1}
-
-
 def test_many_members_are_told_in_messages_within_the_limits() -> None:
-    spoken = Spoken()
-    spoken.welcome()
+    core = CrowdCore(CrowdOptions(agent="lander"), S)
+    core.connected(S)
+    assert [m.type for m in core.due(S)] == ["hello"]
+    vector = next(v["json"] for v in load("crowd")["valid"] if v["json"]["type"] == "welcome")
+    core.hear(Welcome(**{**vector, "t_client_ns": S, "resumed": False}), S)
     for i in range(1500):
-        spoken.core.join({"id": f"m{i}"})
-        spoken.core.see(f"m{i}", spoken.now, "\x01" * 400, None)
-    looks = [m for m in spoken.said() if isinstance(m, ObserveMany)]
+        core.join({"id": f"m{i}"})
+        core.see(f"m{i}", S, "\x01" * 400, None)
+    looks = [m for m in core.due(S) if isinstance(m, ObserveMany)]
     assert sum(len(m.looks) for m in looks) == 1500 and len(looks) > 1
     for message in looks:
         assert len(encode_json(message)) < 1 << 20

@@ -6,7 +6,14 @@ const FRAME_NS = 10000000
 
 var client
 var world
-var now_ns = 0
+var worlds = {} # of members, by their ids
+var crowd = false
+var at_ns = 0
+var up = false
+var looks = false
+var sockets = []
+var connections = 0
+var acts = []
 
 
 # A socket that opens and closes with the network.
@@ -51,53 +58,40 @@ class Socket:
 		return ""
 
 
-# The client, which looks only when a step says so.
+# Clients that have the driver's clock and sockets, and look only when a step says so.
 class Timed:
 	extends "res://addons/rtcontrol/rtcontrol_client.gd"
-	var at_ns = 0
-	var up = false
-	var looks = false
-	var sockets = []
-	var connections = 0
-	var acts = []
+	var main
 
 	func now_ns():
-		return at_ns
+		return main.at_ns
 
 	func _socket():
-		sockets.append(Socket.new())
-		return sockets[-1]
+		return main.socket()
 
 	func _observe(now):
-		if looks:
+		if main.looks:
 			super._observe(now)
-		looks = false
 
-	func frame(now):
-		at_ns = now
-		var socket = sockets[-1]
-		if up and socket.ready == WebSocketPeer.STATE_CONNECTING:
-			socket.ready = WebSocketPeer.STATE_OPEN
-			connections += 1
-		elif not up and socket.ready == WebSocketPeer.STATE_OPEN:
-			socket.ready = WebSocketPeer.STATE_CLOSED
-		_look_ns = at_ns if looks else at_ns + 1
-		_process(0)
 
-	func note(call, _cause):
-		acts.append(call["name"])
+class TimedCrowd:
+	extends "res://addons/rtcontrol/rtcontrol_crowd.gd"
+	var main
 
-	func sends():
-		var all = []
-		for socket in sockets:
-			all += socket.sent
-			socket.sent = []
-		return all
+	func now_ns():
+		return main.at_ns
+
+	func _socket():
+		return main.socket()
+
+	func _observe(now):
+		if main.looks:
+			super._observe(now)
 
 
 class World:
 	extends Node
-	var text = ""
+	var text = null
 
 	func left():
 		pass
@@ -125,33 +119,55 @@ func _process(_delta):
 		print(JSON.stringify(obey(JSON.parse_string(command))))
 
 
+func socket():
+	sockets.append(Socket.new())
+	return sockets[-1]
+
+
 # The answer to a command.
 func obey(given):
 	if given.has("options"):
 		_begin(given["options"])
 	else:
 		_step(given)
-	var names = []
-	for call in client.rule.calls:
-		names.append(call["name"])
-	var kinds = {"none": "none", "call": "call " + "+".join(names), "safe": "safe " + client._driven.cause}
-	var best = client.best_clock(now_ns)
-	var seen = {"event": "seen", "sends": client.sends(), "acts": client.acts, "active": kinds[client.rule.kind],
-		"state": {client.LIVE: "live", client.ENDED: "ended"}.get(client.state, "away"), "connections": client.connections,
-		"offset_ms": null if best == null else best[1] / 1e6}
-	client.acts = []
+	var sends = []
+	for one in sockets:
+		sends += one.sent
+		one.sent = []
+	var best = client.best_clock(at_ns)
+	var seen = {"event": "seen", "sends": sends, "acts": acts, "active": "none" if crowd else _active(client.rule.kind, client.rule.calls, client._driven.cause),
+		"state": {client.LIVE: "live", client.ENDED: "ended"}.get(client.state, "away"), "connections": connections,
+		"offset_ms": null if best == null else best[1] / 1e6, "members": {}}
+	for id in client.members() if crowd else []:
+		var of = client.call_of(id)
+		seen["members"][id] = "none" if of["cause"] == "no_call_yet" \
+			else _active("safe" if of["status"] == "safe" else "call", of["calls"], of["cause"])
+	acts = []
 	return seen
+
+
+func _active(kind, calls, cause):
+	var names = []
+	for call in calls:
+		names.append(call["name"])
+	return {"none": "none", "call": "call " + "+".join(names), "safe": "safe " + cause}[kind]
 
 
 func _begin(options):
 	if client != null:
 		client.free()
 		world.free()
+	for id in worlds:
+		worlds[id].free()
+	worlds = {}
+	at_ns = 1000000000
+	up = false
+	sockets = []
+	connections = 0
+	crowd = options["crowd"]
 	world = World.new()
-	client = Timed.new()
-	client.world = world
-	now_ns = 1000000000
-	client.at_ns = now_ns
+	client = TimedCrowd.new() if crowd else Timed.new()
+	client.main = self
 	client.instruction = options["instruction"]
 	client.ttl_ms = options["ttl_ms"]
 	client.persist = options["persist"]
@@ -159,29 +175,55 @@ func _begin(options):
 		client.add_tool(tool["function"]["name"], "")
 	for call in options["safe_calls"]:
 		client.safe_tools.append(call["name"])
-	client.acted.connect(client.note)
+	if not crowd:
+		client.world = world
+		client.acted.connect(_on_acted)
 	client.start()
 
 
+func _on_acted(call, _cause):
+	acts.append(call["name"])
+
+
 func _step(step):
-	var at_ns = int(step["ms"] * 1e6)
-	while now_ns + FRAME_NS < at_ns:
-		now_ns += FRAME_NS
-		client.frame(now_ns)
-	now_ns = at_ns
-	client.frame(now_ns)
+	var until_ns = int(step["ms"] * 1e6)
+	while at_ns + FRAME_NS < until_ns:
+		at_ns += FRAME_NS
+		_frame()
+	at_ns = until_ns
+	_frame()
 	if step.has("net"):
-		client.up = step["net"] == "up"
+		up = step["net"] == "up"
 	if step.has("receive"):
-		client.sockets[-1].packets.append(JSON.stringify(step["receive"]).to_utf8_buffer())
+		sockets[-1].packets.append(JSON.stringify(step["receive"]).to_utf8_buffer())
 	if step.has("bytes"):
-		client.sockets[-1].packets.append(step["bytes"].to_utf8_buffer())
+		sockets[-1].packets.append(step["bytes"].to_utf8_buffer())
 	if step.has("observe"):
 		world.text = step["observe"]
-		client.looks = true
 	if step.has("instruct"):
 		client.instruct(step["instruct"])
 	if step.has("reset"):
 		client.reset(step["reset"])
-	client.frame(now_ns)
-	client.frame(now_ns)
+	if step.has("join"):
+		worlds[step["join"]["id"]] = World.new()
+		client.join(step["join"]["id"], worlds[step["join"]["id"]])
+	if step.has("leave"):
+		client.leave(step["leave"])
+	for id in step.get("looks", {}):
+		worlds[id].text = step["looks"][id]
+	looks = step.has("observe") or step.has("looks")
+	_frame()
+	looks = false
+	for id in worlds:
+		worlds[id].text = null
+	_frame()
+
+
+func _frame():
+	if up and sockets[-1].ready == WebSocketPeer.STATE_CONNECTING:
+		sockets[-1].ready = WebSocketPeer.STATE_OPEN
+		connections += 1
+	elif not up and sockets[-1].ready == WebSocketPeer.STATE_OPEN:
+		sockets[-1].ready = WebSocketPeer.STATE_CLOSED
+	client._look_ns = at_ns
+	client._process(0)

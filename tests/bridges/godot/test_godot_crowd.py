@@ -128,57 +128,6 @@ def test_misses_are_told_of_each_and_a_safe_tool_that_would_not_is_tried_until_i
     assert (stats["calls"]["anna"]["cause"], stats["calls"]["bert"]["status"]) == ("decide", "held")
 
 
-def test_calls_of_a_former_life_of_another_look_and_of_an_earlier_tick_are_void(crowd: Engine, stand: Stand) -> None:
-    epochs = joined(stand)
-    seen = looks(stand, "anna", "bert")
-    late = answer(stand, epochs["bert"], seen["bert"])
-    tell(stand, answer(stand, epochs["bert"], seen["bert"], t_obs_ns=seen["bert"].t_ns + 1, ttl_ms=60_000.0))
-    tell(stand, answer(stand, epochs["bert"], seen["bert"]), late)
-    crowd.event("acted", member="bert", cause="call")
-    crowd.say("leave anna")
-    assert stand.expect(Leave, 5.0, "leave").ids == ["anna"]
-    # Back under the same name, with nothing of its former life in force: MirrorNetworking/Mirror#3823, #3785.
-    crowd.say('join anna {"priority": 9, "hz": 2.5, "every_tick": true, "instruction": "go home", "safe_tool": "hold"}')
-    again = stand.expect(Join, 5.0, "join").members[0]
-    assert (again.priority, again.hz, again.every_tick, again.instruction) == (9, 2.5, True, "go home")
-    assert again.safe_calls == [FunctionCall(name="hold")] and again.epoch > epochs["anna"]
-    tell(stand, answer(stand, epochs["anna"], seen["anna"]))
-    tell(stand, answer(stand, again.epoch, looks(stand, "anna")["anna"]))
-    crowd.event("acted", member="anna", cause="call")
-    assert crowd.event("acted", member="anna", cause="expired")["call"]["name"] == "hold"
-    stats = crowd.stats()
-    assert stats["statistics"]["ignored_by_reason"] == {"stamp": 1, "order": 1, "epoch": 1}
-
-
-def test_members_join_again_after_a_loss_and_whoever_left_meanwhile_leaves(crowd: Engine, stand: Stand) -> None:
-    # colyseus/colyseus-unity-sdk#49: after the client was back, nothing that the server told arrived any more.
-    epochs = joined(stand)
-    tell(stand, answer(stand, epochs["anna"], looks(stand, "anna")["anna"], ttl_ms=60_000.0))
-    crowd.event("acted", member="anna", cause="call")
-    stand.alive = False
-    crowd.event("lost")
-    crowd.say("leave bert")
-    crowd.say("join carl {}")
-    crowd.event("joined", taken=True)
-    assert crowd.stats()["calls"]["anna"]["status"] == "fresh", "what is in force runs to its own end"
-    stand.alive = True
-    hello = stand.expect(Hello, 20.0, "hello")
-    assert hello.resume == stand.token
-    stand.welcome(resumed=True, crowd=TERMS)
-    assert stand.expect(Leave, 5.0, "leave").ids == ["bert"]
-    back = {one.id: one.epoch for one in stand.expect(Join, 5.0, "join").members}
-    assert back["anna"] == epochs["anna"] and set(back) == {"anna", "carl"}
-    tell(stand, answer(stand, back["anna"], looks(stand, "anna")["anna"], ttl_ms=60_000.0))
-    crowd.event("told", member="anna", outcome="executed")
-    # Nobody knows the session: a new one, whose welcome ends what was in force.
-    stand.send(ErrorMessage(code="state", message="No session.", retryable=True))
-    hello = stand.expect(Hello, 5.0, "hello")
-    stand.send(ErrorMessage(code="session", message="Unknown.", retryable=True, t_client_ns=hello.t_client_ns))
-    assert stand.expect(Hello, 5.0, "hello", lambda m: m.resume is None).crowd is not None
-    assert set(joined(stand)) == {"anna", "carl"}
-    assert crowd.event("acted", member="anna", cause="new_session")["call"]["name"] == "stop"
-
-
 def test_who_is_not_let_in_says_nothing_and_a_freed_node_leaves_by_itself(crowd: Engine, stand: Stand) -> None:
     # godotengine/godot#44134: one that is gone is sent for without end, with an error each time.
     epochs = joined(stand)

@@ -7,6 +7,7 @@ let now = 0;
 let timers = [];
 let up = false;
 let game;
+let crowd = false;
 let sends = [];
 let acts = [];
 let sockets = [];
@@ -82,20 +83,26 @@ function put(step) {
   if (step.observe) game.observe(step.observe);
   if (step.instruct) game.instruct(step.instruct);
   if (step.reset) game.reset(step.reset);
+  if (step.join) game.join(step.join.id, step.join);
+  if (step.leave) game.leave(step.leave);
+  if (step.looks) game.observe(step.looks);
+}
+
+function active({ status, cause, calls }) {
+  if (status === "safe") return cause === "no_call_yet" ? "none" : `safe ${cause}`;
+  return `call ${calls.map((call) => call.name).join("+")}`;
 }
 
 function seen() {
   advance(now);
-  const { status, cause, calls } = game.inForce();
-  const names = calls.map((call) => call.name).join("+");
-  const active = status === "safe" ? `safe ${cause}` : `call ${names}`;
+  const members = Object.fromEntries([...(crowd ? game.members.keys() : [])].map((id) => [id, active(game.call(id))]));
   const state = { live: "live", refused: "ended", closed: "ended" }[game.state] ?? "away";
-  const told = { sends, acts, state, active: active === "safe no_call_yet" ? "none" : active };
+  const told = { sends, acts, state, members, active: crowd ? "none" : active(game.inForce()) };
   [sends, acts] = [[], []];
   return { ...told, offset_ms: game.clockOffset?.offsetMs ?? null, connections };
 }
 
-const { connect } = await import(process.argv[2]);
+const { connect, Crowd } = await import(process.argv[2]);
 for await (const line of createInterface({ input: process.stdin })) {
   const given = JSON.parse(line);
   if (given.options) {
@@ -105,7 +112,11 @@ for await (const line of createInterface({ input: process.stdin })) {
       if (call) acts.push(call.name);
       if (fails.includes(call?.name)) throw new Error("No.");
     };
-    game = connect("ws://127.0.0.1:1/ws", { tools, instruction, safeCall, ttlMs, persist, WebSocket: Socket, onCall: act, onSafe: act });
+    const hello = { tools, instruction, safe_call: safeCall[0], safe_calls: safeCall, ttl_ms: ttlMs };
+    crowd = given.options.crowd;
+    game = crowd && new Crowd("ws://127.0.0.1:1/ws", hello, {}, { persist, WebSocketClass: Socket });
+    if (crowd) [game.open(), later(() => game.look(), 10, 10)];
+    game ||= connect("ws://127.0.0.1:1/ws", { tools, instruction, safeCall, ttlMs, persist, WebSocket: Socket, onCall: act, onSafe: act });
     await null;
   } else {
     advance(given.ms);

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from gateway_peer import Page, Peer, Serve, has_websocket
 
-from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, Join, Leave, MemberCall, ObserveMany
-from rtcontrol_client.wire.messages import Bye, ErrorMessage, FunctionCall, Hello
+from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, Join, MemberCall, ObserveMany
+from rtcontrol_client.wire.messages import FunctionCall, Hello
 
 STAY = {"name": "move", "arguments": {"velocity": 0}}
 MOVE = FunctionCall(name="move", arguments={"velocity": 2})
@@ -68,27 +68,6 @@ def look(page: Page, peer: Peer, **texts: str) -> dict[str, dict[str, Any]]:
     return {one.id: {"id": one.id, "seq_obs": one.seq, "t_obs_ns": one.t_ns} for one in peer.expect(ObserveMany).looks}
 
 
-def test_one_message_carries_many_looks_and_one_answer_many_calls(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna", "bert")
-    seen = look(page, peer, anna="well north", bert="well south")
-    say(peer, token, {"tick": 0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
-    page.until("act", "anna", "call", MOVE.model_dump())
-    page.until("act", "bert", "call", MOVE.model_dump())
-    assert page.do("crowd.call('anna').status") == "fresh"
-    assert page.do("[crowd.statistics().fresh, crowd.statistics().p50 > 0]") == [2, True]
-
-
-def test_each_call_ends_with_its_own_time_to_live_and_its_members_safe_call_follows(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna", "bert")
-    seen = look(page, peer, anna="a", bert="b")
-    say(peer, token, {"tick": 0, "ttl_ms": 800.0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
-    page.until("act", "bert", "call", MOVE.model_dump())
-    page.until("act", "anna", "safe", STAY)
-    assert page.do("[crowd.call('anna').cause, crowd.call('bert').status]") == ["expired", "fresh"]
-
-
 def test_a_clock_that_is_set_neither_ends_a_call_nor_makes_an_old_one_young(peer: Peer, start: Start) -> None:
     page = start(peer.url)
     token = welcomed(peer, page, "anna")
@@ -103,61 +82,6 @@ def test_a_clock_that_is_set_neither_ends_a_call_nor_makes_an_old_one_young(peer
     say(peer, token, {"tick": 2, **seen, "status": "held", "call": None, "cause": "decide"})
     page.until("call", "anna", "held", "decide")
     assert page.do("crowd.count.ignored") == 1
-
-
-def test_who_leaves_is_safe_at_once_and_calls_of_a_former_life_are_void(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna")
-    seen = look(page, peer, anna="a")["anna"]
-    say(peer, token, {"tick": 0, **seen})
-    page.until("act", "anna", "call", MOVE.model_dump())
-    page.do("crowd.leave('anna')")
-    page.do("crowd.join('anna')")
-    assert peer.expect(Leave).ids == ["anna"]
-    assert [(one.id, one.epoch) for one in peer.expect(Join).members] == [("anna", 1)]
-    say(
-        peer,
-        token,
-        {"tick": 1, **seen},
-        {"tick": 2, "epoch": 1, "status": "held", "call": None, "cause": "decide"} | {"id": "anna"},
-    )
-    page.until("call", "anna", "held", "decide")
-    assert page.do("[crowd.count.ignored, crowd.call('anna').status]") == [1, "safe"]
-
-
-# pusher/pusher-websocket-dotnet#8, freenet/river#556: after a reconnect a client believes that it is still subscribed.
-def test_after_a_cut_the_members_join_again_and_after_a_lost_session_too(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna", "bert", "cora")
-    say(peer, token, {"tick": 0, **look(page, peer, anna="a")["anna"]})
-    page.until("act", "anna", "call", MOVE.model_dump())
-    peer.cut()
-    page.until("state", "waiting")
-    page.do("crowd.leave('cora')")
-    page.do("crowd.instruct('go home', 'bert')")
-    assert peer.expect(Hello).resume == token
-    peer.welcome(resume=token, crowd=TERMS)
-    assert peer.expect(Leave).ids == ["cora"]  # this may have been lost
-    again = peer.expect(Join).members
-    assert [(one.id, one.epoch, one.instruction) for one in again] == [("anna", 0, None), ("bert", 1, "go home")]
-    page.until("state", "live")
-    assert page.do("crowd.call('anna').status") == "fresh"  # it goes on
-    peer.cut()
-    assert peer.expect(Hello).resume == token
-    peer.send(ErrorMessage(code="session", message="There is no such session.", remedy="Say hello.", retryable=True))
-    assert peer.expect(Hello).resume is None
-    peer.welcome(crowd=TERMS)
-    page.until("act", "anna", "safe", STAY)
-    assert [one.id for one in peer.expect(Join).members] == ["anna", "bert"]
-
-
-def test_bye_and_a_fatal_error_end_what_is_in_force_for_all(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna")
-    say(peer, token, {"tick": 0, **look(page, peer, anna="a")["anna"]})
-    page.until("act", "anna", "call", MOVE.model_dump())
-    peer.send(Bye(session=token, reason="over"))
-    page.until("act", "anna", "safe", STAY)
 
 
 def test_a_call_that_throws_is_followed_by_safe_which_is_tried_until_it_no_longer_does(
