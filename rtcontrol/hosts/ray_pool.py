@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import Places
 from rtcontrol.hosts.protocol import (
     LIMIT,
@@ -19,8 +20,9 @@ from rtcontrol.hosts.protocol import (
     DecoderUnavailable,
 )
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
-from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
+from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, actor_options, ask, share
+from rtcontrol.hosts.ray_watch import until_lost
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")

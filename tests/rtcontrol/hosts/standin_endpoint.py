@@ -33,6 +33,13 @@ class Standin:
         self.lock = threading.Lock()
         self.url = ""
 
+    def reply(self, path: str, body: dict[str, Any], fault: Any) -> tuple[int, bytes]:
+        """Return the status and the body of an answer."""
+        if isinstance(fault, int):
+            return fault, json.dumps({"error": {"message": f"status {fault}"}}).encode()
+        found = {"garbage": b"<html>", "deep": b"[" * 100_000}.get(fault)
+        return 200, found or json.dumps(self.answer(path, body, fault)).encode()
+
     def answer(self, path: str, body: dict[str, Any], fault: Any) -> Any:
         asked = body["questions"]
         if path.endswith("/decisions"):
@@ -95,11 +102,7 @@ def handler(standin: Standin) -> type[BaseHTTPRequestHandler]:
             if fault == "drop":
                 self.close_connection = True
                 return
-            status = fault if isinstance(fault, int) else 200
-            said = (
-                {"error": {"message": f"status {status}"}} if status != 200 else standin.answer(self.path, body, fault)
-            )
-            data = {"garbage": b"<html>", "deep": b"[" * 100_000}.get(fault) or json.dumps(said).encode()
+            status, data = standin.reply(self.path, body, fault)
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
             self.end_headers()

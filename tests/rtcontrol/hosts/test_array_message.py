@@ -134,6 +134,7 @@ def test_as_many_items_as_are_allowed_are_read_whatever_their_headers() -> None:
         | st.text()
         | st.binary(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=20,
     )
 )
 def test_what_is_counted_is_what_is_unpacked(value: Any) -> None:

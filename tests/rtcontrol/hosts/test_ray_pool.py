@@ -27,12 +27,13 @@ from cart import CartWorld, Flight, cart_agent
 from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, reply_of, request, running
 
 from rtcontrol.hosts.deciders import STSource
+from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import DecoderActor
-from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.standby import StandbyHost, StandbyPool
+from rtcontrol.hosts.wake_file import WakeFile
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, environment, until
@@ -96,22 +97,6 @@ def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
         os.kill(pid, signal.SIGCONT)
     until(host.alive, seconds=10.0)
     assert called(host, 1) == 'left(at="x 1")'
-
-
-def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) -> None:
-    """As on a starved machine: it is stopped for most of the time, but never for as long as to be taken for stopped."""
-    host = ray_pool.open("a", naming("left"))
-    pid, events = kept_pid(ray_pool), len(host.events)
-    try:
-        for tick in range(2):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.9)
-            os.kill(pid, signal.SIGCONT)
-            called(host, tick)
-            time.sleep(0.2)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert len(host.events) == events and host.alive()
 
 
 def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:

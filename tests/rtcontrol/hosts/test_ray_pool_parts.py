@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from pooled import TOOLS, alone, asked, assert_equal, called, flown, kept_pid, n
 from standin_endpoint import standin
 
 from rtcontrol.gateway.decide import Tools, ToolSets, Unavailable
-from rtcontrol.hosts.deciders import ANSWERS, NoopSource, QuestionSource, STSource, answer_together, encode_questions
+from rtcontrol.hosts.deciders import ANSWERS, NoopSource, QuestionSource, STSource, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.protocol import LIMIT, DecisionRequest, DecoderPool, DecoderUnavailable, Host
-from rtcontrol.hosts.ray_host import DecoderLink, RayHost, WakeFile
+from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool, Host
 from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call, Decision
@@ -65,23 +63,6 @@ def test_a_loss_of_an_endpoint_crosses_to_the_loop_with_its_cause(pool: DecoderP
             reply = reply_of(host)
             assert (reply.loss, reply.error) == ((None, None) if tick == 1 else ("http", "HTTP 503: status 503"))
             assert (reply.decision is None) == (tick == 2)
-
-
-def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(pool: DecoderPool) -> None:
-    busy, quiet = pool.open("a", naming("busy")), pool.open("b", naming("quiet"))
-    busy.submit(request(1, "sleep 0.5"))
-    time.sleep(0.1)
-    busy.submit(request(2, "sleep 0.3"))
-    quiet.submit(request(1))
-    for tick in range(3, 6):
-        busy.submit(request(tick, "sleep 0.3"))
-    # The busy session began to wait first, with the newest of its requests; then it is the quiet one's turn.
-    assert reply_of(busy).tick == 1
-    assert reply_of(busy).tick == 5
-    busy.submit(request(6, "sleep 1.4"))
-    assert reply_of(quiet, 1.2).tick == 1
-    assert reply_of(busy).tick == 6
-    assert quiet.wait(0) is None
 
 
 def test_cancelled_before_its_turn_is_not_decided(pool: DecoderPool) -> None:
@@ -151,14 +132,6 @@ def test_a_closed_session_gets_no_reply_and_another_of_its_name_does(pool: Decod
     assert called(other, 1) == 'right(at="x 1")'
 
 
-def test_without_lanes_it_decides_on_the_callers_thread() -> None:
-    host = InProcessPool(lanes=0).open("a", NoopSource())
-    assert (host.name, host.start()["model"]) == ("inline", "noop")
-    host.submit(request(3))
-    reply = host.wait(0)
-    assert reply is not None and (reply.tick, reply.decision) == (3, Decision(None))
-
-
 def woken(host: Host) -> float:
     """Seconds of a wait of 5 s that another thread ends."""
     threading.Timer(0.05, host.wake).start()
@@ -195,17 +168,6 @@ def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: Ray
     finally:
         host.close()
     assert not host.alive()
-
-
-def test_every_session_that_ends_while_the_process_is_away_is_freed_when_that_is_back() -> None:
-    pool = RayPool(limit=LIMIT + 8)
-    hosts = [RayHost(pool, naming("a"), "a") for _ in range(LIMIT + 8)]
-    for host in hosts:
-        pool._hosts.add(host)
-        pool._places.take()
-    for host in hosts:
-        pool.release(host)
-    assert list(pool._unfreed) == [host.key for host in hosts]
 
 
 @pytest.mark.parametrize("kind", [partial(InProcessPool, lanes=0), InProcessPool, RayPool])
@@ -247,31 +209,6 @@ def test_what_waits_at_once_is_decided_together_and_like_each_alone(pool: Decode
     assert reply_of(hosts[0]).together == 1
 
 
-def test_one_of_those_decided_together_may_be_given_up_or_fail_and_the_others_are_answered(
-    sources: list[STSource],
-) -> None:
-    late = tools(
-        {"go": {"to": {"enum": [*(f"alpha beta go {w}" for w in ("red", "green", "blue")), "alpha beta stop"]}}}
-    )
-    source = STSource(replace(sources[0].spec, tools=late, budget_per_head=1))
-    deciders: list[Any] = [source.build() for _ in range(3)]
-    expected = deciders[0].decide(asked(3))
-    assert expected.forward_passes > 1
-    wrong = replace(asked(3), observation="go " * 3000)
-    asks = [(deciders[0], asked(1)), (deciders[1], asked(3)), (deciders[2], wrong)]
-    steps, count = answer_together(asks, lambda i: i == 0), 0
-    with pytest.raises(StopIteration) as done:
-        while True:
-            next(steps)
-            count += 1
-    assert count == expected.forward_passes
-    given_up, sound, failed = done.value.value
-    assert given_up is None
-    assert sound.decision.call == expected.call and sound.together == 3
-    assert failed.decision is None and "context" in failed.mistake[0]
-    assert deciders[0].decide(asked(3)).call == expected.call
-
-
 def test_a_servers_pool_that_gave_up_is_made_anew_for_the_next_session(sources: list[STSource], tmp_path: Path) -> None:
     pools = Pools(ServeOptions(out=tmp_path, host="inprocess"))
     pools.start()
@@ -298,11 +235,6 @@ def test_a_host_that_gave_up_ends_the_run_with_the_safe_call(tmp_path: Path, clo
     assert flight.loop.ended_by == "host"
     assert "no more decisions: Ray was lost." in flight.said
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
-
-
-def test_no_socket_to_the_decoder_is_trouble_that_may_pass() -> None:
-    with pytest.raises(DecoderUnavailable, match="No socket to the decoder"):
-        DecoderLink({"lanes": ["no endpoint"], "key": b""}, b"session", WakeFile())
 
 
 GO, TURN = (tools(named) for named in TOOLS[:2])

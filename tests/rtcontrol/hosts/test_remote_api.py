@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from jobs import FakeWeb
 from pooled import reply_of
-from standin_endpoint import Standin, standin
+from standin_endpoint import standin
 
 from rtcontrol.hosts import remote_api
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
-from rtcontrol.hosts.remote_api import EndpointSource
+from rtcontrol.hosts.remote_api import LONGEST_S, EndpointDecider, EndpointSource
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
@@ -36,8 +38,15 @@ STOP = {"name": "stop", "description": "Stop.", "parameters": {"properties": {}}
 REQUEST = DecisionRequest(3, 1, "x 2", "go left", ("go(to=right)",))
 
 
-def source(api: str, made: Standin, *tools: dict[str, Any], **more: Any) -> EndpointSource:
-    return EndpointSource.parse(f"{api}:{made.url}#jev", tools or (GO, STOP), **more)
+def source(api: str, *tools: dict[str, Any], url: str = "http://127.0.0.1:1/v1", **more: Any) -> EndpointSource:
+    return EndpointSource.parse(f"{api}:{url}#jev", tools or (GO, STOP), **more)
+
+
+def asking(api: str, *tools: dict[str, Any], **how: Any) -> tuple[EndpointDecider, FakeWeb]:
+    """Return a decider over the stand-in of an endpoint, without a socket."""
+    parsed = {name: how.pop(name) for name in ("allow_null", "late") if name in how}
+    web = FakeWeb(f"/v1/{api}", **how)
+    return EndpointDecider(source(api, *tools, **parsed), web), web
 
 
 def picking(**wanted: str) -> Any:
@@ -45,9 +54,8 @@ def picking(**wanted: str) -> Any:
     return lambda told, name, options: wanted.get(name.rpartition(".")[2], options[0])
 
 
-def decided(api: str, wanted: dict[str, str], **more: Any) -> Decision:
-    with standin(choose=picking(**wanted), lean=more.pop("lean", False)) as made:
-        return source(api, made, **more).build().decide(REQUEST)
+def decided(api: str, wanted: dict[str, str], **how: Any) -> Decision:
+    return asking(api, choose=picking(**wanted), **how)[0].decide(REQUEST)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -69,12 +77,12 @@ def test_what_is_left_out_and_what_stays_in_force(api: str) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 def test_one_request_asks_all_and_names_the_model(api: str) -> None:
-    with standin() as made:
-        source(api, made).build().decide(REQUEST)
-        (body,) = made.bodies
+    decider, web = asking(api)
+    decider.decide(REQUEST)
+    (body,) = web.bodies
     asked = body["questions"]
     names = [q["name"] for q in asked] if api == "decisions" else list(asked)
-    assert made.paths == [f"/v1/{api}"] and body["model"] == "jev"
+    assert source(api).url.endswith(f"/v1/{api}") and body["model"] == "jev"
     assert names == ["function", "go.to", "go.speed", "go.careful"], "of one value nothing is asked"
     words = [q["instructions"] for q in (asked if api == "decisions" else asked.values())]
     assert words[1] == "If the function is go, what is to? Which way."
@@ -85,7 +93,8 @@ def test_one_request_asks_all_and_names_the_model(api: str) -> None:
 FAULTS = {
     503: ("http", "HTTP 503: status 503"),
     429: ("http", "HTTP 429: status 429"),
-    "drop": ("connection", "Server disconnected"),
+    "late": ("timeout", "no answer within"),
+    "drop": ("connection", "gone"),
     "refuse": ("refused", "declined to answer the question function"),
     "garbage": ("malformed", "no JSON"),
     "short": ("malformed", "not one answer|no choice for"),
@@ -97,28 +106,45 @@ FAULTS = {
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_loss_is_told_by_its_cause(api: str, fault: Any) -> None:
-    with standin(lambda n: (0.0, fault if n % 2 else None)) as made:
-        decider = source(api, made).build()
-        decider.decide(REQUEST)
-        for _ in range(2):  # it goes on after a loss
-            with pytest.raises(DecisionLost, match=FAULTS[fault][1]) as caught:
-                decider.decide(REQUEST)
-            assert caught.value.loss == FAULTS[fault][0]
+    decider, _ = asking(api, fault=lambda n: fault if n % 2 else None)
+    decider.decide(REQUEST)
+    for _ in range(2):  # it goes on after a loss
+        with pytest.raises(DecisionLost, match=FAULTS[fault][1]) as caught:
             decider.decide(REQUEST)
+        assert caught.value.loss == FAULTS[fault][0]
+        decider.decide(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("within_ms", "late", "limit_s"),
+    [(80, False, 0.076), (20, False, 0.018), (1, False, 0.0), (0, False, LONGEST_S), (80, True, LONGEST_S)],
+)
+def test_answer_is_given_up_before_its_deadline(within_ms: int, late: bool, limit_s: float) -> None:
+    decider, web = asking("decisions", late=late)
+    decider.decide(replace(REQUEST, within_ns=within_ms * 1_000_000))
+    assert web.limits == [pytest.approx(limit_s)]
+
+
+def test_decision_waits_in_steps_and_closes_its_request_when_given_up() -> None:
+    decider, web = asking("decisions", fault=lambda n: "never")
+    steps = decider.decide_in_steps(REQUEST)
+    assert [next(steps) for _ in range(3)] == [None] * 3 and not web.jobs[0].cancelled
+    steps.close()
+    assert web.jobs[0].cancelled
 
 
 def test_nobody_there_is_a_connection_that_was_lost() -> None:
     with standin() as made:
         pass
     with pytest.raises(DecisionLost) as caught:
-        source("decisions", made).build().decide(REQUEST)
+        source("decisions", url=made.url).build().decide(REQUEST)
     assert caught.value.loss == "connection"
 
 
 def test_an_answer_is_given_up_before_the_deadline_and_the_request_closed() -> None:
     within_ns = 80_000_000
     with standin(lambda n: (5.0 if n else 0.0, None)) as made:
-        decider = source("decisions", made).build()
+        decider = source("decisions", url=made.url).build()
         decider.decide(REQUEST)
         began = time.monotonic_ns()
         with pytest.raises(DecisionLost, match="no answer within 76 ms") as caught:
@@ -129,7 +155,7 @@ def test_an_answer_is_given_up_before_the_deadline_and_the_request_closed() -> N
 
 def test_a_cancelled_decision_closes_its_request() -> None:
     with standin(lambda n: (5.0 if n == 0 else 0.0, None)) as made:
-        host = InProcessHost(source("decisions", made))
+        host = InProcessHost(source("decisions", url=made.url))
         host.start()
         host.submit(REQUEST)
         until(lambda: made.bodies, "it was not asked")
@@ -140,23 +166,15 @@ def test_a_cancelled_decision_closes_its_request() -> None:
         host.close()
 
 
-def test_one_connection_is_kept_for_all_decisions() -> None:
-    with standin() as made:
-        decider = source("decisions", made).build()
-        for _ in range(12):
-            decider.decide(REQUEST)
-        assert made.connections == 1 and len(made.bodies) == 12
-
-
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote_api.KEY, "sk-very-secret")
     with standin(lambda n: (0.0, 401 if n else None)) as made:
-        told = source("decisions", made)
+        told = source("decisions", url=made.url)
         decider = pickle.loads(pickle.dumps(told)).build()
         decider.decide(REQUEST)
         with pytest.raises(DecisionLost) as caught:
             decider.decide(REQUEST)
-        assert made.headers[0]["authorization"] == "Bearer sk-very-secret"
+        assert made.headers[0]["authorization"] == "Bearer sk-very-secret" and made.connections == 1
         assert "secret" not in f"{told!r}{decider.info()}{caught.value}"
     with pytest.raises(UserError, match=r"would travel to api\.example\.com in the clear"):
         EndpointSource.parse("decisions:http://api.example.com/v1", (GO,))
@@ -214,7 +232,6 @@ def test_arguments_of_two_tools_are_not_taken_for_each_other(api: str) -> None:
         {"name": "go", "parameters": {"properties": {"to.x": schema}, "required": ["to.x"]}},
         {"name": "go.to", "parameters": {"properties": {"x": schema}, "required": ["x"]}},
     ]
-    with standin(choose=lambda told, name, options: options[-1] if "'" in name else options[0]) as made:
-        call = source(api, made, *tools).build().decide(REQUEST).call
-        (body,) = made.bodies
+    decider, web = asking(api, *tools, choose=lambda told, name, options: options[-1] if "'" in name else options[0])
+    call, (body,) = decider.decide(REQUEST).call, web.bodies
     assert call == Call("go", {"to.x": "left"}) and len(body["questions"]) == 3

@@ -1,0 +1,113 @@
+"""The loop's end of a session's sockets to a decoder's process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import zmq
+
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable
+from rtcontrol.hosts.ray_actor import PING
+from rtcontrol.hosts.wake_file import Files, WakeFile
+from rtcontrol.models.call import Call, Decision
+
+# For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
+_CONTEXT: zmq.Context[Any] = zmq.Context()
+NUMBERS = itertools.count()
+
+
+def dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socket[bytes]:
+    """Connected socket that keeps nothing for a peer that is not there; `identity` is what a ROUTER knows it by."""
+    sock: zmq.Socket[bytes] = _CONTEXT.socket(zmq.DEALER)
+    sock.linger = 0
+    sock.immediate = 1
+    sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
+    if identity:
+        sock.routing_id = identity
+    sock.curve_serverkey = curve_key
+    sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
+    sock.connect(endpoint)
+    return sock
+
+
+def _decision(call: Sequence[Any] | None, fields: Sequence[Any]) -> Decision:
+    confidence, passes, tokens, reused, words, kept = fields
+    made = None if call is None else Call(*call)
+    return Decision(made, confidence, passes, tokens, reused, tuple(words), kept=kept)
+
+
+class DecoderLink:
+    """A session's sockets to one life of the decoder's process: one DEALER a lane. Made on one thread, then handed over
+    for good to the loop's."""
+
+    def __init__(self, answer: dict[str, Any], session_key: bytes, wake: WakeFile) -> None:
+        self._wake = wake
+        identity = b"%s/%d" % (session_key, next(NUMBERS))
+        try:
+            self._lanes = [dealer(endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
+        except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
+            raise DecoderUnavailable(
+                f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`."
+            ) from None
+        self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]]
+        self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
+        self._waiting: list[int | None] = [None] * len(self._lanes)
+
+    def ready(self, timeout_ms: int) -> bool:
+        """A round trip on every lane; False when there is no answer in time."""
+        for lane in self._lanes:
+            if not lane.poll(timeout_ms, zmq.POLLOUT):
+                return False
+            lane.send(PING)
+            if not lane.poll(timeout_ms):
+                return False
+            lane.recv()
+        return True
+
+    def send(self, request: DecisionRequest) -> bool:
+        """On an idle lane, else on the one that has waited longest (it answers the newest); False when it is cut."""
+        waiting = self._waiting
+        i = waiting.index(None) if None in waiting else min(range(len(waiting)), key=lambda n: waiting[n] or 0)
+        try:
+            # Everything but the raw observation.
+            asked = request.tick, request.epoch, request.observation, request.instruction, request.history
+            more = () if request.standing is None else (request.standing.to_dict(),)
+            self._lanes[i].send(msgpack.packb((*asked, request.within_ns, *more)), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        waiting[i] = request.tick
+        return True
+
+    def cancel(self, tick: int) -> None:
+        if tick in self._waiting:
+            with contextlib.suppress(zmq.Again):
+                self._lanes[self._waiting.index(tick)].send(msgpack.packb(tick), zmq.NOBLOCK)
+
+    def receive(self, timeout_ns: int) -> DecisionReply | None:
+        """The next reply within the time, or None (possibly early)."""
+        # A socket's file only says that something changed, so the sockets' state is asked before and after.
+        reply = self._take()
+        if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns) and not self._wake.clear():
+            reply = self._take()
+        return reply
+
+    def _take(self) -> DecisionReply | None:
+        for i, lane in enumerate(self._lanes):
+            if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                body = lane.recv()
+                if body != PING:
+                    tick, call, rest, error, decide_ns, mistake, *stamps = msgpack.unpackb(body)
+                    if self._waiting[i] == tick:
+                        self._waiting[i] = None
+                    made = rest and _decision(call, rest)
+                    said = mistake and (mistake[0], mistake[1])
+                    return DecisionReply(tick, made, error, decide_ns, said, *stamps)
+        return None
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            lane.close(0)

@@ -1,0 +1,85 @@
+"""What a decider asks elsewhere, without a thread and a socket: answers that are there at once, or never."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from standin_endpoint import Choose, Standin, first
+
+from rtcontrol.hosts.array_message import unpack_message
+from rtcontrol.models.web import WebAnswer, WebError
+
+
+class Job:
+    """An answer to come, as a future is. An exception is raised; None never comes."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer, self.cancelled = answer, False
+
+    def done(self) -> bool:
+        return self._answer is not None
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self._answer is None:
+            raise TimeoutError
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeLink:
+    """In the place of a `PolicyLink`: gives these answers, in order."""
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        self._answers = list(answers)
+        self.questions: list[Any] = []
+        self.limits: list[float] = []
+        self.cuts = 0
+
+    def ask(self, packed: bytes, limit_s: float) -> Job:
+        self.questions.append(unpack_message(packed))
+        self.limits.append(limit_s)
+        return Job(self._answers.pop(0))
+
+    def cut(self) -> None:
+        self.cuts += 1
+
+    def close(self) -> None:
+        pass
+
+
+class FakeWeb:
+    """In the place of a `WebClient` to the stand-in of a decision API; `fault(n)` is what is wrong with the n-th answer
+    ("drop": none comes, "late": not in time, "never": it is still to come)."""
+
+    def __init__(
+        self, path: str, fault: Callable[[int], Any] = lambda n: None, choose: Choose = first, lean: bool = False
+    ) -> None:
+        self._path, self._fault = path, fault
+        self._standin = Standin(lambda n: (0.0, None), choose, lean)
+        self.bodies: list[dict[str, Any]] = []
+        self.limits: list[float] = []
+        self.jobs: list[Job] = []
+
+    def post(self, body: Any, limit_s: float) -> Job:
+        fault = self._fault(len(self.bodies))
+        self.bodies.append(json.loads(json.dumps(body)))
+        self.limits.append(limit_s)
+        lost = {"drop": WebError("connection", "gone"), "late": WebError("timeout", "no answer within 1 ms")}
+        if fault == "never":
+            answer = None
+        elif fault in lost:
+            answer = lost[fault]
+        else:
+            status, data = self._standin.reply(self._path, body, fault)
+            answer = WebAnswer(status, {}, data)
+        self.jobs.append(Job(answer))
+        return self.jobs[-1]
+
+    def close(self) -> None:
+        pass
