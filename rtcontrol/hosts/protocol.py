@@ -169,7 +169,9 @@ class DecoderPool(Protocol):
     """
 
     name: str
-    gave_up: str | None
+
+    @property
+    def gave_up(self) -> str | None: ...
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Make the place of decision ready; gives what a report says about it. Raises UserError.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rtcontrol.hosts.decoder_link import NUMBERS, DecoderLink
+from rtcontrol.hosts.pool_core import Session
 from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.wake_file import WakeFile
 
@@ -18,22 +18,18 @@ log = logging.getLogger("rtcontrol.host")
 class RayHost:
     """One session's part of a `RayPool`, which it starts and ends where it is its `own`.
 
-    Its loop's thread owns the link in use. The pool's threads, under the pool's lock, tell of losses (`lose`), offer
-    the link to a restarted process, or give up.
+    Its loop's thread owns the link in use. The pool's threads, under the pool's lock, keep its `session`, and offer the
+    link to a restarted process.
     """
 
     name = "ray"
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
-        self.incarnation = 0
         self.shares: deque[float] = deque(maxlen=SHARES)
-        self.events: list[HostEvent] = []
-        self.gave_up: str | None = None
-        self.source, self.session = source, session
+        self.session = Session(session, b"")
+        self.source = source
         self.info: dict[str, Any] = {}
         self.last: DecisionRequest | None = None
-        self.lost_ns: int | None = None  # when the decider was lost that is not back
-        self.up = False
         self.woken = WakeFile()
         self._pool, self._own = pool, own
         self.renew()
@@ -41,8 +37,20 @@ class RayHost:
         self._offers: deque[DecoderLink] = deque()
 
     def renew(self) -> None:
-        """Another key: what had the one before was freed for good."""
-        self.key = b"%d" % next(NUMBERS)
+        """Take another key: what had the one before was freed for good."""
+        self.session.key = b"%d" % next(NUMBERS)
+
+    @property
+    def incarnation(self) -> int:
+        return self.session.incarnation
+
+    @property
+    def events(self) -> list[HostEvent]:
+        return self.session.events
+
+    @property
+    def gave_up(self) -> str | None:
+        return self.session.gave_up
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if not self.info:
@@ -53,15 +61,13 @@ class RayHost:
         return self.info
 
     def submit(self, request: DecisionRequest) -> None:
-        if self._offers:
-            self._adopt()
+        self._adopt()
         self.last = request
-        if self._link is None or not self.up or not self._link.send(request):
+        if self._link is None or not self.session.up or not self._link.send(request):
             log.debug("tick %d was not sent: no connection", request.tick)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
-        if self._offers:
-            self._adopt()
+        self._adopt()
         if self._link is None:
             self.woken.files.wait(max(timeout_ns, 0))
             self.woken.clear()
@@ -80,7 +86,7 @@ class RayHost:
         self.woken.set()
 
     def alive(self) -> bool:
-        return self.up
+        return self.session.up
 
     def cancel(self, tick: int) -> None:
         if self._link is not None:
@@ -88,7 +94,6 @@ class RayHost:
 
     def close(self) -> None:
         self._pool.release(self)
-        self.up = False
         self._adopt()
         if self._link is not None:
             self._link.close()
@@ -96,25 +101,9 @@ class RayHost:
         if self._own:
             self._pool.close()
 
-    def lose(self, lost_ns: int) -> None:
-        self.up, self.lost_ns = False, lost_ns
-        self.events.append(HostEvent(lost_ns, "lost", 0.0))
-
     def offer(self, link: DecoderLink) -> None:
-        """A link to a process that is up."""
+        """Take a link to a process that is up, at the next use."""
         self._offers.append(link)
-        self.up = True
-        if self.lost_ns is not None:
-            now_ns = time.monotonic_ns()
-            self.incarnation += 1
-            self.events.append(HostEvent(now_ns, "restarted", (now_ns - self.lost_ns) / 1e9))
-            self.lost_ns = None
-
-    def give_up(self, why: str) -> None:
-        """There will be no more decisions."""
-        self.up = False
-        self.gave_up = why
-        self.woken.set()
 
     def _adopt(self) -> None:
         while self._offers:

@@ -140,7 +140,7 @@ def assert_equal(decisions: list[Decision], expected: list[Decision]) -> None:
 
 
 def kept_pid(pool: Any) -> int:
-    return int(pool._answer["pid"])
+    return int(pool.core.life["pid"])
 
 
 def running(folder: str) -> dict[str, int]:

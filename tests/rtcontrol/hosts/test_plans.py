@@ -218,7 +218,7 @@ def test_cancelled_tick_is_answered_late_and_its_plan_acts() -> None:
     assert reply is not None and reply.steps == (3, 500), "137 ms after its observation"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_random_course_keeps_the_rules(seed: int) -> None:
     """No step twice as old as it may be, none of another scope, none out of its instant; newest wins; one reply."""
     chance = random.Random(seed)

@@ -70,7 +70,7 @@ def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_bein
     opener.join()
     assert called(opened[0], 1) == 'slow(at="x 1")'
     opened[0].close()
-    until(lambda: ray.get(ray_pool.actor.close.remote(b"none")) == 0, seconds=5.0)
+    until(lambda: ray.get(ray_pool.process.actor.close.remote(b"none")) == 0, seconds=5.0)
 
 
 def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
@@ -211,7 +211,7 @@ def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) 
         pytest.skip("only root can be another user")
     import ray
 
-    folder, answer = ray_pool.ray.folder, ray_pool._answer
+    folder, answer = ray_pool.ray.folder, ray_pool.core.life
     assert answer is not None and stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
     pids = {pid for pid, fd, _ in marked(folder) if not os.close(fd)} | {os.getpid()}
     listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
@@ -399,7 +399,7 @@ def host(opened: StandbyHost) -> StandbyHost:
 
 
 def both_up(host: StandbyHost) -> bool:
-    return host.alive() and host.inner[host.core.standby].up
+    return host.alive() and host.inner[host.core.standby].alive()
 
 
 def kill(host: StandbyHost) -> None:

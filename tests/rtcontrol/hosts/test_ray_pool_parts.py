@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pooled import TOOLS, alone, asked, assert_equal, called, flown, kept_pid, n
 from standin_endpoint import standin
 
 from rtcontrol.gateway.decide import Tools, ToolSets, Unavailable
-from rtcontrol.hosts.deciders import ANSWERS, NoopSource, QuestionSource, STSource, encode_questions
+from rtcontrol.hosts.deciders import ANSWERS, NoopSource, QuestionSource, STSource, answer_together, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool, Host
 from rtcontrol.hosts.ray_pool import RayPool, single_host
@@ -207,6 +208,31 @@ def test_what_waits_at_once_is_decided_together_and_like_each_alone(pool: Decode
     assert_equal([reply.decision for reply in replies], expected * 2)  # type: ignore[misc]
     hosts[0].submit(asked(8))
     assert reply_of(hosts[0]).together == 1
+
+
+def test_one_of_those_decided_together_may_be_given_up_or_fail_and_the_others_are_answered(
+    sources: list[STSource],
+) -> None:
+    late = tools(
+        {"go": {"to": {"enum": [*(f"alpha beta go {w}" for w in ("red", "green", "blue")), "alpha beta stop"]}}}
+    )
+    source = STSource(replace(sources[0].spec, tools=late, budget_per_head=1))
+    deciders: list[Any] = [source.build() for _ in range(3)]
+    expected = deciders[0].decide(asked(3))
+    assert expected.forward_passes > 1
+    wrong = replace(asked(3), observation="go " * 3000)
+    asks = [(deciders[0], asked(1)), (deciders[1], asked(3)), (deciders[2], wrong)]
+    steps, count = answer_together(asks, lambda i: i == 0), 0
+    with pytest.raises(StopIteration) as done:
+        while True:
+            next(steps)
+            count += 1
+    assert count == expected.forward_passes
+    given_up, sound, failed = done.value.value
+    assert given_up is None
+    assert sound.decision.call == expected.call and sound.together == 3
+    assert failed.decision is None and "context" in failed.mistake[0]
+    assert deciders[0].decide(asked(3)).call == expected.call
 
 
 def test_a_servers_pool_that_gave_up_is_made_anew_for_the_next_session(sources: list[STSource], tmp_path: Path) -> None:
