@@ -7,7 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
+
+T = TypeVar("T")
 
 # A thread that waits for the interpreter asks for it after this long. A decision takes it anew for each operation:
 # beside a thread that computes, Python's own 5 ms would be felt at 16 Hz, and 0.5 ms at 30.
@@ -88,13 +90,9 @@ class SlackCollector:
         return generation == 0 or turns >= 4 or ((turns >= 1 or overdue) and fits)
 
 
-def beside(name: str, work: Callable[[], None], patience_s: float) -> bool:
-    """Do `work` on a thread of its own, waited for so long; False where none can be had."""
-
-    thread = threading.Thread(target=work, name=name, daemon=True)
+def beside(name: str, work: Callable[[T], None], given: T) -> None:
+    """Do `work` on a thread of its own; here, where none can be had."""
     try:
-        thread.start()
+        threading.Thread(target=work, args=(given,), name=name, daemon=True).start()
     except RuntimeError:
-        return False
-    thread.join(patience_s)
-    return True
+        work(given)

@@ -1,4 +1,5 @@
-"""What reaches the environment, where something breaks: real threads, a real paced world, real time."""
+"""What reaches the environment, where something breaks: real threads, a real paced world, real time. The rules
+themselves are in test_actuator_core.py, by a fake clock."""
 
 from __future__ import annotations
 
@@ -7,53 +8,27 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from arm import HZ, MOVE, OPEN, PERIOD_S, STOP, Arm, arm_agent, beside, failing, flight, held, on, safes, until
+from arm import HZ, MOVE, OPEN, PERIOD_S, STOP, Arm, arm_agent, beside, failing, flight, on, safes, until
 from cart import CartWorld, Flight
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.agents import Agent, Fallback, Tools, tool
 from rtcontrol.envs.base import Emission
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop import loop as loops
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Command, Completion, SafeAttempt
+from rtcontrol.records import Command, SafeAttempt
 from rtcontrol.telemetry import report
 
 pytestmark = pytest.mark.realtime
-BROKEN = """
-from rtcontrol.agents import Agent, Fallback, Tools, tool
-from rtcontrol.models.call import Call
-
-class World:
-    step_s = 0.01
-    def __init__(self): self.bindings, self.steps = {"go": self.go}, 0
-    def go(self): print("went")
-    def reset(self, seed): pass
-    def step(self):
-        self.steps += 1
-        if self.steps == 30:
-            raise LookupError("lost my way")
-    def observe(self): return {}
-    def outcome(self): return None
-    def instruct(self, text): pass
-
-@tool
-def go() -> None:
-    "Go."
-
-agent = Agent("goer", "Goes.", Tools([go]), lambda data: "-", "go", Fallback(Call("go", {})), "noop")
-"""
 
 
 @contextmanager
@@ -180,8 +155,7 @@ def three_tools() -> tuple[Agent, dict[str, Any], list[str]]:
     return replace(arm_agent(), tools=Tools([arm, claw, base]), fallback=Fallback(calls=calls)), does, acts
 
 
-@pytest.mark.parametrize("why", ["miss", "exit"])
-def test_a_safe_call_that_hangs_or_raises_holds_up_no_other(why: str) -> None:
+def test_a_safe_call_that_hangs_or_raises_holds_up_no_other() -> None:
     agent, does, acts = three_tools()
     free, refusing = threading.Event(), threading.Event()
     refusing.set()
@@ -193,7 +167,7 @@ def test_a_safe_call_that_hangs_or_raises_holds_up_no_other(why: str) -> None:
     does |= {"arm": free.wait, "claw": refuse, "base": lambda: None}
     with acting(agent, period_ns=50_000_000) as actuator:
         demanded_s = time.monotonic()
-        actuator.safe(why)
+        actuator.safe("miss")
         until(lambda: "base False" in acts)
         assert time.monotonic() - demanded_s < 1.0 and actuator.pending
         attempts = actuator.effects
@@ -211,41 +185,6 @@ def test_a_safe_call_that_hangs_or_raises_holds_up_no_other(why: str) -> None:
     assert sorted(done) == sorted(
         [*refused * (len(done) - 3), ("base", True, False), ("claw", True, False), ("arm", True, True)]
     )
-
-
-def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_demand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(actuators, "PATIENCE_LOCKSTEP_S", 0.02)
-    agent, does, acts = three_tools()
-    free = threading.Event()
-    does |= {"arm": free.wait, "claw": lambda: None, "base": lambda: None}
-    with acting(agent) as actuator:
-        actuator.safe("miss")
-        until(lambda: "base False" in acts)
-        actuator.safe("miss")
-        until(lambda: acts.count("base False") == 2)
-        assert acts.count("arm False") == 1
-        free.set()
-        until(lambda: actuator.retry() and actuator.wait_safe(0.02))
-    first = agent.fallback.safe_calls[0]
-    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
-    assert [e.attempt for e in attempts if e.call == first] == [1, 2] and acts.count("arm False") == 2
-    assert [e.in_force for e in attempts].index(True) == len(attempts) - 1
-
-
-def test_a_call_that_waits_for_its_turn_when_people_stop_does_not_act() -> None:
-    arm = Arm()
-    world = arm.world()
-    world.start("lockstep")
-    actuator = Actuator(arm_agent(), world, None, lambda: None)
-    actuator.execute(Command(0, MOVE, 1, None))
-    actuator.bar("stopped")
-    actuator.start()
-    until(lambda: actuator.effects)
-    done = actuator.effects.popleft()
-    assert isinstance(done, Completion) and done.effect == "refused" and arm.acts == []
-    actuator.close()
 
 
 def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
@@ -268,68 +207,15 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
     assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
 
 
-def owner(log: list[str]) -> Agent:
-    """An agent whose tool is its own function, and takes 20 ms."""
-
-    @tool
-    def nudge(by: Annotated[int, OneOf(0, 1)]) -> None:
-        """Nudge."""
-        log.append("begin")
-        time.sleep(0.02)
-        log.append("end")
-
-    return replace(arm_agent(), tools=Tools([nudge]), fallback=Fallback())
-
-
-NUDGE = Call("nudge", {"by": 1})
-
-
-def test_a_tools_own_function_is_not_called_after_the_deadline() -> None:
-    log: list[str] = []
-    with acting(owner(log)) as actuator:
-        actuator.execute(Command(0, NUDGE, 1, time.monotonic_ns() - 1))
-        until(lambda: actuator.effects)
-        actuator.execute(Command(1, NUDGE, 2, None))
-        actuator.safe("exit")
-        assert actuator.wait_safe(5)
-    effects = [e.effect for e in actuator.effects if isinstance(e, Completion)]
-    assert effects[:1] == ["too_late"] and set(effects[1:]) <= {"epoch_over"} and log == []
-
-
-def test_the_safe_call_goes_first_when_the_world_yields() -> None:
+def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path) -> None:
     arm = Arm()
-    world = arm.world()
-    before: list[list[str]] = []
-    arm.refuse = lambda call: before.append(list(arm.instructions))
-    later = time.monotonic_ns() + 10**10
-    with acting(arm_agent(STOP), world, 1_000_000) as actuator:
-        with held(world):  # a call waits for it
-            actuator.execute(Command(0, MOVE, 1, time.monotonic_ns() + 1_000_000))
-            until(lambda: actuator._order is None)
-            assert actuator.execute(Command(1, MOVE, 1, later)) is None
-            replaced = actuator.execute(Command(2, MOVE, 1, later))
-            assert replaced is not None and replaced.tick == 1
-            actuator.instruct("go on")
-            cleared = actuator.safe("miss")
-            assert cleared is not None and cleared.tick == 2
-            time.sleep(0.002)
-        assert actuator.wait_safe(5)
-        actuator.execute(Command(3, MOVE, 1, later))
-        until(lambda: len(arm.acts) == 2)
-    assert [call for _, call in arm.acts] == [STOP, MOVE]
-    assert before == [[], ["go on"]]
-
-
-@pytest.mark.parametrize("error", [OSError, SystemExit, KeyboardInterrupt])
-def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path, error: type[BaseException]) -> None:
-    arm = Arm()
-    arm.refuse = failing(5, MOVE, error)
+    arm.refuse = failing(5, MOVE, SystemExit)
     flown = flight(tmp_path, arm, duration_s=0.6).run()
     flown.blames("execute", 5, 5)
     told = [line for line in flown.said if "does not answer" in line]
     assert len(told) == 1 and "tests/rtcontrol/arm.py:" in told[0]
     entry = report.of_record(flown.path)["errors"][0]
-    assert entry["error"] == f"{error.__name__}: the drive does not answer" and entry["count"] == 5
+    assert entry["error"] == "SystemExit: the drive does not answer" and entry["count"] == 5
     assert entry["cause"] == "execute" and "tests/rtcontrol/arm.py:" in entry["where"] and entry["first_t_s"] < 0.2
 
 
@@ -438,26 +324,6 @@ def deaf(times: int, status: str) -> Callable[[Emission], None]:
     return lambda emission: refuse(STOP if emission.status == status else MOVE)
 
 
-@pytest.mark.parametrize("calls", [(), (STOP,), (STOP, OPEN)])
-def test_a_safe_call_that_could_not_be_sent_is_not_in_force_and_sent_again(calls: tuple[Call, ...]) -> None:
-    world = Radio(deaf(2, "safe"))
-    actuator = Actuator(replace(arm_agent(), fallback=Fallback(calls=calls)), world, 50_000_000, lambda: None)
-    world.start("wall")
-    actuator.start()
-    safe = Emission(0, 1, 1, 0, "safe", safe_calls=calls)
-    actuator.safe("miss", safe)
-    assert not actuator.wait_safe(0.07) and actuator.pending and world.heard == []
-    assert actuator.wait_safe(5) and [e for _, e in world.heard] == [safe]
-    actuator.close()
-    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
-    last = [(3, False, call == (calls or (None,))[-1]) for call in calls or (None,)]
-    assert [(a.attempt, isinstance(a.error, OSError), a.in_force) for a in attempts] == [
-        *[(1, True, False)] * len(last),
-        *[(2, True, False)] * len(last),
-        *last,
-    ]
-
-
 def test_a_call_that_could_not_be_sent_is_a_miss_and_a_loop_that_hangs_is_told_to_the_world(tmp_path: Path) -> None:
     world = Radio(deaf(1, "fresh"))
     flown = Flight(tmp_path, on, world=world, agent=hung(0.6)[0], hz=HZ, duration_s=1.4)  # type: ignore[arg-type]
@@ -470,72 +336,6 @@ def test_a_call_that_could_not_be_sent_is_a_miss_and_a_loop_that_hangs_is_told_t
     first = next(number for number, (_, e) in enumerate(world.heard) if e.status == "safe")
     assert world.heard[first][0] - world.heard[first - 1][0] < 0.55e9 and world.heard[first][1].call == STOP
     assert "fresh" in [e.status for _, e in world.heard[first:]], "it went on when the loop was back"
-
-
-# -- laws of the actuator alone ----------------------------------------------------------------------------------------
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("call"), st.sampled_from([MOVE, OPEN]), st.integers(-5, 30)),
-        st.tuples(st.just("safe"), st.none(), st.just(0)),
-        st.tuples(st.just("fail"), st.sampled_from([MOVE, STOP, OPEN]), st.integers(1, 2)),
-        st.tuples(st.just("hang"), st.none(), st.just(0)),
-        st.tuples(st.just("wait"), st.none(), st.integers(0, 8)),
-    ),
-    max_size=12,
-)
-
-
-@settings(max_examples=40)
-@given(steps)
-def test_nothing_late_acts_and_the_safe_calls_come_in_force(story: list[tuple[str, Any, int]]) -> None:
-    arm, refusals = Arm(), dict.fromkeys(map(Call.text, (MOVE, STOP, OPEN)), 0)
-
-    def refuse(call: Call) -> None:
-        if refusals[call.text()] > 0:
-            refusals[call.text()] -= 1
-            raise OSError("not now")
-
-    arm.refuse = refuse
-    world = arm.world()
-    busy, given = ExitStack(), {}
-    replaced: list[Command | None] = []
-    with acting(arm_agent(STOP, OPEN), world, 5_000_000) as actuator:
-        for number, (what, call, ms) in enumerate(story):
-            if what == "call":
-                given[number] = (call, time.monotonic_ns() + ms * 1_000_000)
-                replaced.append(actuator.execute(Command(number, call, 1, given[number][1])))
-            elif what == "safe":
-                replaced.append(actuator.safe("miss"))
-            elif what == "fail":
-                refusals[call.text()] = ms
-            elif what == "hang":
-                busy.close()
-                busy.enter_context(held(world))
-            else:
-                time.sleep(ms / 1e3)
-        world.conclude()
-        replaced.append(actuator.safe("exit"))
-        busy.close()
-        assert actuator.wait_safe(5.0)
-    dropped = {order.tick for order in replaced if order is not None}
-    done = {e.tick: e for e in actuator.effects if isinstance(e, Completion)}
-    # Each call has one end: dropped before it began, or told of; and none acted late.
-    assert set(done) == set(given) - dropped and not set(done) & dropped
-    acted = sorted(done[k].ended_ns for k in done if done[k].effect == "acted")
-    slack_ns = 5_000_000  # from the look at the clock to the act itself
-    for k in (k for k in done if done[k].effect == "acted"):
-        tried = [t for t, c in arm.tries if c == given[k][0] and done[k].began_ns <= t <= done[k].ended_ns]
-        assert tried and tried[-1] <= given[k][1] + slack_ns
-    assert all(done[k].effect == "failed" for k in done if done[k].error is not None)
-    # What was last is safe, both of them, each once.
-    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt) and e.why == "exit"]
-    good = [a.call for a in attempts if a.error is None]
-    assert sorted(map(Call.text, filter(None, good))) == sorted([STOP.text(), OPEN.text()])
-    assert [a.in_force for a in attempts] == [False] * (len(attempts) - 1) + [True]
-    assert not acted or acted[-1] <= attempts[-1].ended_ns
-    last = {call.name: call for _, call in arm.acts}
-    assert last == {"move": STOP, "grip": OPEN}
 
 
 # What is in force stays so: no miss of a busy machine's brings the safe call before the end does.
@@ -624,16 +424,16 @@ def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_pat
 def test_a_world_is_closed_after_an_interrupt_only_once_its_safe_call_was_tried(tmp_path: Path) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
-    actuator, plainly = flown.loop._ticks.actuator, flown.loop._ticks.actuator._bring_in_force
+    actuator, plainly = flown.loop._ticks.actuator, flown.loop._ticks.actuator._attempt
 
-    def starved() -> None:
+    def starved(attempt: Any) -> None:
         time.sleep(0.2)  # as on a busy machine: its thread is woken late
-        plainly()
+        plainly(attempt)
 
     def interrupted(timeout_s: float) -> bool:
         raise KeyboardInterrupt
 
-    actuator._bring_in_force, actuator.wait_safe = starved, interrupted  # type: ignore[method-assign]
+    actuator._attempt, actuator.wait_safe = starved, interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         flown.run()
     assert arm.acts[-1][1] == STOP

@@ -15,16 +15,12 @@ from arm import MOVE, STOP, Arm, arm_agent, failing, on
 from cart import CartWorld, Flight, good
 
 from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Emission
-from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import tick as ticks
-from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import RunConfig, confidence
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.records import Command, Completion
 from rtcontrol.run import assembly
 from rtcontrol.telemetry.channels import schema, topic_of
 from tests.helpers.processes import until
@@ -221,39 +217,6 @@ def test_a_decision_that_was_asked_for_before_the_resume_does_not_act(tmp_path: 
     assert not any(t["kind"] == "miss" and t["cause"] == "execute" for t in flight.ticks)
 
 
-class Elsewhere(PacedEnvironment):
-    """A world that is told of each call, and where somebody stops it while one is on its way."""
-
-    def __init__(self, arm: Arm) -> None:
-        super().__init__("elsewhere", arm)
-        self.told: list[Emission] = []
-        self.meanwhile: Any = lambda: None
-
-    def execute(self, *given: Any) -> Any:
-        effect = super().execute(*given)
-        self.meanwhile()
-        return effect
-
-    def emit(self, emission: Emission) -> None:
-        self.told.append(emission)
-
-
-def test_a_world_elsewhere_is_told_of_no_call_after_a_stop() -> None:
-    world = Elsewhere(Arm())
-    world.start("lockstep")
-    actuator = Actuator(arm_agent(), world, None, lambda: None)
-    actuator.start()
-    for tick, effect in ((0, "acted"), (1, "refused")):
-        fresh = Emission(tick, 1, 1, 0, "fresh", MOVE)
-        actuator.execute(Command(tick, MOVE, 1, None, fresh))
-        until(lambda: actuator.effects)
-        done = actuator.effects.popleft()
-        assert isinstance(done, Completion) and done.effect == effect
-        world.meanwhile = lambda: actuator.bar("stopped")
-    assert [emission.tick for emission in world.told] == [0]
-    actuator.close()
-
-
 def test_a_run_that_is_paused_before_it_begins_begins_paused_and_one_that_is_stopped_never_does(tmp_path: Path) -> None:
     for said, kinds in (("pause", {"held"}), ("stop", set())):
         arm = Arm()
@@ -296,27 +259,6 @@ def test_a_stop_is_final_and_ends_the_run_with_the_safe_call(tmp_path: Path) -> 
     # What is ordered later still finds it shut: by a loop that did not hear of it, say.
     actuator = flight.loop._ticks.actuator
     assert actuator.shut == "stopped"
-
-
-def test_a_tools_own_function_is_not_called_while_people_hold_the_calls_back() -> None:
-    arm, went = Arm(), []
-    world = arm.world()
-    arm.bindings = {}
-    world.start("lockstep")
-    agent = arm_agent()
-    actuator = Actuator(agent, world, None, lambda: None)
-    actuator._functions["move"] = lambda speed: went.append(speed)
-    actuator.bar("paused")
-    actuator.start()
-    actuator.execute(Command(0, MOVE, 1, None))
-    until(lambda: actuator.effects)
-    done = actuator.effects.popleft()
-    assert isinstance(done, Completion) and done.effect == "refused" and went == []
-    actuator.bar(None)
-    actuator.execute(Command(1, MOVE, 1, None, asked_ns=time.monotonic_ns()))
-    until(lambda: actuator.effects)
-    assert went == [1]
-    actuator.close()
 
 
 def closing(request: DecisionRequest) -> Decision:

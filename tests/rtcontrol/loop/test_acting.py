@@ -1,0 +1,193 @@
+"""What the actuator's shell does in an environment: without its thread, which is `work` in a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from arm import MOVE, OPEN, STOP, arm_agent
+
+from rtcontrol.agents import Agent, Fallback, Tools, tool
+from rtcontrol.envs.base import Barrier, Effect, Emission, Observation
+from rtcontrol.loop.acting import Acting
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.actuator_core import Instruct
+from rtcontrol.loop.safe_calls import Attempt, SafeCall
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.records import Command, Completion, SafeAttempt
+
+FOREVER = 1 << 62
+
+
+class World:
+    """An environment that notes what reaches it; `does` is done in each call."""
+
+    name, finished, bindings = "elsewhere", False, {"move": print}
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.does: Callable[[], Any] = lambda: None
+        self.stepped: bool | None = True
+
+    def latest(self) -> Observation:
+        return Observation(1, 1, 0, {})
+
+    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None) -> Effect:
+        self.heard.append((call, epoch, not_after_ns, barrier))
+        self.does()
+        return "acted"
+
+    def instruct(self, text: str) -> None:
+        self.heard.append(text)
+        self.does()
+
+    def settle(self, since_ns: int) -> bool | None:
+        return self.stepped
+
+    def emit(self, emission: Emission) -> None:
+        self.heard.append(emission.tick)
+
+
+def nudging(does: Callable[[], Any] = lambda: None) -> tuple[Agent, list[str]]:
+    """An agent whose one tool is a function of its own, and when it was called."""
+    log: list[str] = []
+
+    @tool
+    def nudge() -> None:
+        """Nudge."""
+        log.append("nudge")
+        return does()
+
+    return replace(arm_agent(), tools=Tools([nudge]), fallback=Fallback(Call("nudge", {}))), log
+
+
+def attempt(acted_ns: int | None = None, call: Call = STOP) -> Attempt:
+    return Attempt(SafeCall(call), 1, "miss", 1, acted_ns, None, False)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "not_after_ns", "shut", "effect"),
+    [
+        (1, None, None, "acted"),
+        (1, FOREVER, None, "acted"),
+        (1, 1, None, "too_late"),
+        (2, None, None, "epoch_over"),
+        (1, None, "paused", "refused"),
+    ],
+)
+def test_tools_own_function_is_called_only_while_it_may(
+    epoch: int, not_after_ns: int | None, shut: str | None, effect: str
+) -> None:
+    agent, log = nudging()
+    acting = Acting(agent, World())  # type: ignore[arg-type]
+    command = Command(0, Call("nudge", {}), epoch, not_after_ns, shut=shut)
+    assert acting.perform(command) == (effect, None)
+    assert log == ["nudge"] * (effect == "acted")
+
+
+def test_bound_tool_is_the_worlds_with_its_limits_and_a_safe_call_has_none() -> None:
+    world = World()
+    acting = Acting(arm_agent(), world)  # type: ignore[arg-type]
+    command = Command(0, MOVE, 3, 5)
+    acting.perform(command)
+    acting.attempt(attempt())
+    assert world.heard == [(MOVE, 3, 5, command), (STOP, None, None, None)]
+
+
+@pytest.mark.parametrize("error", [OSError, SystemExit, KeyboardInterrupt])
+def test_tool_that_raises_anything_has_failed_and_is_survived(error: type[BaseException]) -> None:
+    def does() -> None:
+        raise error("no")
+
+    agent, _ = nudging(does)
+    acting = Acting(agent, World())  # type: ignore[arg-type]
+    effect, raised = acting.perform(Command(0, Call("nudge", {}), 1, None))
+    assert effect == "failed" and isinstance(raised, error)
+    assert isinstance(acting.attempt(attempt(call=Call("nudge", {}))).error, error)
+
+
+def test_tool_that_returns_an_awaitable_has_failed() -> None:
+    agent, _ = nudging(lambda: asyncio.sleep(0))
+    acting = Acting(agent, World())  # type: ignore[arg-type]
+    effect, raised = acting.perform(Command(0, Call("nudge", {}), 1, None))
+    assert effect == "failed" and isinstance(raised, UserError)
+    assert isinstance(acting.attempt(attempt(call=Call("nudge", {}))).error, UserError)
+
+
+@pytest.mark.parametrize("stepped", [True, False, None])
+def test_safe_call_that_acted_is_settled_and_not_called_again(stepped: bool | None) -> None:
+    world = World()
+    world.stepped = stepped
+    acting = Acting(arm_agent(), world)  # type: ignore[arg-type]
+    first = acting.attempt(attempt())
+    again = acting.attempt(attempt(first.acted_ns))
+    assert first.acted_ns is not None and first == again and first.stepped is stepped
+    assert len(world.heard) == 1
+
+
+def shell(*calls: Call) -> tuple[Actuator, World, list[int]]:
+    """An actuator whose thread is not started, its world, and one entry for each time that the loop was woken."""
+    world, woken = World(), list[int]()
+    return Actuator(arm_agent(*calls), world, 50_000_000, lambda: woken.append(1)), world, woken  # type: ignore[arg-type]
+
+
+def test_command_is_performed_told_and_reported_once() -> None:
+    actuator, world, woken = shell()
+    fresh = Emission(4, 1, 1, 0, "fresh", MOVE)
+    actuator.instruct("go")
+    actuator.execute(Command(4, MOVE, 1, None, fresh))
+    assert actuator.work() is None and [heard for heard in world.heard if not isinstance(heard, tuple)] == ["go", 4]
+    [done] = actuator.effects
+    assert isinstance(done, Completion) and (done.tick, done.effect) == (4, "acted") and woken == [1]
+
+
+def test_bar_within_the_call_keeps_the_world_from_being_told() -> None:
+    actuator, world, _ = shell()
+    world.does = lambda: actuator.bar("stopped")
+    actuator.execute(Command(4, MOVE, 1, None, Emission(4, 1, 1, 0, "fresh", MOVE)))
+    actuator.work()
+    [done] = actuator.effects
+    assert isinstance(done, Completion) and done.effect == "refused" and len(world.heard) == 1
+    assert actuator.shut == "stopped"
+
+
+def test_safe_call_is_waited_for_and_a_newer_demand_begins_anew() -> None:
+    actuator, world, woken = shell()
+    actuator.safe("miss", Emission(1, 1, 1, 0, "safe"))
+    assert actuator.attempting and actuator.pending and not actuator.wait_safe(0)
+    actuator.work()
+    assert actuator.wait_safe(0) and not actuator.pending and not actuator.over and woken
+    assert [type(heard) for heard in world.heard] == [int, tuple]
+    actuator.safe("exit")
+    assert not actuator.wait_safe(0)
+    actuator.close()
+    actuator.work()
+    assert actuator.wait_safe(0)
+    assert [e.why for e in actuator.effects if isinstance(e, SafeAttempt)] == ["miss", "exit"]
+
+
+def test_several_safe_calls_are_made_here_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    actuator, world, _ = shell(STOP, OPEN)
+    world.bindings = {"move": print, "grip": print}  # type: ignore[misc]
+    actuator = Actuator(arm_agent(STOP, OPEN), world, None, lambda: None)  # type: ignore[arg-type]
+    actuator.safe("miss")
+    actuator.work()
+    assert [heard[0] for heard in world.heard] == [STOP, OPEN] and actuator.wait_safe(0)
+
+
+def test_world_that_raises_over_what_it_is_told_is_survived() -> None:
+    world = World()
+
+    def does() -> None:
+        raise SystemExit
+
+    world.does = does
+    assert isinstance(Acting(arm_agent(), world).tell(Instruct("go")), SystemExit)  # type: ignore[arg-type]

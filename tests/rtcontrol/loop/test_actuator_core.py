@@ -1,0 +1,806 @@
+"""What reaches the environment, and when: the actuator's core by a fake clock, its table of rules and hostile cases."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from random import Random
+from types import FrameType
+from typing import Any
+
+import pytest
+from worker import CLOSE, MOVE, MS, NAMES, OPEN, PARK, STOP, Worker, said
+
+from rtcontrol.envs.base import Emission
+from rtcontrol.loop.actuator_core import Action, Perform
+from rtcontrol.loop.safe_calls import EXIT_RETRY_NS, PATIENCE_LOCKSTEP_NS, Attempt, Emit
+from rtcontrol.models.call import Call
+from rtcontrol.records import Command
+
+SEVERAL = (STOP, OPEN, PARK)
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def test_newest_command_replaces_the_one_that_waits() -> None:
+    worker = Worker(STOP)
+    with worker.performing(0):
+        assert worker.execute(1) is None
+        replaced = worker.execute(2, OPEN)
+        assert replaced is not None and replaced.tick == 1
+    assert worker.names == ["move:hang", "open"]
+    assert worker.completions == [(0, "acted", True), (2, "acted", True)]
+
+
+@pytest.mark.parametrize(("tick", "withdrawn"), [(1, True), (0, False), (2, False)])
+def test_withdraw_drops_the_waiting_command_of_that_tick_alone(tick: int, withdrawn: bool) -> None:
+    worker = Worker(STOP)
+    with worker.performing(0):
+        worker.execute(1)
+        assert worker.core.withdraw(tick) is withdrawn
+        assert not worker.core.withdraw(tick) or not withdrawn
+    assert worker.names == ["move:hang", *["move"] * (not withdrawn)]
+
+
+@pytest.mark.parametrize(("how", "effect"), [("raise", "failed"), ("over", "epoch_over"), ("late", "too_late")])
+def test_command_that_does_not_act_completes_once_with_its_effect(how: str, effect: str) -> None:
+    worker = Worker(STOP)
+    worker.script(move=how)
+    worker.execute(0, void=said(0, "held"), fresh=said(0, "fresh"))
+    worker.work()
+    assert worker.completions == [(0, effect, True)]
+    assert worker.names == [f"move:{how}", *["emit 0"] * (how == "over")], "an epoch that is over is told"
+    assert len(worker.core.doings) == 1 and worker.core.doings[0][1] == worker.now_ns
+
+
+# -- the safe calls come first, are tried again, and end ---------------------------------------------------------------
+
+
+def test_demand_clears_what_waits_and_acts_first() -> None:
+    worker = Worker(STOP)
+    with worker.performing(0):
+        worker.execute(1)
+        worker.core.instruct("go")
+        worker.core.instruct("go on")
+        cleared = worker.core.demand("miss", None)
+        assert cleared is not None and cleared.tick == 1
+        worker.execute(2)
+    assert worker.names == ["move:hang", "stop", "say go on", "move"]
+    assert worker.completions == [(0, "acted", False), (2, "acted", True)], "the first was given before the demand"
+
+
+def test_failed_safe_call_is_tried_each_period_until_in_force() -> None:
+    worker = Worker(STOP)
+    worker.script(stop="raise raise raise")
+    worker.core.demand("miss", None)
+    worker.at(400)
+    assert worker.log == [(0, "stop:raise"), (50, "stop:raise"), (100, "stop:raise"), (150, "stop")]
+    assert worker.numbers == [("stop!", 1, False), ("stop!", 2, False), ("stop!", 3, False), ("stop", 4, True)]
+    assert worker.core.safe.in_force and not worker.core.pending
+
+
+@pytest.mark.parametrize(
+    ("safe_calls", "call", "tried"),
+    [((STOP,), MOVE, False), ((STOP,), OPEN, True), (SEVERAL, MOVE, False), (SEVERAL, OPEN, True)],
+)
+def test_only_a_newer_call_of_its_tool_ends_the_retries(safe_calls: tuple[Call, ...], call: Call, tried: bool) -> None:
+    worker = Worker(*safe_calls)
+    worker.script(stop="raise raise")
+    worker.core.demand("miss", None)
+    worker.at(1)
+    worker.execute(1, call)
+    worker.at(200)
+    assert ("stop" in worker.names) is tried is worker.core.safe.in_force
+    assert not worker.core.pending and worker.completions == [(1, "acted", True)]
+
+
+@pytest.mark.parametrize("how", ["raise", "late", "over"])
+def test_newer_call_that_does_not_act_leaves_the_safe_call_wanted(how: str) -> None:
+    worker = Worker(STOP)
+    worker.script(stop="raise", move=how)
+    worker.core.demand("miss", None)
+    worker.work()
+    worker.execute(1)
+    worker.at(50)
+    assert worker.names == ["stop:raise", f"move:{how}", "stop"] and worker.core.safe.in_force
+
+
+def test_call_given_before_a_demand_does_not_end_its_retries() -> None:
+    worker = Worker(STOP)
+    worker.script(stop="raise")
+    with worker.performing(0):
+        worker.core.demand("miss", None)
+    worker.at(50)
+    assert worker.names == ["move:hang", "stop:raise", "stop"]
+
+
+def test_world_that_takes_no_calls_ends_the_attempts_and_is_over() -> None:
+    worker = Worker(STOP, OPEN)
+    worker.script(open="over")
+    worker.core.demand("exit", None)
+    worker.at(200)
+    assert worker.core.over and worker.core.safe.in_force and not worker.core.pending
+    assert [(one.acted, one.over, one.in_force) for one in worker.attempts] == [
+        (True, False, False),
+        (False, True, False),
+    ]
+    worker.core.demand("exit", None)
+    worker.work()
+    assert not worker.core.over and worker.attempts[-1].in_force
+
+
+def test_in_lockstep_a_retry_comes_when_the_world_says_so() -> None:
+    worker = Worker(STOP, retry_ms=None)
+    worker.script(stop="raise raise")
+    worker.core.demand("miss", None)
+    assert worker.core.attempting
+    worker.at(5000)
+    assert worker.names == ["stop:raise"] and not worker.core.attempting and worker.core.pending
+    for again in (True, True, False):
+        assert worker.core.retry() is again is worker.core.attempting
+        worker.work()
+    assert worker.names == ["stop:raise", "stop:raise", "stop"] and worker.core.safe.in_force
+
+
+def test_at_the_exit_lockstep_is_tried_again_by_the_clock() -> None:
+    worker = Worker(STOP, retry_ms=None)
+    worker.script(stop="raise")
+    worker.core.demand("exit", None)
+    worker.at(1000)
+    assert worker.log == [(0, "stop:raise"), (EXIT_RETRY_NS / MS, "stop")]
+
+
+# -- a world that has to step ------------------------------------------------------------------------------------------
+
+
+def test_call_that_acted_is_not_called_again_before_the_world_steps() -> None:
+    worker = Worker(STOP, steps=True)
+    worker.script(stop="wait wait")
+    worker.core.demand("miss", None)
+    worker.at(60)
+    assert worker.core.pending and worker.attempts == []
+    worker.at(200)
+    assert worker.log == [(0, "stop:wait"), (50, "look stop:wait"), (100, "look stop")]
+    assert worker.numbers == [("stop", 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("looked", "log", "numbers"),
+    [
+        ("ok", ["look stop", "move"], [("stop", 1, True)]),
+        ("wait", ["look stop:wait", "move"], [("stop", 1, False)]),
+        ("never", ["look stop:never", "move"], [("stop", 1, False)]),
+        ("raise", ["look stop:raise", "move"], [("stop!", 1, False)]),
+    ],
+)
+def test_world_is_asked_for_its_step_before_a_newer_call(
+    looked: str, log: list[str], numbers: list[tuple[str, int, bool]]
+) -> None:
+    worker = Worker(STOP, steps=True)
+    worker.script(stop=f"wait {looked}")
+    worker.core.demand("miss", None)
+    worker.work()
+    worker.execute(1)
+    worker.at(300)
+    assert worker.names == ["stop:wait", *log] and worker.numbers == numbers
+    assert worker.core.over is (looked == "never") and not worker.core.pending
+
+
+def test_newer_call_of_another_tool_leaves_the_step_to_be_waited_for() -> None:
+    worker = Worker(STOP, OPEN, steps=True)
+    worker.script(stop="wait wait", open="wait wait")
+    worker.core.demand("miss", None)
+    worker.work()
+    worker.execute(1, MOVE)
+    worker.at(60)
+    assert worker.names == ["stop:wait", "open:wait", "look stop:wait", "look open:wait", "move", "look open"]
+    assert worker.numbers == [("stop", 1, False), ("open", 1, True)]
+
+
+def test_settling_that_raises_makes_the_call_again() -> None:
+    worker = Worker(STOP, steps=True)
+    worker.script(stop="wait raise wait")
+    worker.core.demand("miss", None)
+    worker.at(300)
+    assert worker.names == ["stop:wait", "look stop:raise", "stop:wait", "look stop"]
+    assert worker.numbers == [("stop!", 1, False), ("stop", 2, True)]
+
+
+def test_demand_while_a_step_is_waited_for_calls_again_and_reports_the_act_once() -> None:
+    worker = Worker(STOP, OPEN, steps=True)
+    worker.script(stop="wait hang", open="wait")
+    worker.core.demand("miss", None)
+    worker.at(50)
+    assert worker.names == ["stop:wait", "open:wait", "look stop:hang"]
+    worker.core.demand("exit", None)
+    worker.at(60)
+    worker.free("stop", "wait")
+    worker.at(200)
+    assert worker.names[3:] == ["open", "stop"]
+    assert worker.numbers == [("stop", 1, False), ("open", 1, False), ("open", 1, False), ("stop", 2, True)]
+
+
+# -- what the world is told --------------------------------------------------------------------------------------------
+
+
+def test_emissions_are_told_in_order_each_demands_before_its_calls() -> None:
+    worker = Worker(STOP)
+    with worker.performing(0, fresh=said(0, "fresh")):
+        worker.core.instruct("go")
+        worker.core.tell(said(1, "held"))
+        worker.core.demand("miss", said(2))
+        worker.core.tell(said(3))
+    assert worker.names == ["move:hang", "emit 0", "emit 1", "emit 2", "stop", "say go", "emit 3"]
+
+
+def test_emission_after_a_command_waits_for_it() -> None:
+    worker = Worker(STOP)
+    worker.execute(0, fresh=said(0, "fresh"))
+    worker.core.tell(said(1, "held"))
+    worker.work()
+    assert worker.names == ["move", "emit 0", "emit 1"]
+
+
+@pytest.mark.parametrize("calls", [(), (STOP,), (STOP, OPEN)])
+def test_demand_that_could_not_be_told_fails_and_is_told_again(calls: tuple[Call, ...]) -> None:
+    worker = Worker(*calls)
+    worker.script(emit="raise raise")
+    worker.core.demand("miss", said(0))
+    worker.at(70)
+    assert worker.core.pending and not worker.core.safe.in_force
+    worker.at(400)
+    names = [NAMES[call.text()] for call in calls]
+    assert worker.names == ["emit 0:raise", *names, "emit 0:raise", *names, "emit 0", *names]
+    failed = [(f"{name}!", number, False) for number in (1, 2) for name in names or ["-"]]
+    last = [(name, 3, name == (names or ["-"])[-1]) for name in names or ["-"]]
+    assert worker.numbers == failed + last and not worker.faults
+
+
+def test_demand_that_could_not_be_told_is_told_before_the_next() -> None:
+    worker = Worker(STOP)
+    worker.script(emit="raise")
+    worker.core.demand("miss", said(0))
+    worker.at(10)
+    worker.core.tell(said(1))
+    worker.core.demand("exit", said(2))
+    worker.at(20)
+    assert worker.names == ["emit 0:raise", "stop", "emit 0", "emit 1", "emit 2", "stop"]
+    assert worker.core.safe.in_force and not worker.faults
+
+
+def test_newer_call_drops_a_demand_that_could_not_be_told() -> None:
+    worker = Worker(STOP)
+    worker.script(emit="raise")
+    worker.core.demand("miss", said(0))
+    worker.work()
+    worker.execute(1, fresh=said(1, "fresh"))
+    worker.at(500)
+    assert worker.names == ["emit 0:raise", "stop", "move", "emit 1"] and not worker.core.pending
+
+
+@pytest.mark.parametrize("what", ["emit", "instruct"])
+def test_telling_that_raises_is_a_fault_and_holds_up_nothing(what: str) -> None:
+    worker = Worker(STOP)
+    worker.script(**{what: "raise"})
+    worker.core.tell(said(0)) if what == "emit" else worker.core.instruct("go")
+    worker.execute(1)
+    worker.work()
+    assert worker.faults == [what] and worker.completions == [(1, "acted", True)]
+
+
+def test_call_whose_emission_could_not_be_sent_has_failed() -> None:
+    worker = Worker(STOP)
+    worker.script(emit="raise")
+    worker.execute(0, fresh=said(0, "fresh"))
+    worker.work()
+    assert worker.completions == [(0, "failed", True)]
+
+
+# -- several safe calls ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("retry_ms", "patience_ms"), [(50, 20), (None, PATIENCE_LOCKSTEP_NS / MS)])
+@pytest.mark.parametrize("why", ["miss", "exit"])
+def test_hung_safe_call_holds_up_no_other(why: str, retry_ms: float | None, patience_ms: float) -> None:
+    worker = Worker(*SEVERAL, retry_ms=retry_ms)
+    worker.script(stop="hang")
+    worker.core.demand(why, said(0))
+    worker.at(patience_ms)
+    assert worker.log == [(0, "emit 0"), (0, "stop:hang"), (patience_ms, "open"), (patience_ms, "park")]
+    worker.execute(1)
+    worker.core.tell(said(2))
+    worker.at(10_000)
+    assert worker.names[4:] == [] and worker.core.attempting, "what hangs would act after it"
+    worker.free("stop")
+    assert worker.names[4:] == ["move", "emit 2"]
+    assert worker.numbers == [("open", 1, False), ("park", 1, False), ("stop", 1, True)]
+
+
+def test_emissions_go_on_while_a_safe_call_hangs() -> None:
+    worker = Worker(*SEVERAL)
+    worker.script(stop="hang")
+    worker.core.demand("miss", None)
+    worker.at(30)
+    worker.core.instruct("go")
+    worker.core.tell(said(1))
+    worker.work()
+    assert worker.names[3:] == ["emit 1"]
+    worker.free("stop")
+    assert worker.names[3:] == ["emit 1", "say go"]
+
+
+def test_failing_safe_call_is_tried_again_next_to_one_that_hangs() -> None:
+    worker = Worker(*SEVERAL)
+    worker.script(stop="hang", open="raise raise")
+    worker.core.demand("miss", None)
+    worker.at(240)
+    assert worker.log[1:] == [(20, "open:raise"), (20, "park"), (50, "open:raise"), (100, "open")]
+    assert worker.core.pending and not worker.core.safe.in_force
+    worker.free("stop")
+    assert worker.core.safe.in_force and worker.numbers[-1] == ("stop", 1, True)
+
+
+def test_hung_safe_call_is_made_again_for_a_newer_demand() -> None:
+    worker = Worker(*SEVERAL)
+    worker.script(stop="hang")
+    worker.core.demand("miss", None)
+    worker.at(30)
+    worker.core.demand("exit", None)
+    worker.at(40)
+    assert worker.names == ["stop:hang", "open", "park", "open", "park"]
+    worker.free("stop")
+    assert worker.names[5:] == ["stop"]
+    assert worker.numbers[-2:] == [("stop", 1, False), ("stop", 2, True)]
+    assert [one.why for one in worker.attempts[-2:]] == ["miss", "exit"]
+
+
+def test_demand_within_a_round_starts_over_in_order() -> None:
+    worker = Worker(*SEVERAL)
+    worker.script(stop="hang")
+    worker.core.demand("miss", None)
+    worker.at(5)
+    worker.core.demand("exit", None)
+    worker.at(60)
+    assert worker.names == ["stop:hang", "open", "park"], "the rest of the older round is not made twice"
+    worker.free("stop")
+    assert worker.names[3:] == ["stop"] and worker.core.safe.in_force
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------------
+
+
+def test_loop_that_does_not_come_back_brings_the_safe_call() -> None:
+    worker = Worker(STOP)
+    worker.core.arm(100 * MS, said(7))
+    worker.at(50)
+    worker.core.arm(150 * MS, said(8))
+    worker.at(400)
+    assert worker.log == [(150, "emit 8"), (150, "stop")]
+    assert [(one.why, one.in_force) for one in worker.attempts] == [("loop", True)]
+
+
+@pytest.mark.parametrize("disarm", [lambda core: core.arm(None, None), lambda core: setattr(core, "closed", True)])
+def test_loop_that_is_not_waited_for_is_not_overtaken(disarm: Callable[[Any], None]) -> None:
+    worker = Worker(STOP)
+    worker.core.arm(100 * MS, said(7))
+    disarm(worker.core)
+    worker.at(400)
+    assert worker.log == []
+
+
+def test_guard_that_passes_while_a_tool_hangs_clears_what_waits() -> None:
+    worker = Worker(STOP)
+    worker.core.arm(100 * MS, None)
+    worker.script(move="hang")
+    worker.execute(0)
+    worker.at(90)
+    worker.execute(1)
+    worker.at(200)
+    worker.free()
+    assert worker.names == ["move:hang", "stop"]
+    assert worker.completions == [(0, "acted", True), (1, "too_late", False)]
+
+
+def test_guard_that_passes_while_a_safe_call_hangs_demands_it_again() -> None:
+    worker = Worker(*SEVERAL)
+    worker.script(stop="hang")
+    worker.core.arm(100 * MS, None)
+    worker.core.demand("miss", None)
+    worker.at(150)
+    assert worker.log[3:] == [(100, "open"), (100, "park")]
+    worker.free("stop")
+    assert worker.names[5:] == ["stop"] and worker.core.safe.in_force
+
+
+# -- people ------------------------------------------------------------------------------------------------------------
+
+
+def test_bar_refuses_what_waits_and_what_is_asked_for_before_its_end() -> None:
+    worker = Worker(STOP)
+    worker.execute(0)
+    worker.core.bar("paused", 0)
+    worker.work()
+    worker.execute(1)
+    worker.now_ns = 9 * MS
+    worker.work()
+    worker.core.bar(None, 10 * MS)
+    worker.execute(2)  # asked for before the resume
+    worker.work()
+    worker.now_ns = 10 * MS
+    worker.execute(3)
+    worker.work()
+    assert worker.names == ["move"]
+    assert worker.completions == [*((tick, "refused", True) for tick in range(3)), (3, "acted", True)]
+
+
+def test_bar_between_the_act_and_its_emission_tells_nothing() -> None:
+    worker = Worker(STOP)
+    with worker.performing(0, fresh=said(0, "fresh")):
+        worker.core.bar("stopped", 0)
+    assert worker.names == ["move:hang"] and worker.completions == [(0, "refused", True)]
+
+
+def test_bar_and_resume_while_a_call_is_under_way_leave_it_shut() -> None:
+    worker = Worker(STOP)
+    with worker.performing(0, fresh=said(0, "fresh")):
+        worker.core.bar("paused", 0)
+        worker.core.bar(None, 1)
+    assert worker.completions == [(0, "refused", True)]
+
+
+def test_safe_calls_act_while_people_hold_the_calls_back() -> None:
+    worker = Worker(STOP)
+    worker.core.bar("stopped", 0)
+    worker.core.demand("stop", said(0))
+    worker.execute(1)
+    worker.work()
+    assert worker.names == ["emit 0", "stop"] and worker.completions == [(1, "refused", True)]
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_end_tries_once_what_was_demanded_and_starts_nothing_else() -> None:
+    worker = Worker(*SEVERAL)
+    worker.script(stop="hang", open="raise")
+    worker.core.instruct("go")
+    worker.core.tell(said(0))
+    worker.core.demand("exit", said(1))
+    worker.execute(2)
+    worker.core.tell(said(3))
+    worker.core.closed = True
+    worker.at(500)
+    assert worker.log == [(0, "emit 0"), (0, "emit 1"), (0, "stop:hang"), (20, "open:raise"), (20, "park")]
+    assert worker.core.done
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_end_with_nothing_to_try_is_at_once(tried: bool) -> None:
+    worker = Worker(STOP)
+    if tried:
+        worker.script(stop="raise")
+        worker.core.demand("exit", None)
+        worker.work()
+    worker.execute(0)
+    worker.core.closed = True
+    worker.at(500)
+    assert worker.core.done and worker.names == ["stop:raise"] * tried
+
+
+def test_end_waits_for_a_hung_call_of_an_older_demand_and_tries_it_again() -> None:
+    worker = Worker(STOP, OPEN)
+    worker.script(stop="hang", open="hang")
+    worker.core.demand("miss", None)
+    worker.at(30)
+    worker.core.demand("exit", None)
+    worker.core.closed = True
+    worker.at(100)
+    assert not worker.core.done
+    worker.free("open")
+    assert worker.core.done and worker.names == ["stop:hang", "open:hang", "open"]
+
+
+# -- a hostile mind's cases --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["ok", "raise", "over"])
+def test_demand_while_the_only_safe_call_is_under_way_calls_it_again(how: str) -> None:
+    worker = Worker(STOP)
+    worker.script(stop="hang")
+    worker.core.demand("miss", None)
+    worker.work()
+    worker.core.demand("exit", None)
+    worker.free(how=how)
+    worker.at(200)
+    assert worker.names == ["stop:hang", "stop"]
+    assert [one.in_force for one in worker.attempts] == [False, True] and worker.core.safe.in_force
+    assert not worker.core.over, "what an older demand met says nothing of this one"
+
+
+def test_safe_demanded_twice_before_the_first_attempt_is_made_once() -> None:
+    worker = Worker(STOP)
+    worker.core.demand("miss", said(0))
+    worker.core.demand("pause", said(1))
+    worker.at(200)
+    assert worker.names == ["emit 0", "emit 1", "stop"]
+    assert [(one.why, one.in_force) for one in worker.attempts] == [("pause", True)]
+
+
+def test_command_that_began_is_not_withdrawn_and_one_that_looks_is() -> None:
+    worker = Worker(STOP, OPEN, steps=True)
+    worker.script(stop="wait hang")
+    worker.core.demand("miss", None)
+    worker.work()
+    worker.execute(1)
+    worker.work()
+    assert worker.names[-1] == "look stop:hang" and worker.core.withdraw(1), "it waits while the world is asked"
+    worker.free("stop")
+    assert "move" not in worker.names
+    with worker.performing(2):
+        assert not worker.core.withdraw(2)
+    assert worker.completions == [(2, "acted", True)]
+
+
+def test_two_calls_of_one_tick_complete_each() -> None:
+    worker = Worker(STOP)
+    with worker.performing(5):
+        worker.execute(5, OPEN)
+    assert worker.completions == [(5, "acted", True), (5, "acted", True)]
+
+
+def test_demand_between_a_calls_start_and_its_end_does_not_stand() -> None:
+    worker = Worker(STOP)
+    with worker.performing(0):
+        worker.core.demand("miss", None)
+        worker.execute(1)
+    assert worker.names == ["move:hang", "stop", "move"]
+    assert worker.completions == [(0, "acted", False), (1, "acted", True)]
+
+
+def test_retry_while_every_safe_call_hangs_calls_none_twice() -> None:
+    worker = Worker(STOP, OPEN, retry_ms=None)
+    worker.script(stop="hang", open="hang")
+    worker.core.demand("miss", None)
+    worker.at(3000)
+    assert worker.core.retry() and worker.core.attempting
+    worker.at(4000)
+    assert worker.names == ["stop:hang", "open:hang"] and worker.core.attempting
+    worker.free("stop")
+    worker.free("open")
+    assert worker.core.safe.in_force and not worker.core.attempting
+
+
+def test_doings_tell_when_calls_were_at_work() -> None:
+    worker = Worker(STOP, OPEN)
+    worker.script(stop="hang", open="raise raise")
+    worker.at(10)
+    worker.core.demand("miss", None)
+    worker.at(150)
+    assert list(worker.core.doings) == [[10 * MS, 0]], "one that hangs is at work until its end"
+    worker.free("stop")
+    worker.execute(0)
+    worker.at(200)
+    assert [tuple(doing) for doing in worker.core.doings] == [(10 * MS, 150 * MS), (150 * MS, 150 * MS)]
+
+
+def interrupted(order: Callable[[], Any], line: int) -> bool:
+    """Whether a KeyboardInterrupt within the order, at this line of those that it runs, came out of it."""
+    left = [line]
+
+    def trace(frame: FrameType, event: str, given: Any) -> Any:
+        if "rtcontrol/loop/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        order()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+ORDERS: dict[str, Callable[[Worker], Any]] = {
+    "execute": lambda worker: worker.execute(1),
+    "withdraw": lambda worker: worker.core.withdraw(0),
+    "instruct": lambda worker: worker.core.instruct("go on"),
+    "bar": lambda worker: worker.core.bar("stopped", 1),
+    "demand": lambda worker: worker.core.demand("exit", said(3)),
+    "retry": lambda worker: worker.core.retry(),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_interrupt_at_any_line_of_an_order_loses_no_safe_call(name: str) -> None:
+    for line in range(1, 200):
+        worker = Worker(STOP, OPEN)
+        worker.script(stop="raise", emit="raise")
+        worker.core.demand("miss", said(0))
+        worker.work()
+        worker.core.instruct("go")
+        worker.execute(0)
+        came = interrupted(lambda worker=worker: ORDERS[name](worker), line)  # type: ignore[misc]
+        worker.core.demand("exit", said(4))
+        worker.core.closed = True
+        worker.at(500)
+        assert worker.names[-3:] == ["emit 4", "stop", "open"] and worker.core.safe.in_force, line
+        if not came:
+            break
+    assert 2 < line < 190, "every line had its turn"
+
+
+# -- a random walk -----------------------------------------------------------------------------------------------------
+
+
+PARTING = 999
+TOOL = {"move": "stop", "close": "open"}  # a call, and the safe call of its tool
+KINDS = ("execute", "execute", "demand", "bar", "open", "tell", "instruct", "retry", "guard", "withdraw")
+
+
+class Walk(Worker):
+    """Random orders to a worker in a random world, with the laws that hold after each."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        safe_calls = SEVERAL[: random.choice([0, 1, 1, 2, 3])]
+        super().__init__(*safe_calls, retry_ms=random.choice([5, 50, None]), steps=random.random() < 0.5)
+        self.fails = random.choice([0.0, 0.2, 0.6])
+        self.ends: Counter[int] = Counter()  # of each command: completions, and times it was dropped
+        self.given = self.emitted = 0
+        self.told: list[int] = []
+        self.tried: dict[int, set[str]] = defaultdict(set)  # of each demand: the safe calls that were attempted
+        self.good: dict[int, set[str]] = defaultdict(set)  # and that are in force, or that the world is over for
+
+    def does(self, name: str) -> str:
+        if self.random.random() >= self.fails:
+            return "ok"
+        if name in ("emit", "instruct"):
+            return "raise"
+        return self.random.choice(
+            ["raise", "hang", "over", *(["late"] if name in ("move", "close") else ["wait", "never"])]
+        )
+
+    # Laws of what reaches the world.
+
+    def begin(self, action: Perform | Attempt) -> None:
+        core = self.core
+        if isinstance(action, Perform):
+            command = action.command
+            assert core.shut is None and command.asked_ns >= core.open_ns, "a call while people hold calls back"
+            assert not any(one.under_way for one in core.safe.calls), "a call while a safe call is under way"
+            wanted = {NAMES[one.call.text()] for one in core.safe.calls if one.call}
+            assert not core.safe.demand or self.tried[core.safe.demand] == wanted, (
+                "a call before the safe calls that were demanded"
+            )
+        else:
+            assert action.demand == core.safe.demand, "an attempt for an older demand"
+            assert action.safe.call is not None
+            self.tried[action.demand].add(NAMES[action.safe.call.text()])
+        super().begin(action)
+
+    def do(self, action: Action) -> None:
+        if isinstance(action, Emit) and action.emission.tick not in (PARTING, *self.told):
+            assert action.emission.tick >= 1000, "a fresh call's emission is told with its act"
+            self.told.append(action.emission.tick)
+        super().do(action)
+
+    def end(self, action: Perform | Attempt, how: str = "ok") -> None:
+        if isinstance(action, Attempt) and action.error is None and how not in ("raise", "wait" if self.steps else ""):
+            assert action.safe.call is not None
+            self.good[action.demand].add(NAMES[action.safe.call.text()])
+        super().end(action, how)
+        if isinstance(action, Perform) and self.completions[-1][1:] == ("acted", True):
+            self.good[action.command.demand].add(TOOL[NAMES[action.command.call.text()]])
+
+    # Orders.
+
+    def emission(self) -> Emission:
+        self.emitted += 1
+        return said(1000 + self.emitted)
+
+    def drop(self, command: Command | None) -> None:
+        if command is not None:
+            self.ends[command.tick] += 1
+
+    def require(self) -> None:
+        self.drop(self.core.demand(self.random.choice(["miss", "pause", "exit"]), self.emission()))
+
+    def order(self) -> None:
+        core, random = self.core, self.random
+        match random.choice(KINDS):
+            case "execute":
+                self.given += 1
+                asked_ns = max(0, self.now_ns - random.choice([0, 0, 30 * MS]))
+                command = Command(self.given, random.choice([MOVE, CLOSE]), 1, None, asked_ns=asked_ns)
+                command.fresh = random.choice([None, said(self.given, "fresh")])
+                self.drop(core.execute(command))
+            case "demand":
+                self.require()
+            case "bar":
+                core.bar(random.choice(["paused", "stopped"]), self.now_ns)
+            case "open" if core.shut is not None:
+                core.bar(None, self.now_ns)
+            case "tell":
+                core.tell(self.emission())
+            case "instruct":
+                core.instruct("go")
+            case "retry":
+                core.retry()
+            case "guard":
+                core.arm(random.choice([None, self.now_ns + 20 * MS]), said(PARTING))
+            case _ if (waiting := core.jobs.command()) is not None and core.withdraw(waiting.tick):
+                self.drop(waiting)
+
+    def step(self) -> None:
+        for _ in range(self.random.choice([1, 1, 2, 4])):  # several before the worker is back
+            self.order()
+        if self.random.random() < 0.5:
+            self.now_ns += self.random.choice([0, 1, 5, 25, 60]) * MS
+        if self.random.random() < 0.3:
+            self.free()
+        for name in [NAMES[one.safe.call.text()] for one in self.hung if one.safe.call and self.random.random() < 0.3]:
+            self.free(name, self.random.choice(["ok", "raise", "wait", "over"]))
+        self.work()
+        self.judge()
+
+    def judge(self) -> None:
+        core, safe = self.core, self.core.safe
+        assert sum(isinstance(job, Perform) for job in core.jobs) <= 1, "two commands wait"
+        assert self.told == sorted(self.told), "emissions out of order"
+        if self.blocked is None:
+            now = safe.due_ns is not None and safe.due_ns <= self.now_ns
+            assert not now, "a safe call is due and not attempted"
+            for one in safe.calls if core.safe.round is None else []:
+                later = safe.due_ns is not None or self.core.safe.number or not one.wanted
+                assert one.under_way or later, "a safe call is wanted that is never attempted"
+            assert safe._retry_ns is None or not safe.wanted or safe.busy or safe.due_ns is not None, "no retry"
+        if safe.in_force:
+            names = {NAMES[one.call.text()] for one in safe.calls if one.call}
+            assert not core.pending and names <= self.good[safe.demand], "not all of them are in force"
+        in_force = Counter(one.in_force for one in self.attempts)
+        assert in_force[True] <= safe.demand
+
+    def finish(self) -> None:
+        """All that hangs ends, and nothing fails any more: what was demanded last is in force, nothing is lost."""
+        self.fails = 0.0
+        self.free()
+        for one in list(self.hung):
+            self.free(NAMES[one.safe.call.text()] if one.safe.call else "")
+        self.core.arm(None, None)
+        self.require()
+        self.at(self.now_ns / MS + 2000)
+        self.judge()
+        assert self.core.safe.in_force and not self.core.over and not self.core.pending
+        assert not self.core.jobs and self.blocked is None
+        ends = self.ends + Counter(tick for tick, _, _ in self.completions)
+        assert ends == Counter(range(1, self.given + 1)), "a command without an end, or with two"
+        self.core.closed = True
+        assert self.core.done
+
+
+def walk(seed: int, steps: int = 60) -> Walk:
+    """Walk, and name the seed where a law is broken."""
+    one = Walk(seed)
+    try:
+        for _ in range(steps):
+            one.step()
+        one.finish()
+    except Exception as error:
+        log = "\n".join(f"{ms:8.3f} {what}" for ms, what in one.log[-25:])
+        raise AssertionError(f"walk({seed}): {error}\n{log}") from error
+    return one
+
+
+def test_random_walk_keeps_the_laws() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(400):
+        reached.update(name for _, name in walk(seed).log)
+    assert all(reached[name] > 20 for name in ("stop:hang", "stop:wait", "look stop", "emit 1001:raise", "move:hang"))
