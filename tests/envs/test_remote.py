@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rtcontrol.envs.base import Acknowledging, Emission, Emitting, Observation
-from rtcontrol.envs.remote import REMEMBERED, RemoteData, RemoteEnvironment, RemoteTerms
+from rtcontrol.envs.remote import RemoteData, RemoteEnvironment, RemoteTerms
+from rtcontrol.envs.remote_core import REMEMBERED
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Array, CallMessage, Executed, Instruct, Observe, Outcome, Reset
@@ -194,7 +195,7 @@ def test_what_is_remembered_is_bounded() -> None:
     for tick in range(3 * REMEMBERED):
         world.observe(tick)
         world.emit(tick, seq=world.latest().seq)
-    assert len(world.env._sent) <= REMEMBERED and len(world.env._seen) <= REMEMBERED
+    assert len(world.env.calls._sent) <= REMEMBERED and len(world.env.arrivals._seen) <= REMEMBERED
     world.acknowledge(0)  # too old: nothing
     assert world.env.acknowledged() == []
 
