@@ -47,7 +47,7 @@ class RemoteEnvironment:
         self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
         self._send, self._started, self._trouble = send, started, trouble
         self._changed = threading.Condition()  # guards both
-        self._told = Told()
+        self._told = InstructionState()
 
     @property
     def bindings(self) -> Mapping[str, Callable[..., Any]]:
@@ -185,7 +185,7 @@ class RemoteEnvironment:
 
 
 @dataclass(slots=True)
-class Told:
+class InstructionState:
     """The instruction that the loop decides by, what the client knows of that, how many episodes are wanted,
     and those that ended."""
 

@@ -22,7 +22,7 @@ from rtcontrol.loop.loop import slash_tell
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.live import snapshot
-from rtcontrol.serve.session import Session
+from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
@@ -136,7 +136,7 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
 class WatchedSession:
     """`snapshot` follows the session from loop to loop, as its client goes and comes back."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SessionThread) -> None:
         self._session = session
 
     def snapshot(self, since: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.agents import Agent
@@ -15,8 +15,9 @@ from rtcontrol.hosts.host_events import Notify, mailbox_of
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.events import LoopReport
 from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.loop.interpreter import Interpretation, Interpreter
+from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.loop.tick_outcome import RunContext, acknowledge, overdue
@@ -31,6 +32,16 @@ UNSAFE = "THE SAFE CALL IS NOT IN FORCE in the world: {}. Whatever acted last ma
 OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
 # After the third signal: time enough for a world that is free.
 LEAVE_AT_ONCE_S = 0.5
+
+
+class Listener:
+    """Follows a run, on the threads of what it reports: must not block."""
+
+    def report(self, what: LoopReport) -> None:
+        """The loop reports what became of an instruction, or that what the operator may see has changed."""
+
+    def understood(self, result: Understood) -> None:
+        """The interpreter's result for a sentence."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ class LoopOptions:
     interpreter: Interpreter | None = None
     retake: Callable[[], list[str]] = list
     goals: GoalTools | None = None
+    listener: Listener = field(default_factory=Listener)
 
 
 class ControlLoop:
@@ -111,11 +123,21 @@ class ControlLoop:
                 self.tell,
                 self._now_s,
             )
+        self._report_to(options.listener)
         self.account = Account()
         self.account.add({"header": recorder.header})
         self.recent = Recent(self.account)  # for those who look on
         recorder.fold = self.recent.add
         self._world_started = self._end_written = False
+
+    def _report_to(self, listener: Listener) -> None:
+        report = listener.report
+        self.instructions.accepted = lambda text: report(LoopReport("accepted", text))
+        self.instructions.refused = lambda text, error: report(LoopReport("refused", text, error))
+        self.operator.understanding.doubted = lambda text, what: report(LoopReport("doubted", text, what))
+        self.operator.changed = lambda: report(LoopReport("changed"))
+        if self.interpretation is not None:
+            self.interpretation.answered = listener.understood
 
     def instruct(self, text: str) -> bool:
         """From the next release on, decide (and judge) by `text`; with an interpreter, by what it is understood as,

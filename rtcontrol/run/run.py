@@ -17,7 +17,7 @@ from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.interpreter import Interpreter
-from rtcontrol.loop.loop import ControlLoop, LoopOptions
+from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
@@ -162,6 +162,7 @@ def run_loop(
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
     interpreter: Interpreter | None = None,
+    listener: Listener | None = None,
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms, chosen)
@@ -169,7 +170,13 @@ def run_loop(
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     recorder.pictures = received(env, config.record_pictures, recorder.header)
     options = LoopOptions(
-        sample, view.say, clock, interpreter=interpreter, retake=ending.retake, goals=interpreting.goal_tools(chosen)
+        sample,
+        view.say,
+        clock,
+        interpreter=interpreter,
+        retake=ending.retake,
+        goals=interpreting.goal_tools(chosen),
+        listener=listener or Listener(),
     )
     loop = ControlLoop(config, chosen, env, host, recorder, options)
     model = config.model or chosen.model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rtcontrol.agents import Tools
@@ -12,15 +12,14 @@ from rtcontrol.envs.base import Emission
 from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.interpreter import Interpreter, Understood
-from rtcontrol.loop.operator import SAID, OperatorControl
+from rtcontrol.loop.operator import OperatorControl
 from rtcontrol.loop.requests import echo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
-from rtcontrol.serve.negotiate import CONTROL, Terms
+from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.refusals import AGAIN
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
-
-AGAIN = "Say the same hello again later, with growing pauses."
 
 
 def refusal(emission: Emission, seq: int | None) -> WireError:
@@ -47,12 +46,6 @@ def undecodable(error: UserError, tools: Tools) -> WireError:
     return WireError(Code.TOOLS, what, remedy, field="tools", fatal=True)
 
 
-def stopped() -> WireError:
-    """A person stopped the session: nobody greets anew but by a person's will."""
-    remedy = "Start the client anew once a person wants it to go on."
-    return WireError(Code.STATE, "A person stopped the session: a stop is final.", remedy, fatal=True)
-
-
 @contextmanager
 def placed(welcomed: bool) -> Iterator[None]:
     """Where the place of decision is full or away in here, raises the WireError that says so. A session that was
@@ -72,28 +65,6 @@ def failure(fault: BaseException) -> WireError:
     return WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)
 
 
-def saying_of(message: ControlMessage, capabilities: Sequence[str]) -> str:
-    """What a client that announced so much says. Raises WireError."""
-    if CONTROL not in capabilities:
-        raise WireError(Code.STATE, "hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
-    if message.say is None:
-        raise WireError(Code.INVALID, "control.say is missing.", f"Say one of {', '.join(SAID)}.", field="say")
-    return message.say
-
-
-def refused_instruction(error: str, seq: int | None) -> WireError:
-    """The decider cannot take it."""
-    what = f"The instruction was refused: {error}"
-    remedy = "Say it in other or fewer words; the instruction before goes on."
-    return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
-
-
-def lost_instruction(error: UserError, again: bool) -> WireError:
-    """The run ends with it; whether it may begin `again` with the one before."""
-    told = {"field": "instruction", "retryable": again, "fatal": not again}
-    return WireError(Code.INSTRUCTION, error.what, error.remedy, **told)  # type: ignore[arg-type]
-
-
 @contextmanager
 def no_host(terms: Terms) -> Iterator[None]:
     """What cannot be decided by here is the client's tools, or the model that it named. Raises WireError."""
@@ -102,12 +73,6 @@ def no_host(terms: Terms) -> Iterator[None]:
     except UserError as error:
         code = Code.TOOLS if terms.named is None else Code.MODEL
         raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
-
-
-def unknown_question(instruction: str) -> WireError:
-    """A yes or no for an instruction: this server asks about calls alone."""
-    what = f'No person is asked about the instruction "{echo(instruction)}".'
-    return WireError(Code.INVALID, what, "Answer what the last control message asks.", field="instruction")
 
 
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,19 +25,22 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
 from rtcontrol.run.user_module import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.refusals import CONTROL
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
+from rtcontrol_client.wire.crowd import CrowdTerms
 from rtcontrol_client.wire.limits import check_size, check_value
 from rtcontrol_client.wire.messages import Hello, Program, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
 
-EXECUTED, CONTROL = "executed", "control"
+EXECUTED = "executed"
 CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is in force in a session, whatever becomes of its connections."""
+    """What is in force in a session, whatever becomes of its connections. `options` are the server's; `crowd`: where
+    the session is one."""
 
     hello: Hello
     agent: Agent
@@ -49,6 +51,13 @@ class Terms:
     ttl_ms: float
     trained: bool | None
     warnings: tuple[str, ...]
+    options: ServeOptions
+    crowd: CrowdTerms | None = None
+
+    @property
+    def interprets(self) -> bool:
+        """Whether an interpreter reads its instructions."""
+        return self.config.interpreter is not None
 
     def remote(self, session: str, queue: int) -> RemoteTerms:
         return RemoteTerms(
@@ -79,10 +88,10 @@ class Terms:
 
     def welcome(
         self,
-        options: ServeOptions,
         session: str,
         instruction: str,
         *,
+        now_ns: int,
         resumed: bool = False,
         epoch: int = 0,
         t_client_ns: int = 0,
@@ -90,7 +99,7 @@ class Terms:
         more: Sequence[str] = (),
     ) -> Welcome:
         """`more`: warnings beside these terms' own."""
-        config = self.config
+        config, options = self.config, self.options
         return Welcome(
             protocol=list(PROTOCOL),
             server=Program(name="rtcontrol", version=version("rtcontrol") or "", language="python"),
@@ -98,7 +107,7 @@ class Terms:
             resumed=resumed,
             epoch=epoch,
             t_client_ns=t_client_ns,
-            t_server_ns=time.monotonic_ns(),
+            t_server_ns=now_ns,
             capabilities=CAPABILITIES,
             agent=self.named,
             tools=self.agent.tools.openai(),
@@ -118,20 +127,22 @@ class Terms:
             on_miss="safe" if config.on_miss == "safe" else "hold",
             hold_ms=self.hold_ms,
             calls_per_tick=config.calls_per_tick if config.calls_per_tick > 1 else None,
+            crowd=self.crowd,
             heartbeat_ms=options.heartbeat_s * 1e3,
             session_grace_s=options.session_grace_s,
             limits=options.limits.to_dict(),
             warnings=[*self.warnings, *more],
         )
 
-    def check_welcome(self, options: ServeOptions) -> None:
+    def check_welcome(self) -> None:
         """Raises WireError (too_large, `tools`) where a welcome could not tell these terms within the limits."""
+        limits = self.options.limits
         # Later ones may have a longer instruction, one more warning and larger numbers.
-        instruction = "x" * options.limits.max_string_bytes
-        welcome = self.welcome(options, "x" * 32, instruction, more=("x" * 1024,))
+        instruction = "x" * limits.max_string_bytes
+        welcome = self.welcome("x" * 32, instruction, now_ns=1 << 62, more=("x" * 1024,))
         try:
-            check_value(welcome.model_dump(exclude_none=True), options.limits)
-            check_size([len(encode_json(welcome).encode())], options.limits)
+            check_value(welcome.model_dump(exclude_none=True), limits)
+            check_size([len(encode_json(welcome).encode())], limits)
         except WireError as error:
             raise WireError(
                 Code.TOO_LARGE,
@@ -173,8 +184,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     source = _source(config, chosen, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, chosen, warnings)
-    terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
-    terms.check_welcome(options)
+    terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings), options)
+    terms.check_welcome()
     return terms
 
 

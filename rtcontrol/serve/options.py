@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from rtcontrol.loop.config import MIN_HZ, DeciderOptions, Flag, folder
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
+from rtcontrol.serve.sessions import SessionRules
 from rtcontrol_client.wire import LIMITS, Limits
 from rtcontrol_client.wire.endpoint import is_local
 
@@ -68,6 +69,24 @@ class ServeOptions(DeciderOptions):
         if model_for(tools.schemas, self.model) == "random":
             check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))
+
+    def session_rules(self, outlives: bool = False) -> SessionRules:
+        """Return what the sessions' core decides by."""
+        return SessionRules(
+            limit=self.max_sessions,
+            grace_ns=round(self.session_grace_s * 1e9),
+            beat_ns=round(self.heartbeat_s * 1e9),
+            silent_beats=self.silent_heartbeats,
+            messages_per_s=self.messages_per_s,
+            errors_per_s=self.errors_per_s,
+            busy_max=self.busy_max,
+            outlives=outlives,
+        )
+
+    def last_session(self) -> int:
+        """Return the highest number of a session in the folder: a restarted server overwrites no record."""
+        names = (path.name.removeprefix("session-") for path in self.out.glob("session-*"))
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     @property
     def loads(self) -> str | None:

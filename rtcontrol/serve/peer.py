@@ -1,20 +1,10 @@
-"""What the admission knows of one connection."""
+"""A transport connection as the sessions see it, and rates."""
 
 from __future__ import annotations
 
-import time
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from rtcontrol.serve.options import ServeOptions
-from rtcontrol_client.wire import Message, WireError
-from rtcontrol_client.wire.messages import ErrorMessage
-
-Session = TypeVar("Session")  # of what a connection is: `serve.session.Session`
-
-# Who says hello and bye in turns makes the server open and end a session each time.
-HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
-# An error repeats what it refuses; of that, so many characters.
-MAX_TOLD, MAX_FIELD = 600, 200
+from rtcontrol_client.wire import Message
 
 
 class Connection(Protocol):
@@ -27,80 +17,35 @@ class Connection(Protocol):
 
     def send(self, message: Message) -> None:
         """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
-        calls `Admission.disconnected` for one that is gone)."""
+        calls `SessionManager.disconnected` for one that is gone)."""
 
     def close(self) -> None:
-        """Forget the peer; from any thread. The admission has said what it had to say."""
+        """Forget the peer; from any thread. The server has sent what it had to send."""
 
 
 class TokenBucket:
     """`rate` tokens a second, at most `burst` of them at once. Not locked: two threads may get one token too many."""
 
-    __slots__ = ("_burst", "_filled_s", "_rate", "_tokens")
+    __slots__ = ("_burst", "_filled_ns", "_rate", "_tokens")
 
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate, self._burst = rate, burst
+    def __init__(self, rate: float, burst: float, now_ns: int) -> None:
+        self._rate, self._burst = rate / 1e9, burst
         self._tokens = burst
-        self._filled_s = time.monotonic()
+        self._filled_ns = now_ns
 
-    def take(self) -> bool:
-        """Whether there was a token; it is gone then."""
+    def take(self, now_ns: int) -> bool:
+        """Return whether there was a token; it is gone then."""
         if self._tokens < 1.0:
-            now = time.monotonic()
-            self._tokens = min(self._burst, self._tokens + (now - self._filled_s) * self._rate)
-            self._filled_s = now
+            self._tokens = min(self._burst, self._tokens + (now_ns - self._filled_ns) * self._rate)
+            self._filled_ns = now_ns
             if self._tokens < 1.0:
                 return False
         self._tokens -= 1.0
         return True
 
 
-class Peer(Generic[Session]):
-    """A connection, its session if it has one, when either side last spoke."""
-
-    def __init__(self, connection: Connection, options: ServeOptions) -> None:
-        self.connection = connection
-        self.session: Session | None = None
-        self.messages = TokenBucket(options.messages_per_s, options.messages_per_s)
-        self.hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE)
-        self.in_ns = self.out_ns = time.monotonic_ns()
-        self.pings = 0
-        self.gone = False
-        self._errors = TokenBucket(options.errors_per_s, 2 * options.errors_per_s)
-        self._untold = 0
-
-    @property
-    def name(self) -> str:
-        return self.connection.peer
-
-    def send(self, message: Message) -> None:
-        self.out_ns = time.monotonic_ns()
-        self.connection.send(message)
-
-    def tell(self, error: WireError, always: bool = False) -> None:
-        """Send the error, as far as the rate of errors allows; the next one says how many were not sent."""
-        if not (self._errors.take() or always):
-            self._untold += 1
-            return
-        untold, self._untold = self._untold, 0
-        self.send(
-            ErrorMessage(
-                code=error.code.value,
-                message=cut(error.message, MAX_TOLD),
-                remedy=cut(error.remedy, MAX_TOLD),
-                field=error.field and cut(error.field, MAX_FIELD),
-                seq=error.seq,
-                t_client_ns=error.t_client_ns,
-                retryable=error.retryable,
-                fatal=error.fatal,
-                dropped=untold,
-                members=list(error.members) or None,
-            )
-        )
-
-
 def cut(text: str, limit: int) -> str:
-    """The text, or its beginning and its end where it has more than `limit` characters."""
+    """Return the text, or its beginning and its end where it has more than `limit` characters."""
     if len(text) <= limit:
         return text
     half = (limit - 5) // 2

@@ -124,7 +124,6 @@ class Housekeeping:
         self._admission.keep()
         for connection in self._admission.connections():
             if not self._router.allowed(connection):
-                self._admission.say(f"{connection.peer}: its key was revoked")
                 self._admission.drop(connection)
         if self._collector is not None:
             self._collector.collect(SLACK_NS)

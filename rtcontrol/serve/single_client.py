@@ -20,20 +20,18 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run_loop
+from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.loop_session import LoopSession, SessionListener
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.server import Housekeeping
-from rtcontrol.serve.session import BYE, Session
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 from rtcontrol_client.console import Outbox
 from rtcontrol_client.shutdown import Shutdown
 from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.messages import ErrorMessage, Hello
+from rtcontrol_client.wire.messages import Hello
 
-# What a client must bring that takes the place of one that is gone.
-SAME = ("agent", "tools", "pacing", "capabilities", "robot", "calls_per_tick")
 BOUND = "tcp://127.0.0.1:5555"
 
 
@@ -47,27 +45,6 @@ class Partner(Protocol):
         """It came, and this loop is about to run."""
 
 
-class SingleClientSession(Session):
-    """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
-
-    def __init__(
-        self, number: int, peer: Peer[Session], hello: Hello, owner: SessionManager, arrived: Queue[SingleClientSession]
-    ) -> None:
-        super().__init__(number, peer, hello, owner)
-        self._arrived = arrived
-
-    def start(self) -> None:
-        self._arrived.put(self)
-
-    def stop(self, why: str, final: bool = True) -> None:
-        if final:
-            super().stop(why)
-
-    def may_succeed(self, hello: Hello) -> bool:
-        """One that says the same: what was agreed with the first one stays, and its welcome tells it."""
-        return all(getattr(hello, name) == getattr(self.hello, name) for name in SAME)
-
-
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
@@ -78,16 +55,12 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     names = ("out", "agent", "tools", "model", "engine", "dtype", "threads", "host", "hz", "seed")
     given = {name: getattr(config, name) for name in (*names, "calls_per_tick", "hysteresis")}
     options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **given).ready()
-    arrived: Queue[SingleClientSession] = Queue()
-
-    def make(number: int, peer: Peer[Session], hello: Hello, admission: SessionManager) -> Session:
-        return SingleClientSession(number, peer, hello, admission, arrived)
-
+    arrived: Queue[LoopSession] = Queue()
     with ExitStack() as stack:
         say = stack.enter_context(Outbox(2)).say
         view = LiveView(config)
         stack.callback(view.close)
-        admission = SessionManager(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
+        admission = SessionManager(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, arrived.put)
         router = Router(admission, [config.bind or endpoint], config.keys)
         stack.callback(router.close)
         router.start()
@@ -100,35 +73,38 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
             with suppress(Empty):
                 session = arrived.get(timeout=0.1)
                 try:
-                    terms = _terms(session.hello, config, options)
+                    terms = _terms(session.facts.hello, config, options)
                 except WireError as error:
-                    admission.ended(session, error)
+                    admission.tell(ev.SessionEnded(session.facts, error))
                 else:
                     return _run(session, terms, view, ending, partner)
         return ending.status
 
 
-def _run(session: SingleClientSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
         session.attach(loop)
         if partner is not None:
             partner.joined(loop)
 
-    session.terms, session.runs = terms, 1  # the client is welcomed when the loop is warm
+    facts, tell = session.facts, session.owner.tell
+    tell(ev.TermsAgreed(facts, terms))  # the client is welcomed when the loop is warm
     env = session.make_env(terms)
     host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
+    refusal: WireError | None = None
     try:
         check_named(terms.config, terms.agent)
         clock = terms.arrivals(env)
-        told = interpreting.of_config(terms.config, terms.agent)
-        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made, interpreter=told)
+        told, listener = interpreting.of_config(terms.config, terms.agent), SessionListener(session)
+        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made, told, listener)
     except UserError as error:
-        session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
+        refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)
         raise
     finally:
-        if session.why != BYE:
-            session.bye((session.loop.ended_by if session.loop is not None else None) or "the run is over")
+        why = session.loop.ended_by if session.loop is not None else None
+        tell(ev.RunStopped(facts, why or "the run is over"))
+        tell(ev.SessionEnded(facts, refusal))
 
 
 def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:

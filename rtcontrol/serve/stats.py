@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
-from rtcontrol.hosts.protocol import Host
-from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
 from rtcontrol.telemetry.histogram import BOUNDS_S
-from rtcontrol.telemetry.recorder import Recorder
 
 # By the account's names.
 COUNTS = {
@@ -35,6 +30,13 @@ TIMES = {
     "wake_ms": "How late the loop woke for a release.",
     "observation_age_ms": "Of the observation, at the effect.",
 }
+
+
+class AccountedLoop(Protocol):
+    """A loop, as far as what it came to is looked at."""
+
+    @property
+    def account(self) -> Account: ...
 
 
 class ServerStats:
@@ -64,47 +66,29 @@ class ServerStats:
         return other
 
 
-class CountedLoop(Protocol):
-    """A loop, as far as what it came to is looked at."""
+class Totals:
+    """What all loops of a server came to, those that run included; from any thread."""
 
-    @property
-    def account(self) -> Account: ...
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self._over, self._open = ServerStats(), list[AccountedLoop]()
+        self._lock = threading.Lock()
 
-    @property
-    def recorder(self) -> Recorder: ...
+    def begin(self, loop: AccountedLoop) -> None:
+        """The loop will run."""
+        with self._lock:
+            self._open.append(loop)
 
-    @property
-    def host(self) -> Host: ...
+    def end(self, loop: AccountedLoop) -> None:
+        """It is over: its counts stay."""
+        with self._lock:
+            self._open.remove(loop)
+            self._over.add(loop.account)
 
-
-Loop = TypeVar("Loop", bound=CountedLoop)
-
-
-@dataclass(frozen=True, slots=True)
-class Run(Generic[Loop]):
-    """One life of a session's loop."""
-
-    loop: Loop
-    recorder: Recorder
-    record: Path
-
-
-def write_report(run: Run[Any], wire: Callable[[], dict[str, Any]]) -> str | None:
-    """Write the run's report, with what `wire` says of its connection; a run without a release leaves nothing. Gives
-    what went wrong; never raises, so that the session ends in order."""
-    account = run.loop.account
-    try:
-        if not account.releases:
-            run.record.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                run.record.parent.rmdir()
-            return None
-        account.check()
-        assert run.recorder.fault is None, run.recorder.fault
-        told = report.build(account, run.record.name, run.recorder.lost, ticks_from=run.recorder.ticks_from)
-        told["wire"] = wire()
-        path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))
-        refused = report.write(told, path)
-        return refused and f"the report could not be written ({refused})"
-    except Exception as error:
-        return f"no report ({type(error).__name__}: {error})"
+    def now(self) -> ServerStats:
+        """Return the sum."""
+        with self._lock:
+            total = self._over.copy()
+            for loop in self._open:
+                total.add(loop.account)
+        return total

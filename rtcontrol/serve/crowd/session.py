@@ -4,177 +4,143 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from rtcontrol.hosts.crowd import CharacterAsk, crowd_request, crowd_source, unpack
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DecisionReply, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.loop.config import instruction_text
-from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import errors
+from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.capacity import Need, need_of
 from rtcontrol.serve.crowd.accounts import CrowdEvents
-from rtcontrol.serve.crowd.loop import CrowdLoop, CrowdMessage
+from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.member import CrowdDefaults, Roster
-from rtcontrol.serve.negotiate import CONTROL, EXECUTED, Terms, negotiate
-from rtcontrol.serve.session import BY_HAND, LOST, Need, Session, open_record, record_path, undisturbed
-from rtcontrol.serve.stats import Run, write_report
-from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.crowd import MEMBERS, PARTS, CallMany, CrowdTerms, MemberCall, in_messages
+from rtcontrol.serve.negotiate import EXECUTED, Terms, negotiate
+from rtcontrol.serve.runs import Run, open_record, write_report
+from rtcontrol.serve.session import SessionThread
+from rtcontrol.serve.session_state import LoopStanding
+from rtcontrol.serve.sessions import BY_HAND
+from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.crowd import (
+    MEMBERS,
+    PARTS,
+    CallMany,
+    CrowdTerms,
+    Join,
+    Leave,
+    MemberCall,
+    ObserveMany,
+    in_messages,
+)
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
 from rtcontrol_client.wire.pictures import PICTURES
 
 WARM_S, ROUNDS = 120.0, 3
 
 
-class CrowdSession(Session):
+class CrowdSession(SessionThread):
     """Members are kept while the client is away; they are decided for again once they are seen."""
 
     crowd: CrowdLoop | None = None
     roster: Roster | None = None
 
-    @property
-    def running(self) -> bool:
-        return self.crowd is not None and self.crowd.ended_by is None
-
     # -- from any thread ----------------------------------------------------------------------------------------------
 
-    def take(self, message: CrowdMessage) -> None:
-        """A message of the crowd's. Raises WireError."""
-        if self.crowd is None or self.state != "live":
-            raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
+    def take(self, message: Message) -> None:
+        assert self.crowd is not None and isinstance(message, Join | Leave | ObserveMany), "it is live"
         self.crowd.post(message)
 
-    def stop(self, why: str, final: bool = True) -> None:
-        super().stop(why, final)
+    def stop_loop(self, why: str) -> None:
         if self.crowd is not None:
             self.crowd.stop(why)
 
-    def instruct(self, text: str, by_client: bool = False) -> None:
-        text = instruction_text(text)
-        self._newest = text if by_client else self._newest
-        self._instruction = text
+    def hear(self, text: str) -> bool:
         if (crowd := self.crowd) is not None:
             crowd.call_soon(lambda: self._instructed(crowd, text))
+        return False  # what it begins with when it is resumed
 
     def _instructed(self, crowd: CrowdLoop, text: str) -> None:
         crowd.tell_all(text)
         crowd.events.emit({"instruction": text, "t_s": crowd.events.t_s(time.monotonic_ns())})
-        self.send(Instruct(session=self.token, instruction=text))
+        self.send(Instruct(session=self.facts.token, instruction=text))
 
-    def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str:
-        if said not in SAID:
-            raise ValueError(f"{said!r} is none of {', '.join(SAID)}")
-        if said in ("confirm", "deny"):
-            return "Nobody is asked for a crowd: calls that wait for a yes are held back."
-        with self._people:
-            if self.why is not None:
-                return "It is stopped: a stop is final."
-            self.paused = said != "resume"
-            if said == "stop":
-                self.why = BY_HAND
-        if (crowd := self.crowd) is not None:
-            crowd.call_soon(crowd.hold_all if self.paused else crowd.release_all)
-            crowd.events.emit({"people": said, "by": by, "t_s": crowd.events.t_s(time.monotonic_ns())})
-            if said == "stop":
-                crowd.stop(BY_HAND)
-        self._controlled()
-        return f"{said} ({by})"
-
-    def _controlled(self) -> None:
-        if CONTROL in self.hello.capabilities:
-            state: Literal["stopped", "paused", "running"] = "paused" if self.paused else "running"
-            self.send(ControlMessage(session=self.token, state="stopped" if self.why == BY_HAND else state))
+    def say_to_loop(self, action: ev.SayToLoop) -> str:
+        crowd, word, by = self.crowd, action.word, action.by
+        assert crowd is not None, "it is attached"
+        crowd.call_soon(crowd.release_all if word == "resume" else crowd.hold_all)
+        if by != "before":
+            crowd.events.emit({"people": word, "by": by, "t_s": crowd.events.t_s(time.monotonic_ns())})
+        if word == "stop":
+            crowd.stop(BY_HAND)
+        return f"{word} ({by})"
 
     def need(self) -> Need | None:
         crowd, roster = self.crowd, self.roster
-        if crowd is not None and roster is not None and crowd.shares and roster.members:
+        if crowd is not None and roster is not None and roster.members:
             hz = sum(1e9 / member.period_ns for member in list(roster.members.values()))
-            self._needed = Need(hz, undisturbed(list(crowd.shares)) / 1e9)
-        return self._needed if self.why is None else None
+            self.needed = need_of(list(crowd.shares), hz) or self.needed
+        return self.needed
 
-    def welcome(self) -> None:
-        terms, peer, roster = self.terms, self.peer, self.roster
-        if terms is None or peer is None or roster is None:
-            return
-        again: dict[str, Any] = {"resumed": self.runs > 1 or self.hello.resume is not None}
-        again["t_client_ns"] = self.hello.t_client_ns
-        made = terms.welcome(self._owner.options, self.token, roster.defaults.instruction, **again)
-        peer.send(made.model_copy(update={"crowd": CrowdTerms(members=roster.limit, parts=PARTS)}))
-        if self.paused:
-            self._controlled()
+    def look(self) -> LoopStanding | None:
+        if self.roster is None or self.crowd is None or self.crowd.ended_by is not None:
+            return None
+        told = ControlMessage(session=self.facts.token, state="paused" if self.facts.life.paused else "running")
+        return LoopStanding(self.roster.defaults.instruction, control=told)
 
     # -- on the session's own thread ----------------------------------------------------------------------------------
 
-    def _open(self) -> Run[CrowdLoop]:  # type: ignore[override]
-        owner = self._owner
-        self.runs += 1
-        out = owner.options.out / self.id
-        if self.terms is None:
-            self.terms = self._agreed(negotiate(_checked(self.hello), owner.options, out))
-        terms = self.terms
+    def negotiate(self) -> Terms:
+        options, hello = self.owner.options, _checked(self.facts.hello)
+        return _agreed(negotiate(hello, options, options.out / self.id))
+
+    def open(self, instruction: str | None) -> Run[CrowdLoop]:
+        owner, terms, hello = self.owner, self.terms, self.facts.hello
+        assert terms.crowd is not None, "it was agreed upon"
         if self.roster is None:
-            limit = min(MEMBERS, (self.hello.crowd and self.hello.crowd.members) or MEMBERS)
             told = terms.config.instruction or terms.agent.instruction
-            given = terms.agent, terms.config, self.hello.ttl_ms, told, owner.options.hz_max
-            self.roster = Roster(CrowdDefaults(*given), limit)
+            given = terms.agent, terms.config, hello.ttl_ms, told, owner.options.hz_max
+            self.roster = Roster(CrowdDefaults(*given), terms.crowd.members)
         self._forget_looks(self.roster)
-        with errors.no_host(terms), errors.placed(self.welcomed):
+        with errors.no_host(terms), errors.placed(self.facts.life.welcomed):
             host = owner.pool.open(self.id, terms.source)
         try:
-            record, limit = record_path(out, self.runs), self.roster.limit
-            recorder = open_record(record, terms, terms.config, self._note, crowd=limit)
+            limit, runs = self.roster.limit, self.facts.life.runs
+            recorder, record = open_record(self.id, runs, terms, terms.config, self.note, crowd=limit)
         except WireError:
             host.close()
             raise
         events = CrowdEvents(recorder, terms.config.record_observations != "no")
         before = -1 if self.crowd is None else self.crowd.replies.k  # its client takes no tick twice
-        self.crowd, self.counting = CrowdLoop(self.roster, host, events, self._tell_calls, self._refused_parts), True
-        self.crowd.replies.k = before
-        if self._lost or self.why is not None:
-            self.crowd.stop(self.why or LOST)
-        return Run(self.crowd, recorder, record)
+        self.crowd = crowd = CrowdLoop(self.roster, host, events, self._tell_calls, self._refused_parts)
+        crowd.replies.k = before
+        owner.stats.begin(crowd)
+        for action in owner.tell(ev.LoopAttached(self.facts)):
+            self.answer(action)
+        return Run(crowd, recorder, record)
 
-    def _agreed(self, terms: Terms) -> Terms:
-        """What of them is a crowd's. Raises WireError."""
-        if isinstance(terms.source, EndpointSource | PolicySource):
-            remedy = "Name a model that this server has."
-            raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", remedy, field="model", fatal=True)
-        warnings = list(terms.warnings)
-        if unused := sorted({EXECUTED, PICTURES} & {*self.hello.capabilities}):
-            warnings.append(f"A crowd has no {', '.join(unused)}: its history is of calls that were sent.")
-        if terms.config.interpreter is not None:
-            warnings.append("Instructions of a crowd are taken as they are said.")
-        if terms.config.hysteresis is not None:
-            warnings.append("A crowd has no hysteresis: each value follows its decision.")
-        if named := sorted({*terms.config.confirm, *terms.agent.confirm}):
-            warnings.append(f"Nobody is asked for a crowd: calls of {', '.join(named)} are held back.")
-        config = replace(terms.config, hysteresis=None)
-        return replace(terms, config=config, source=crowd_source(terms.source), warnings=tuple(warnings))
-
-    def _run(self, run: Run[CrowdLoop]) -> None:  # type: ignore[override]
+    def run(self, run: Run[CrowdLoop]) -> None:
         crowd = run.loop
         try:
             info = self._warm_up(crowd)
             run.recorder.keep()
             run.recorder.write({"start": {"host_info": info}})
-            self._started()
-            if self.paused:
-                crowd.call_soon(crowd.hold_all)
+            self.warm()
             crowd.run()
             if crowd.host.gave_up is not None:
                 raise DecoderUnavailable(crowd.host.gave_up, "Start the server again.")
         except DecoderUnavailable as error:
-            raise WireError(Code.DECODER, error.what, error.remedy, retryable=True, fatal=not self.welcomed) from None
+            fatal = not self.facts.life.welcomed
+            raise WireError(Code.DECODER, error.what, error.remedy, retryable=True, fatal=fatal) from None
         finally:
             crowd.stop("over")
             crowd.host.close()
             run.recorder.discard()
             run.recorder.close()
-            self._owner.counted(self)
+            self.owner.stats.end(crowd)
             if failed := write_report(run, self._wire):
-                self._owner.say(f"{self.id}: {failed}")
+                self.owner.say(f"{self.id}: {failed}")
 
     def _warm_up(self, crowd: CrowdLoop) -> dict[str, Any]:
         """A few decisions of one, so that the first batch is expected to take what it will. Raises WireError where the
@@ -201,16 +167,15 @@ class CrowdSession(Session):
 
     def _tell_calls(self, calls: list[MemberCall]) -> None:
         for some in in_messages(calls):
-            self.send(CallMany(session=self.token, t_server_ns=time.monotonic_ns(), calls=some))
+            self.send(CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=some))
 
     def _refused_parts(self, error: WireError) -> None:
-        if (peer := self.peer) is not None:
-            self._owner.refused(peer, error)
+        self.owner.tell(ev.ErrorReported(self.facts, error))
 
     def _wire(self) -> dict[str, Any]:
         crowd, roster = self.crowd, self.roster
-        told: dict[str, Any] = {"client": self.hello.client.model_dump(), "session": self.id}
-        told["refused"] = dict(self.refused)
+        told: dict[str, Any] = {"client": self.facts.hello.client.model_dump(), "session": self.id}
+        told["refused"] = dict(self.facts.refused)
         if crowd is not None and roster is not None:
             told |= {"observations": roster.looks, "batches": crowd.batches, "late_dropped": crowd.late_dropped}
         return told
@@ -239,8 +204,21 @@ def _checked(hello: Any) -> Any:
     return hello
 
 
-def of_crowd(session: Session) -> CrowdSession:
-    """Raises WireError where the session is none."""
-    if not isinstance(session, CrowdSession):
-        raise WireError(Code.STATE, "This session is no crowd.", "Give hello `crowd: {}`.")
-    return session
+def _agreed(terms: Terms) -> Terms:
+    """What of them is a crowd's. Raises WireError."""
+    if isinstance(terms.source, EndpointSource | PolicySource):
+        remedy = "Name a model that this server has."
+        raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", remedy, field="model", fatal=True)
+    hello, warnings = terms.hello, list(terms.warnings)
+    if unused := sorted({EXECUTED, PICTURES} & {*hello.capabilities}):
+        warnings.append(f"A crowd has no {', '.join(unused)}: its history is of calls that were sent.")
+    if terms.config.interpreter is not None:
+        warnings.append("Instructions of a crowd are taken as they are said.")
+    if terms.config.hysteresis is not None:
+        warnings.append("A crowd has no hysteresis: each value follows its decision.")
+    if named := sorted({*terms.config.confirm, *terms.agent.confirm}):
+        warnings.append(f"Nobody is asked for a crowd: calls of {', '.join(named)} are held back.")
+    config = replace(terms.config, hysteresis=None, interpreter=None)
+    crowd = CrowdTerms(members=min(MEMBERS, (hello.crowd and hello.crowd.members) or MEMBERS), parts=PARTS)
+    source = crowd_source(terms.source)
+    return replace(terms, config=config, source=source, warnings=tuple(warnings), crowd=crowd)

@@ -19,14 +19,12 @@ from commands import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.serve import session, zmq_auth
-from rtcontrol.serve.session import Need, Session
-from rtcontrol.serve.session_manager import weigh
+from rtcontrol.serve import zmq_auth
+from rtcontrol.serve.capacity import Need, weigh
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
-from rtcontrol_client.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong, Welcome
+from rtcontrol_client.wire.messages import Bye, Welcome
 from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process
 from tests.helpers.checkpoints import unnamed
 from tests.helpers.processes import free_port, until
@@ -163,49 +161,6 @@ def test_special_tokens_in_texts_of_a_client_are_plain_characters(bench: Any, tm
             client.instruct(f"Turn left. {forged}")
 
 
-def test_hello_and_bye_in_turns_start_no_threads_without_bound(made: Any) -> None:
-    flood, honest = made.peer(), made.peer()
-    before = threading.active_count()
-    most = before
-    for _ in range(500):
-        flood.hello()
-        flood.send(Bye())
-        most = max(most, threading.active_count())
-    flood.send(Ping(id=1, t_ns=1))
-    flood.expect(Pong)
-    most = max(most, threading.active_count())
-    assert most - before < 40
-    assert made.admission.health()["refused"]["rate"] >= 400
-    assert made.admission.health()["sessions_total"] < 60
-    honest.enter()
-    refusal = next(m for m in flood.inbox if isinstance(m, ErrorMessage) and m.code == "rate")
-    assert refusal.retryable and not refusal.fatal
-
-
-def test_thread_that_cannot_be_started_costs_only_its_hello(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def no_thread(self: Session) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "start", no_thread)
-        peer = made.peer()
-        error = peer.denied()
-    assert error.code == "busy" and error.retryable and error.fatal
-    assert made.admission.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0}
-    peer.enter()
-
-
-def test_message_in_hand_does_not_revive_a_dropped_connection(made: Any) -> None:
-    peer = made.enter(pacing="client")
-    (connection,) = made.admission.connections()
-    message = Observe(session=peer.token, seq=9, epoch=0, t_ns=1, text="x")
-    made.admission.drop(connection)
-    assert not made.admission.admit(connection)
-    made.admission.receive(connection, message)
-    assert made.admission.connections() == []
-
-
 def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_that_says_nothing(bench: Any) -> None:
     made = bench(heartbeat_s=0.1, silent_heartbeats=3)
     peer = made.enter(pacing="client")
@@ -324,11 +279,10 @@ LANDER = {"agent": "lander", "instruction": "hover at 0.7"}
 @given(need=NEEDS, others=st.lists(NEEDS, max_size=20))
 def test_no_more_than_most_of_the_decoders_time_is_given_away(need: Need, others: list[Need]) -> None:
     taken = sum(other.busy for other in others if other.busy <= MOST)
-    try:
-        weigh(need, others, MOST)
-    except DecoderUnavailable as error:
+    refusal = weigh(need, others, MOST)
+    if refusal is not None:
         assert taken and taken + need.busy > MOST
-        assert error.full and f"{need.hz:g} Hz" in error.what
+        assert refusal.code == "busy" and f"{need.hz:g} Hz" in refusal.message
     else:
         assert not taken or taken + need.busy <= MOST * (1 + 1e-9)
 
@@ -339,33 +293,6 @@ def test_a_second_session_that_would_make_the_first_late_is_refused_and_a_slower
     error = made.peer().denied(**LANDER, hz=1000)
     assert error.code == "busy" and error.retryable and "ms a decision" in error.message
     made.enter(**LANDER, hz=1)
-
-
-@pytest.fixture
-def half(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Of a hello: what takes half of the decoder's time, whatever its decisions take on this machine."""
-    monkeypatch.setattr(session, "undisturbed", lambda shares: 25e6)
-    return {**LANDER, "hz": 20}
-
-
-def test_of_two_that_are_warm_at_once_one_gets_in_where_there_is_room_for_one(
-    bench: Any, half: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both, started = threading.Barrier(2), session.Session._started
-
-    def start(self: session.Session) -> None:
-        both.wait(20)
-        started(self)
-
-    monkeypatch.setattr(session.Session, "_started", start)
-    made = bench(model="lander")
-    peers = [made.peer(), made.peer()]
-    for peer in peers:
-        peer.hello(**half)
-    answers = [peer.receive(20) for peer in peers]
-    assert {type(answer) for answer in answers} == {Welcome, ErrorMessage}
-    (refusal,) = [answer for answer in answers if isinstance(answer, ErrorMessage)]
-    assert refusal.code == "busy" and refusal.retryable
 
 
 # Tools of other people are read within limits, and never in the way of others.
@@ -402,20 +329,3 @@ def test_hostile_hellos_keep_nobody_from_opening_or_resuming(made: Any) -> None:
         refusal = peer.refused(30)
         assert refusal.code == "tools" and "1000 alternatives" in refusal.message and refusal.fatal
     honest.send(Bye(session=honest.token))
-
-
-def test_nobody_waits_behind_strangers_to_come_back(made: Any) -> None:
-    peer = made.enter(pacing="client")
-    token = peer.token
-    (connection,) = made.admission.connections()
-    made.admission.drop(connection)
-    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
-    for _ in range(2):
-        made.admission.opening.acquire()
-    try:
-        again = made.peer()
-        again.enter(resume=token)
-        assert again.welcome.resumed
-    finally:
-        for _ in range(2):
-            made.admission.opening.release()

@@ -7,22 +7,15 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import zmq
 
-from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.errors import UserError
-from rtcontrol.serve import negotiate
 from rtcontrol.telemetry.record_reader import read_record
-from rtcontrol_client import Client
-from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, ErrorMessage, Instruct
+from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, ErrorMessage
 from tests.helpers.processes import Program, until
-from tests.rtcontrol.serve.wire_peer import TEXT, WirePeer
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
@@ -33,7 +26,7 @@ def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
     first.close()
     # A client-paced session sends nothing by itself: the heartbeat finds out.
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
-    assert made.admission.all()[0].refused == {}
+    assert made.admission.all()[0].facts.refused == {}
     record = [*read_record(made.out / "session-0001" / "record.mcap")]
     assert record[-2]["why"] == "exit" and record[-1]["end"] == "client lost"
 
@@ -50,34 +43,6 @@ def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
     third = made.peer()
     error = third.denied(resume=token)
     assert error.code == "session" and error.retryable
-
-
-def test_resuming_takes_over_a_connection_that_nobody_missed_yet(made: Any) -> None:
-    first, second = made.peer(), made.peer()
-    first.enter(pacing="client")
-    first.ask()
-    second.enter(resume=first.token)
-    second.seq = first.seq
-    assert second.ask().status == "fresh"
-    first.observe(seq=100)
-    assert first.refused().code == "state"
-    assert made.admission.health()["sessions"] == {"opening": 0, "live": 1, "parked": 0}
-
-
-def test_nobody_comes_back_within_the_grace(bench: Any) -> None:
-    made = bench(session_grace_s=0.2)
-    peer = made.enter(hz=20)
-    peer.observe()
-    peer.close()
-    until(lambda: any("nobody came back" in line for line in made.said))
-    assert made.admission.all() == []
-
-
-def test_heartbeats_keep_a_quiet_client(bench: Any) -> None:
-    made = bench(heartbeat_s=0.1, silent_heartbeats=3)
-    peer = made.enter(pacing="client")
-    assert peer.receive(0.6) is None  # pings are answered on the way
-    assert peer.ask().status == "fresh"
 
 
 def test_a_client_that_never_reads_harms_nobody(made: Any) -> None:
@@ -159,72 +124,6 @@ def test_identity_of_another_gives_no_session(made: Any) -> None:
     assert peer.ask().status == "fresh"
 
 
-class Picky:
-    """Takes no instruction with `bad` in it; observations may have it sleep or fail."""
-
-    def build(self) -> Picky:
-        return self
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        if "bad" in request.instruction:
-            raise UserError("The instruction does not fit.", "Shorten it.")
-        if "slow" in request.observation or "slow" in request.instruction:
-            time.sleep(0.2)
-        if "fail" in request.observation:
-            raise ValueError("cannot")
-        return Decision(Call("engines", {"main": 0, "side": 0}))
-
-
-@pytest.fixture
-def picky(bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A server whose sessions all decide like this, with a warm-up as models have."""
-    monkeypatch.setattr(negotiate, "_source", lambda config, agent, model: Picky())
-    return bench(model="lander")
-
-
-def parked(made: Any) -> None:
-    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
-
-
-def accept(peer: WirePeer, text: str) -> None:
-    peer.send(Instruct(session=peer.token, instruction=text))
-    assert peer.ask().status == "fresh"
-    assert any(isinstance(m, Instruct) and m.instruction == text for m in peer.inbox)
-
-
-def test_trouble_at_resuming_keeps_the_session(made: Any) -> None:
-    first = made.peer()
-    token = first.enter(pacing="client").session
-    first.ask()
-    first.close()
-    parked(made)
-    made.admission.pool._inline.places.limit = 0
-    second = made.peer()
-    error = second.denied(resume=token)
-    assert error.code == "busy" and error.retryable and not error.fatal
-    parked(made)
-    made.admission.pool._inline.places.limit = 1
-    assert second.enter(resume=token).resumed
-    second.seq = first.seq
-    assert second.ask().status == "fresh"
-
-
-def test_a_refused_instruction_does_not_lose_the_accepted_one(picky: Any) -> None:
-    first = picky.peer()
-    token = first.enter(pacing="client").session
-    accept(first, "hover")
-    first.send(Instruct(session=token, instruction="bad one"))
-    seq = first.observe()
-    error = first.refused()
-    assert error.code == "instruction" and error.field == "instruction" and error.seq == seq
-    assert "does not fit" in error.message
-    assert any(isinstance(m, CallMessage) and m.seq_obs == seq for m in first.inbox)
-    assert first.ask().status == "fresh"
-    first.close()
-    parked(picky)
-    assert picky.peer().enter(resume=token).instruction == "hover"
-
-
 CAPABLE = ["executed", "control"]
 
 
@@ -282,34 +181,6 @@ def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
     until(lambda: made.admission.all() == [])
     again = peer.denied(resume=peer.token)
     assert (again.code, again.fatal, again.retryable) == ("state", True, False)
-
-
-def test_a_client_that_comes_back_by_itself_does_not_after_a_stop(made: Any) -> None:
-    endpoint = made.server.endpoints[0]
-    with Client.connect(endpoint, agent="lander", hz=50.0, persist=True) as client:
-        client.observe(text=TEXT)
-        made.admission.all()[0].say("stop", "page")
-        until(lambda: client.error is not None)
-        assert "final" in str(client.error) and client.call().status == "safe"
-        assert client.statistics["sessions"] == 1
-
-
-def test_a_paused_session_stays_paused_when_its_client_comes_back(made: Any) -> None:
-    peer = enter(made, capabilities=CAPABLE)
-    say(peer, "pause")
-    peer.expect(ControlMessage)
-    token, seq = peer.token, peer.seq
-    peer.close()
-    session = made.admission.all()[0]
-    for connection in made.admission.connections():  # none, where its end was seen already
-        made.admission.drop(connection)
-    until(lambda: session.state == "parked")
-    back = made.peer()
-    back.enter(resume=token)
-    back.seq = seq
-    assert all(call.status == "safe" for call in observing(back, "safe", 10))
-    session.say("resume", "page")
-    observing(back, "fresh")
 
 
 def test_a_yes_over_the_wire_lets_the_call_act_with_time_to_live_for_the_wait(made: Any) -> None:

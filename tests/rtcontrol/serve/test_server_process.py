@@ -101,13 +101,3 @@ def test_a_clients_name_forges_no_line_of_a_report(made: Any, capsys: pytest.Cap
         said = capsys.readouterr().out
         assert "robot" in said and not [c for c in "\x1b\r\u202e" if c in said], form
         assert not any(line.startswith("releases 9") for line in said.splitlines())
-
-
-def test_refusals_are_said_within_a_rate(made: Any) -> None:
-    for _ in range(12):
-        peer = made.peer()
-        for _ in range(10):
-            assert peer.denied(agent="nobody").code == "agent"
-    said = [line for line in made.said if "refused" in line]
-    assert 20 <= len(said) <= 60
-    assert made.admission.health()["refused"]["agent"] == 120

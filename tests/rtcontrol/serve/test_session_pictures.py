@@ -85,17 +85,6 @@ def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client
     assert WatchedSession(session).picture() is None and WatchedSession(session).snapshot(0)["picture_age_s"] is None
 
 
-def test_one_without_the_right_token_or_the_capability_is_refused_and_told(made: Any) -> None:
-    peer, silent, beside = made.enter(**CAPABLE), made.enter(), made.peer()
-    beside.send(picture("x" * 32, jpeg()))
-    assert (error := beside.refused()).code == "session" and error.retryable
-    beside.send(picture(silent.token, jpeg()))
-    assert "did not announce" in (error := beside.refused()).message and error.code == "state"
-    silent.send(picture(peer.token, jpeg()))  # another session's connection
-    assert silent.refused().code == "session"
-    assert {session.state for session in made.admission.all()} == {"live"}
-
-
 HOSTILE = {
     "wrong magic": (b"GIF89a" + bytes(90), "neither JPEG nor PNG"),
     "cut off": (jpeg()[:-20], "cut off"),

@@ -1,0 +1,183 @@
+"""A session of one loop: its host, its record, and what its loop reports. Decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rtcontrol.envs.base import Emission, Observation
+from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
+from rtcontrol.loop.clock import WallClock
+from rtcontrol.loop.events import LoopReport
+from rtcontrol.loop.interpreter import Understood
+from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions
+from rtcontrol.loop.realtime import NoCollector
+from rtcontrol.loop.warmup import DecisionFailed
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.interpreting import goal_tools
+from rtcontrol.serve import errors, refusals
+from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.capacity import Need, need_of
+from rtcontrol.serve.negotiate import Terms, negotiate
+from rtcontrol.serve.pools import open_host
+from rtcontrol.serve.runs import Run, open_record, write_report
+from rtcontrol.serve.session import SessionThread
+from rtcontrol.serve.session_state import LoopStanding
+from rtcontrol.telemetry.pictures import received
+from rtcontrol_client.wire import Message, WireError
+from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
+
+
+class LoopSession(SessionThread):
+    """Its world is the client's, the same for all its runs."""
+
+    # -- the session's thread -----------------------------------------------------------------------------------------
+
+    def negotiate(self) -> Terms:
+        options = self.owner.options
+        return negotiate(self.facts.hello, options, options.out / self.id)
+
+    def open(self, instruction: str | None) -> Run[ControlLoop]:
+        terms, owner = self.terms, self.owner
+        env = self.make_env(terms)
+        config = replace(terms.config, instruction=instruction or terms.config.instruction)
+        interpreter = owner.interpreters.of(terms.agent) if terms.interprets else None
+        with errors.no_host(terms), errors.placed(self.facts.life.welcomed):
+            host = open_host(owner.pool, self.id, terms)
+        try:
+            recorder, record = open_record(self.id, self.facts.life.runs, terms, config, self.note)
+            recorder.pictures = received(env, config.record_pictures, recorder.header)
+        except WireError:
+            host.close()
+            raise
+        options = LoopOptions(
+            sample=Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None,
+            notify=self.note,
+            clock=terms.arrivals(env) or WallClock(config.period_ns, spin_ns=0),
+            watch=owner.watch,
+            collector=NoCollector(),  # the housekeeper collects, for all sessions
+            interpreter=interpreter,
+            goals=goal_tools(terms.agent),
+            listener=SessionListener(self),
+        )
+        loop = ControlLoop(config, terms.agent, env, host, recorder, options)
+        owner.stats.begin(loop)
+        self.attach(loop)
+        return Run(loop, recorder, record)
+
+    def make_env(self, terms: Terms) -> RemoteEnvironment:
+        """Return the client's world."""
+        if self.env is None:
+            remote = terms.remote(self.facts.token, self.owner.options.queue)
+            self.env = RemoteEnvironment("remote", remote, self.send, self.warm, self._trouble)
+        return self.env
+
+    def attach(self, loop: ControlLoop) -> None:
+        """This loop will run."""
+        self.need()  # of the loop before
+        self.loop = loop
+        for action in self.owner.tell(ev.LoopAttached(self.facts)):
+            self.answer(action)
+
+    def run(self, run: Run[ControlLoop]) -> None:
+        try:
+            with errors.placed(self.facts.life.welcomed):
+                run.loop.run()
+        except DecisionFailed as error:
+            raise errors.undecodable(error, self.terms.agent.tools) from None
+        except UserError as error:
+            (refuse,) = self.owner.tell(ev.LoopUnfit(self.facts, error.what, error.remedy))
+            assert isinstance(refuse, ev.RefuseLoop), "it is the core's only answer"
+            raise refuse.error from None
+        finally:
+            if run.loop.launched:
+                told = run.loop.instructions
+                self.owner.tell(ev.LoopRan(self.facts, told.proven, told.waiting[-1] if told.waiting else told.now))
+            run.recorder.discard()
+            run.recorder.close()
+            self.owner.stats.end(run.loop)
+            if failed := write_report(run, self._wire):
+                self.owner.say(f"{self.id}: {failed}")
+
+    def _wire(self) -> dict[str, Any]:
+        traffic = {} if self.env is None else self.env.traffic.to_dict()
+        client = self.facts.hello.client.model_dump()
+        return {"client": client, "session": self.id, "refused": dict(self.facts.refused), **traffic}
+
+    def _trouble(self, emission: Emission, seq: int | None) -> None:
+        self.owner.tell(ev.ObservationRefused(self.facts, seq, emission.error or "", errors.refusal(emission, seq)))
+
+    # -- from any thread ----------------------------------------------------------------------------------------------
+
+    def take(self, message: Message) -> None:
+        assert self.env is not None, "it is live"
+        TAKE[type(message)](self.env, message)
+
+    def hear(self, text: str) -> bool:
+        return self.loop is not None and self.loop.instruct(text)
+
+    def say_to_loop(self, action: ev.SayToLoop) -> str:
+        assert self.loop is not None, "it is attached"
+        return self.loop.operator.say(action.word, action.by, action.k)
+
+    def look(self) -> LoopStanding | None:
+        loop, env = self.loop, self.env
+        if loop is None or env is None or loop.ended_by is not None:
+            return None
+        slow = loop.warmup.warning(self.terms.config)
+        return LoopStanding(
+            loop.instruction,
+            env.epoch,
+            env.next_release_ns(loop.config.period_ns, time.monotonic_ns()),
+            () if slow is None else (slow,),
+            errors.control_of(loop.operator, self.facts.token),
+        )
+
+    def stop_loop(self, why: str) -> None:
+        if self.loop is not None:
+            self.loop.stop(why)
+
+    def need(self) -> Need | None:
+        if (loop := self.loop) is not None:
+            hz = loop.config.hz * loop.config.calls_per_tick
+            self.needed = need_of(list(loop.host.shares), hz) or self.needed
+        return self.needed
+
+
+class SessionListener(Listener):
+    """Passes on to the core what a session's loop reports."""
+
+    def __init__(self, session: LoopSession) -> None:
+        self._session = session
+
+    def report(self, what: LoopReport) -> None:
+        session, facts, tell = self._session, self._session.facts, self._session.owner.tell
+        if session.loop is None or session.env is None:
+            return
+        if what.what == "accepted":
+            session.env.accepted(what.text)
+        elif what.what == "refused":
+            tell(ev.InstructionRefused(facts, what.text, what.why, session.loop.instruction))
+        elif what.what == "doubted":
+            tell(ev.ErrorReported(facts, refusals.unsure(what.why)))
+        else:
+            tell(ev.ControlChanged(facts, errors.control_of(session.loop.operator, facts.token)))
+
+    def understood(self, result: Understood) -> None:
+        session, loop = self._session, self._session.loop
+        if loop is None or loop.interpretation is None:
+            return
+        token, interpreter = session.facts.token, loop.interpretation.interpreter
+        known = result.text is not None
+        answer = errors.understood_as(result, token) if known else errors.not_understood(result, interpreter)
+        session.owner.tell(ev.SentenceUnderstood(session.facts, result.said, result.why == "overtaken", answer))
+
+
+TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
+    Observe: RemoteEnvironment.observe,
+    Executed: RemoteEnvironment.executed,
+    Reset: RemoteEnvironment.reset,
+    Picture: lambda env, message: env.pictures.take(message),
+}

@@ -1,0 +1,371 @@
+"""What the sessions' core takes, and what it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rtcontrol.serve.capacity import Need
+from rtcontrol.serve.peer import Connection
+from rtcontrol.serve.session_state import Agreement, LoopStanding, Peer, SessionFacts
+from rtcontrol_client.wire import Message, WireError
+from rtcontrol_client.wire.messages import ControlMessage, Instruct
+
+
+@dataclass(slots=True)
+class Event:
+    """What the core takes."""
+
+
+@dataclass(slots=True)
+class WireEvent(Event):
+    """Of one connection."""
+
+    connection: Connection
+
+
+@dataclass(slots=True)
+class SessionEvent(Event):
+    """Of one session."""
+
+    session: SessionFacts
+
+
+@dataclass(slots=True)
+class Action:
+    """What is to be done."""
+
+
+@dataclass(slots=True)
+class SessionAction(Action):
+    """The same, to one session."""
+
+    session: SessionFacts
+
+
+# -- events of connections --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Connected(WireEvent):
+    """There is a new connection."""
+
+
+@dataclass(slots=True)
+class MessageArrived(WireEvent):
+    """A message came, and is not decoded yet: may it be?"""
+
+
+@dataclass(slots=True)
+class MessageReceived(WireEvent):
+    """A decoded message."""
+
+    message: Message
+
+
+@dataclass(slots=True)
+class MessageFailed(WireEvent):
+    """A message could not be decoded (None), or not be taken."""
+
+    message: Message | None
+    error: WireError
+
+
+@dataclass(slots=True)
+class Disconnected(WireEvent):
+    """The connection is gone."""
+
+
+@dataclass(slots=True)
+class Revoked(WireEvent):
+    """The holder of the connection's key may not stay."""
+
+
+# -- events of time, and of who runs the server -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class TimePassed(Event):
+    """Time has passed."""
+
+
+@dataclass(slots=True)
+class Drain(Event):
+    """Refuse new sessions, and send the others away after the grace, one after the other."""
+
+    grace_ns: int
+
+
+@dataclass(slots=True)
+class Close(Event):
+    """The server ends."""
+
+
+@dataclass(slots=True)
+class OperatorRequest(SessionEvent):
+    """What a person says to a session: pause, resume, stop, confirm, deny. `k`: the tick that is answered."""
+
+    word: str
+    by: str
+    k: int | None = None
+
+
+@dataclass(slots=True)
+class InstructionGiven(SessionEvent):
+    """An instruction of a person at the server."""
+
+    text: str
+
+
+# -- events of a session's thread -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class NoThread(SessionEvent):
+    """The session's thread could not be started; `peer` asked for it."""
+
+    peer: Peer | None
+
+
+@dataclass(slots=True)
+class TurnCame(SessionEvent):
+    """It is the session's turn to open."""
+
+
+@dataclass(slots=True)
+class TermsAgreed(SessionEvent):
+    """Its hello became these terms."""
+
+    terms: Agreement
+
+
+@dataclass(slots=True)
+class LoopAttached(SessionEvent):
+    """Its loop is made, and will run."""
+
+
+@dataclass(slots=True)
+class LoopWarm(SessionEvent):
+    """Its loop waits for the first observation. `needs`: of all sessions that have decided, by their ids."""
+
+    needs: Mapping[str, Need]
+
+
+@dataclass(slots=True)
+class LoopUnfit(SessionEvent):
+    """The decider cannot take what the run began with."""
+
+    what: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class LoopRan(SessionEvent):
+    """Its loop is over; `proven`: the last instruction that something was decided by, `newest`: the last of all."""
+
+    proven: str
+    newest: str
+
+
+@dataclass(slots=True)
+class RunStopped(SessionEvent):
+    """Its run is over for good."""
+
+    why: str
+
+
+@dataclass(slots=True)
+class SessionEnded(SessionEvent):
+    """Its thread is done."""
+
+    error: WireError | None = None
+
+
+# -- events of a session's loop ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LoopEmitted(SessionEvent):
+    """The loop has a message for the client."""
+
+    message: Message
+
+
+@dataclass(slots=True)
+class ObservationRefused(SessionEvent):
+    """No decision was made of the client's observation `seq`: the error in words, and as the client is told it."""
+
+    seq: int | None
+    what: str
+    error: WireError
+
+
+@dataclass(slots=True)
+class ErrorReported(SessionEvent):
+    """The client is to be told that something came to nothing."""
+
+    error: WireError
+
+
+@dataclass(slots=True)
+class InstructionRefused(SessionEvent):
+    """The decider cannot take this instruction: the one before (`now`) is in force again."""
+
+    text: str
+    why: str
+    now: str
+
+
+@dataclass(slots=True)
+class SentenceUnderstood(SessionEvent):
+    """The interpreter's result for a sentence, as the client is told it. `overtaken`: something newer was said."""
+
+    sentence: str
+    overtaken: bool
+    answer: Instruct | WireError
+
+
+@dataclass(slots=True)
+class ControlChanged(SessionEvent):
+    """What people did, or what waits for their yes."""
+
+    control: ControlMessage
+
+
+@dataclass(slots=True)
+class LineNoted(SessionEvent):
+    """A line for the log; `always`: whatever the rate."""
+
+    line: str
+    always: bool = False
+
+
+# -- answers to actions -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class InstructionHeard(SessionEvent):
+    """The answer to `Instruct`: whether anything comes of it."""
+
+    text: str
+    heard: bool
+
+
+@dataclass(slots=True)
+class LoopSeen(SessionEvent):
+    """The answer to `LookAtLoop`."""
+
+    standing: LoopStanding
+
+
+# -- actions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SendMessage(Action):
+    """Send it."""
+
+    connection: Connection
+    message: Message
+
+
+@dataclass(slots=True)
+class DropConnection(Action):
+    """Close the connection."""
+
+    connection: Connection
+
+
+@dataclass(slots=True)
+class ForwardMessage(SessionAction):
+    """Give the message to the session's world; what that refuses is `MessageFailed`."""
+
+    connection: Connection
+    message: Message
+
+
+@dataclass(slots=True)
+class InstructLoop(SessionAction):
+    """Decide by this text from now on. The answer: `InstructionHeard`."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class LookAtLoop(SessionAction):
+    """What is active in the session's loop? The answer: `LoopSeen`, or none where the loop is over."""
+
+
+@dataclass(slots=True)
+class StartThread(SessionAction):
+    """Open the session on a thread of its own, `first` or again. Where there is none to be had: `NoThread`."""
+
+    peer: Peer | None
+    first: bool
+
+
+@dataclass(slots=True)
+class StopLoop(SessionAction):
+    """End the loop soon, with the safe call."""
+
+    why: str
+
+
+@dataclass(slots=True)
+class SucceedClient(SessionAction):
+    """Another client takes the place of the one that is gone, in a new epoch."""
+
+
+@dataclass(slots=True)
+class ForgetSession(SessionAction):
+    """The session is over."""
+
+
+@dataclass(slots=True)
+class NotifyPeople(Action):
+    """A line for people."""
+
+    text: str
+
+
+# Actions for the caller of `advance` alone.
+
+
+@dataclass(slots=True)
+class IgnoreMessage(Action):
+    """Do not decode the message."""
+
+
+@dataclass(slots=True)
+class NegotiateTerms(SessionAction):
+    """Make the hello terms: `TermsAgreed`, or `SessionEnded`."""
+
+
+@dataclass(slots=True)
+class OpenHost(SessionAction):
+    """Open the session's host and run its loop, beginning with this instruction (None: the terms' own)."""
+
+    instruction: str | None
+
+
+@dataclass(slots=True)
+class RefuseLoop(Action):
+    """Raise it where the loop waits: its run is over."""
+
+    error: WireError
+
+
+@dataclass(slots=True)
+class SayToLoop(SessionAction):
+    """Do what a person says now, on this thread."""
+
+    word: str
+    by: str
+    k: int | None
+
+
+@dataclass(slots=True)
+class AnswerPerson(SessionAction):
+    """What the person is answered who spoke."""
+
+    text: str

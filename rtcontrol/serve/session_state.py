@@ -1,0 +1,199 @@
+"""What a server knows of one client's session, and of its connection: data only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from rtcontrol.serve.peer import Connection, TokenBucket, cut
+from rtcontrol_client.wire import WireError
+from rtcontrol_client.wire.messages import ControlMessage, ErrorMessage, Hello, Welcome
+
+# A client that says hello and bye in turns makes the server open and end a session each time.
+HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
+# An error repeats what it refuses; of that, so many characters.
+MAX_TOLD, MAX_FIELD = 600, 200
+
+LifeState = Literal["opening", "live", "parked", "over"]
+
+
+class Agreement(Protocol):
+    """The terms of a session (`negotiate.Terms`), as far as they decide what is sent."""
+
+    @property
+    def interprets(self) -> bool:
+        """Whether an interpreter reads its instructions."""
+
+    def welcome(
+        self,
+        session: str,
+        instruction: str,
+        *,
+        now_ns: int,
+        resumed: bool = False,
+        epoch: int = 0,
+        t_client_ns: int = 0,
+        release_ns: int | None = None,
+        more: Sequence[str] = (),
+    ) -> Welcome:
+        """Return the welcome to these terms."""
+
+    def described(self) -> str:
+        """Return them in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStanding:
+    """What is active in a session's loop: told by a welcome. `control`: what people did, or what waits for a yes."""
+
+    instruction: str
+    epoch: int = 0
+    release_ns: int | None = None
+    warnings: tuple[str, ...] = ()
+    control: ControlMessage | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """How far a session is. `why` it ends, and cannot be resumed; `lost`: its client went while it opened or ran;
+    `attached`: there is a loop; `paused` by a person, whatever becomes of its client; `leaving`: its client goes to
+    another server after its next call; `runs` so far."""
+
+    state: LifeState = "opening"
+    why: str | None = None
+    welcomed: bool = False
+    lost: bool = False
+    attached: bool = False
+    paused: bool = False
+    leaving: bool = False
+    parked_ns: int = 0
+    runs: int = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether there is no client to open it for."""
+        return self.why is not None or (self.lost and not self.welcomed)
+
+
+@dataclass(slots=True, eq=False)
+class SessionInstructions:
+    """`newest` of the client's, `wanted`: the newest of all that was not refused, `began`: the one that the run began
+    with, `proven`: the one that the run before ended with. `refusal`: why one was refused, until the client is told;
+    `shown`: the same, until its tick's error is to be told; `error`: what was told last (seq, error)."""
+
+    newest: str | None = None
+    wanted: str | None = None
+    began: str | None = None
+    proven: str | None = None
+    refusal: str | None = None
+    shown: str | None = None
+    error: tuple[int | None, str] = (None, "")
+
+    def begin(self, interprets: bool) -> str | None:
+        """Return what the next run begins with; None: the terms' own."""
+        first = self.began = self.wanted
+        if interprets:  # what waits for a yes is not in force after a pause either
+            first = first or self.proven
+            self.wanted = None
+        return first
+
+    def overtaken(self) -> str | None:
+        """Return what was said since the run began, for its loop; None: nothing was."""
+        newer, began = self.wanted, self.began
+        return None if newer in (None, began) else newer
+
+    def ran(self, proven: str, newest: str, interprets: bool) -> None:
+        """A run is over: the next one begins also with what was understood, and nothing was decided by yet."""
+        self.proven = proven
+        if interprets and self.wanted is None and newest != proven:
+            self.wanted = newest
+
+    def give_way(self) -> bool:
+        """Return whether the next run may begin with the one before this, which the decider cannot take."""
+        again = self.proven is not None and bool({self.began, self.wanted} - {None, self.proven})
+        if again:
+            self.wanted = self.proven
+        return again
+
+
+@dataclass(slots=True, eq=False)
+class SessionFacts:
+    """One client's session. `token`: what resumes it, with the CURVE `key` of its first connection; `peer`: the
+    connection that owns it, None while there is none; `lines`: what it may log; `crowd`: it is of
+    many members."""
+
+    id: str
+    token: str
+    hello: Hello
+    lines: TokenBucket
+    key: str | None = None
+    peer: Peer | None = None
+    terms: Agreement | None = None
+    life: Life = field(default_factory=Life)
+    instructions: SessionInstructions = field(default_factory=SessionInstructions)
+    refused: Counter[str] = field(default_factory=Counter)
+    crowd: bool = False
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """A connection, its session if it has one, when either side last spoke. `greeted`: that session's welcome was sent
+    here; `unsent`: errors beyond the rate."""
+
+    connection: Connection
+    messages: TokenBucket
+    hellos: TokenBucket
+    errors: TokenBucket
+    in_ns: int
+    out_ns: int
+    session: SessionFacts | None = None
+    greeted: bool = False
+    pings: int = 0
+    gone: bool = False
+    unsent: int = 0
+
+    def join(self, session: SessionFacts) -> None:
+        """It owns the session from now on, and has still to be welcomed."""
+        self.session, session.peer = session, self
+        self.greeted = False
+
+    @property
+    def live(self) -> bool:
+        """Whether its session runs."""
+        return self.session is not None and self.session.life.state == "live"
+
+    def error(self, error: WireError, now_ns: int, always: bool = False) -> ErrorMessage | None:
+        """Return the message, as far as the rate of errors allows; the next one says how many were not sent."""
+        if not (self.errors.take(now_ns) or always):
+            self.unsent += 1
+            return None
+        dropped, self.unsent = self.unsent, 0
+        return ErrorMessage(
+            code=error.code.value,
+            message=cut(error.message, MAX_TOLD),
+            remedy=cut(error.remedy, MAX_TOLD),
+            field=error.field and cut(error.field, MAX_FIELD),
+            seq=error.seq,
+            t_client_ns=error.t_client_ns,
+            retryable=error.retryable,
+            fatal=error.fatal,
+            dropped=dropped,
+            members=list(error.members) or None,
+        )
+
+
+def meet(connection: Connection, messages_per_s: float, errors_per_s: float, now_ns: int) -> Peer:
+    """Return what is known of a new connection."""
+    return Peer(
+        connection,
+        TokenBucket(messages_per_s, messages_per_s, now_ns),
+        TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns),
+        TokenBucket(errors_per_s, 2 * errors_per_s, now_ns),
+        now_ns,
+        now_ns,
+    )

@@ -1,0 +1,140 @@
+"""A hello becomes terms and a welcome, or is refused with the reason: without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.run import assembly
+from rtcontrol.serve.negotiate import Terms, negotiate
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol_client.wire import WireError
+from rtcontrol_client.wire.messages import FunctionCall, Hello, Program, Welcome
+
+PAD = {
+    "type": "function",
+    "function": {
+        "name": "move",
+        "description": "Move the pad.",
+        "parameters": {
+            "type": "object",
+            "properties": {"dx": {"type": "integer", "enum": [-1, 0, 1]}, "fast": {"type": "boolean"}},
+            "required": ["dx"],
+        },
+    },
+}
+OWN: dict[str, Any] = {"tools": [PAD], "instruction": "catch the ball"}
+STOP = FunctionCall(name="move", arguments={"dx": 0})
+
+
+def terms(model: str | None = "random", **fields: Any) -> Terms:
+    """Return what a server with this model makes of a hello; by default for the lander."""
+    if "tools" not in fields:
+        fields.setdefault("agent", "lander")
+    given: dict[str, Any] = {"client": Program(name="test"), "protocol": [1, 1], "t_client_ns": 1}
+    return negotiate(Hello(**{**given, **fields}), ServeOptions(model=model), Path("out"))
+
+
+def denied(**fields: Any) -> WireError:
+    with pytest.raises(WireError) as caught:
+        terms(**fields)
+    return caught.value
+
+
+def welcome(made: Terms) -> Welcome:
+    return made.welcome("x" * 32, made.agent.instruction, now_ns=7)
+
+
+def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:
+    """A tool with these parameters."""
+    return {"name": "f", "parameters": {"type": "object", "properties": properties, "required": required or []}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "says"),
+    [
+        ({"agent": "nobody"}, "agent", "lander"),
+        ({"agent": "/etc/passwd.py"}, "agent", "Known"),
+        ({"agent": None}, "agent", "tools"),
+        ({"agent": "lander", **OWN}, "invalid", "both"),
+        ({"tools": [PAD]}, "instruction", "instruction"),
+        ({"tools": [{"name": 3}], "instruction": "x"}, "tools", "name"),
+        ({"tools": [PAD, PAD], "instruction": "x"}, "tools", "Two tools"),
+        ({"tools": [{"name": "f", "parameters": 7}], "instruction": "x"}, "tools", "object"),
+        ({"tools": [{"name": "f", "parameters": {"properties": {"a": 1}}}], "instruction": "x"}, "tools", "a"),
+        ({"tools": [{"name": "n" * 257}], "instruction": "x"}, "tools", "256"),
+        ({"tools": [{"name": "n" * 60_000}], "instruction": "x"}, "tools", "256"),
+        ({"tools": [{"name": "f", "parameters": {"type": "array"}}], "instruction": "x"}, "tools", "array"),
+        ({"tools": [of({"a": {"type": "boolean"}}, required="a")], "instruction": "x"}, "tools", "list of parameters"),
+        ({"tools": [of({"a": {"type": "integer", "enum": ["x"]}})], "instruction": "x"}, "tools", "no integer"),
+        ({"tools": [of({"a": {"type": "string"}}, required=["a"])], "instruction": "x"}, "tools", "parameter a"),
+        ({**OWN, "safe_calls": [STOP, FunctionCall(name="move")]}, "tools", "dx"),
+        ({**OWN, "safe_call": FunctionCall(name="move", arguments={"dx": 9})}, "tools", "dx"),
+        ({"deadline_ms": 100.0}, "invalid", "period"),
+        ({"max_age_ms": 0.0}, "invalid", "max_age"),
+    ],
+)
+def test_hello_is_refused_with_the_reason(fields: dict[str, Any], code: str, says: str) -> None:
+    error = denied(**fields)
+    assert (error.code, error.fatal, error.retryable) == (code, True, False), error
+    assert says in error.message + error.remedy, error
+
+
+@pytest.mark.parametrize(
+    ("served", "named", "fields", "says"),
+    [
+        ("random", "lander", OWN, "trained on other tools"),
+        ("random", "lander", {"agent": "driver"}, '"driver"'),
+        ("random", "/etc", {}, "Use"),
+        ("random", "expert", OWN, "expert"),
+        (None, None, OWN, "random"),
+        ("lander", None, {"agent": "driver"}, '"driver"'),
+    ],
+)
+def test_model_that_does_not_fit_is_refused(
+    served: str | None, named: str | None, fields: dict[str, Any], says: str
+) -> None:
+    given = {"client": Program(name="test"), "protocol": [1, 1], "t_client_ns": 1, "agent": None, "model": named}
+    given |= fields if "tools" in fields else {"agent": "lander", **fields}
+    with pytest.raises(WireError) as caught:
+        negotiate(Hello(**given), ServeOptions(model=served), Path("out"))
+    error = caught.value
+    assert error.code == "model" and says in error.message + error.remedy, error
+
+
+def test_welcome_tells_the_agents_terms() -> None:
+    told = welcome(terms())
+    assert (told.agent, told.instruction, told.t_server_ns) == ("lander", "land on the pad", 7)
+    assert told.tools[0]["function"]["name"] == "engines"
+    assert told.safe_call == FunctionCall(name="engines", arguments={"main": 0, "side": 0})
+    assert (told.hz, told.period_ms, told.deadline_ms, told.ttl_ms) == (16.0, 62.5, 62.5, 500)
+    assert (told.heartbeat_ms, told.session_grace_s, told.limits["max_parts"]) == (1000, 30, 8)
+    assert not told.resumed and told.epoch == 0
+
+
+def test_tools_of_a_trained_model_are_known_and_others_are_not() -> None:
+    lander = assembly.agent("lander").tools.openai()
+    told = welcome(terms(None, tools=lander, instruction="land on the pad"))
+    assert (told.agent, told.model, told.trained, told.model_trained_on_tools) == (None, "lander", True, True)
+    assert welcome(terms(**OWN)).trained is None and not welcome(terms(**OWN)).model_trained_on_tools
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_several_safe_calls_are_told_and_warned_of(minor: int) -> None:
+    calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
+    told = welcome(terms(**OWN, safe_calls=calls, protocol=[1, minor]))
+    assert (told.safe_call, told.safe_calls) == (STOP, calls)
+    assert any("first safe call only" in w for w in told.warnings) == (minor == 0)
+
+
+def test_tools_whose_welcome_would_exceed_the_limits_are_refused() -> None:
+    values = [f"v{i}" for i in range(246)]
+    tools = [
+        {"name": f"tool{i}", "parameters": {"type": "object", "properties": {"a": {"enum": values}}}} for i in range(64)
+    ]
+    error = denied(tools=tools, instruction="x")
+    assert (error.code, error.field, error.fatal, error.retryable) == ("too_large", "tools", True, False)
+    assert "max_total_items" in error.message
+    terms(tools=tools[:32], instruction="x")

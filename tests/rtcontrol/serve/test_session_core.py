@@ -1,0 +1,824 @@
+"""Who is welcomed, resumed, parked, refused and stopped, and what is sent in which order: by a fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve import refusals
+from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.capacity import Need
+from rtcontrol.serve.session_core import MAX_STRANGERS
+from rtcontrol.serve.session_state import LoopStanding, SessionFacts
+from rtcontrol.serve.sessions import LEAVING, SPARE
+from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.crowd import Join
+from rtcontrol_client.wire.messages import (
+    Bye,
+    CallMessage,
+    ControlMessage,
+    ErrorMessage,
+    FunctionCall,
+    Instruct,
+    Observe,
+    Picture,
+    Ping,
+    Pong,
+    Reset,
+    Timing,
+    Welcome,
+)
+from tests.rtcontrol.serve.core_bench import Bench, S, Wire, bye, control, ping
+
+STRANGE = "x" * 32
+CONTROL: dict[str, Any] = {"capabilities": ["control"]}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def observe(token: str, seq: int = 1) -> Observe:
+    return Observe(session=token, seq=seq, epoch=0, t_ns=1, text="x")
+
+
+def call(session: SessionFacts, tick: int = 1, seq: int | None = 7) -> CallMessage:
+    given: dict[str, Any] = {"session": session.token, "tick": tick, "epoch": 0, "status": "fresh", "seq_obs": seq}
+    return CallMessage(**given, ttl_ms=500, deadline_ns=1, t_server_ns=1, timing=Timing())
+
+
+def picture(token: str) -> Picture:
+    return Picture.model_construct(type="picture", session=token, t_ns=1)
+
+
+# -- hello ------------------------------------------------------------------------------------------------------------
+
+
+def test_welcome_comes_once_the_loop_is_warm(bench: Bench) -> None:
+    wire = Wire()
+    bench.slow = True
+    said = bench.hello(wire)
+    assert wire.sent == [] and bench.states_of() == {"opening": 1}
+    bench.now += S
+    bench.opens()
+    welcome = wire.one(Welcome)
+    assert (welcome.t_client_ns, welcome.t_server_ns, welcome.resumed) == (said.t_client_ns, bench.now, False)
+    assert welcome.instruction == "go" and bench.lines == ["session-0001: a peer, terms"]
+
+
+def test_same_hello_is_welcomed_again_and_another_refused(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.now += S
+    said = bench.hello(wire)
+    welcome = wire.one(Welcome)
+    assert (welcome.session, welcome.t_client_ns) == (session.token, said.t_client_ns)
+    bench.hello(wire, resume=session.token)
+    assert wire.one(Welcome).session == session.token
+    bench.hello(wire, hz=5.0)
+    error = wire.one(ErrorMessage)
+    assert (error.code, error.fatal, error.t_client_ns) == ("state", False, bench.now)
+    bench.hello(wire, resume=STRANGE)
+    assert wire.code() == "session"
+    assert bench.states_of() == {"live": 1}
+
+
+def test_terms_that_are_refused_leave_the_connection_free(bench: Bench) -> None:
+    wire = Wire()
+    bench.refusal = WireError(Code.AGENT, "There is none.", fatal=True)
+    bench.hello(wire)
+    error = wire.one(ErrorMessage)
+    assert (error.code, error.fatal, error.t_client_ns) == ("agent", True, bench.now)
+    assert bench.lines == ["a peer: refused: There is none."] and bench.states_of() == {}
+    bench.refusal = None
+    bench.enter(wire)
+
+
+def test_client_of_minor_0_gets_nothing_of_minor_1(bench: Bench) -> None:
+    wire = Wire()
+    bench.hello(wire, protocol=[1, 0], resume=STRANGE)
+    assert wire.one(ErrorMessage).t_client_ns is None
+    _, session = bench.enter(wire, protocol=[1, 0])
+    bench.say(wire, bye(session))
+    assert wire.sent == []
+
+
+def test_full_server_is_busy_until_a_session_ends() -> None:
+    bench = Bench(limit=2)
+    wires = [bench.enter()[0] for _ in range(2)]
+    other = Wire()
+    bench.hello(other)
+    error = other.one(ErrorMessage)
+    assert (error.code, error.retryable, error.fatal) == ("busy", True, True)
+    bench.lose(wires[0])  # who waits for its client takes no place
+    bench.enter(other)
+
+
+def test_sessions_that_are_ending_have_places_of_their_own_up_to_a_limit() -> None:
+    bench = Bench(limit=1)
+    bench.lingers = True
+    for _ in range(1 + SPARE):
+        wire, session = bench.enter()
+        bench.say(wire, bye(session))
+    bench.hello(last := Wire())
+    assert last.code() == "busy"
+
+
+def test_robot_is_one_sessions_and_lost_by_one_that_waits(bench: Bench) -> None:
+    one, two = Wire(), Wire()
+    _, session = bench.enter(one, robot="arm")
+    bench.hello(two, robot="arm")
+    error = two.one(ErrorMessage)
+    assert (error.code, error.field, error.retryable, error.fatal) == ("busy", "robot", True, True)
+    bench.lose(one)
+    bench.enter(two, robot="arm")
+    bench.hello(one := Wire(), resume=session.token)
+    assert one.code() == "session", "the first one lost it"
+
+
+@pytest.mark.parametrize("needs", [{"session-0001": 0.5, "session-0002": 0.5}, {"session-0002": 0.9}])
+def test_session_is_refused_that_would_make_others_late(bench: Bench, needs: dict[str, float]) -> None:
+    bench.needs = {name: Need(10.0, share / 10) for name, share in needs.items()}
+    bench.enter()
+    bench.hello(other := Wire())
+    if len(needs) == 1:  # alone it is late anyway
+        other.one(Welcome)
+        return
+    error = other.one(ErrorMessage)
+    assert (error.code, error.retryable, error.fatal) == ("busy", True, True) and "ms a decision" in error.message
+    assert bench.states_of() == {"live": 1}
+
+
+def test_thread_that_is_not_to_be_had_costs_only_its_hello(bench: Bench) -> None:
+    bench.no_thread = True
+    bench.hello(wire := Wire())
+    error = wire.one(ErrorMessage)
+    assert (error.code, error.retryable, error.fatal) == ("busy", True, True)
+    assert bench.states_of() == {} and bench.core.counts["sessions"] == 0
+    bench.no_thread = False
+    session = bench.parked()
+    bench.no_thread = True
+    bench.hello(wire, resume=session.token)
+    assert wire.code() == "busy" and bench.states_of() == {"parked": 1}
+    bench.no_thread = False
+    bench.hello(wire, resume=session.token)
+    assert wire.one(Welcome).resumed
+
+
+def test_hellos_have_a_rate(bench: Bench) -> None:
+    wire = Wire()
+    for _ in range(500):
+        bench.hello(wire)
+        bench.say(wire, Bye())
+    assert bench.core.refused["rate"] >= 400 and bench.core.counts["sessions"] <= 20
+    assert {message.code for message in wire.take(ErrorMessage)} == {"rate"}
+    bench.wait(5)
+    bench.hello(wire)
+    wire.one(Welcome)
+
+
+# -- resuming ---------------------------------------------------------------------------------------------------------
+
+
+def test_lost_client_is_parked_and_its_token_resumes_it(bench: Bench) -> None:
+    session = bench.parked()
+    assert bench.lines[-1] == "session-0001: client lost; kept for 30 s"
+    bench.now += 29 * S
+    bench.hello(wire := Wire(), resume=session.token)
+    welcome = wire.one(Welcome)
+    assert (welcome.session, welcome.resumed, session.life.runs) == (session.token, True, 2)
+    assert bench.states_of() == {"live": 1} and bench.lines[-1].endswith("terms, resumed")
+
+
+def test_parked_session_ends_with_its_grace(bench: Bench) -> None:
+    session = bench.parked()
+    assert bench.core.wake_ns == bench.now + 30 * S + 1
+    bench.wait(30)
+    assert bench.states_of() == {"parked": 1}
+    bench.wait(0.1)
+    assert bench.states_of() == {} and bench.lines[-1] == "session-0001: over (nobody came back)"
+    bench.hello(wire := Wire(), resume=session.token)
+    error = wire.one(ErrorMessage)
+    assert (error.code, error.field, error.retryable, error.fatal) == ("session", "resume", True, False)
+
+
+def test_of_more_that_wait_than_may_the_first_goes() -> None:
+    bench = Bench(limit=2)
+    sessions = []
+    for _ in range(3):
+        sessions.append(bench.parked())
+        bench.now += S
+    assert bench.states_of() == {"parked": 2} and sessions[0].life.state == "over"
+
+
+def test_resuming_takes_a_session_over_before_its_client_is_missed(bench: Bench) -> None:
+    first, session = bench.enter()
+    second = Wire()
+    bench.hello(second, resume=session.token)
+    assert second.one(Welcome).resumed and bench.states_of() == {"live": 1}
+    bench.say(first, observe(session.token))
+    assert first.code() == "state"
+    bench.advance(ev.LoopEmitted(session, call(session)))
+    assert not first.sent and second.one(CallMessage)
+    bench.lose(first)  # nothing comes of it
+    assert bench.states_of() == {"live": 1}
+
+
+def test_key_of_another_client_resumes_nothing(bench: Bench) -> None:
+    wire, session = bench.enter(Wire(key="mine"))
+    bench.lose(wire)
+    for key in (None, "another"):
+        bench.hello(wire := Wire(key=key), resume=session.token)
+        assert wire.code() == "session"
+    bench.hello(wire := Wire(key="mine"), resume=session.token)
+    wire.one(Welcome)
+
+
+def test_client_that_is_back_before_its_loop_ended_is_welcomed_by_the_next(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.lingers = True
+    bench.lose(wire)
+    bench.hello(back := Wire(), resume=session.token)
+    back.sent.clear()
+    bench.end(session)
+    assert back.one(Welcome).resumed and session.life.runs == 2
+
+
+def test_failure_that_passes_keeps_the_session_and_another_ends_it(bench: Bench) -> None:
+    session = bench.parked()
+    bench.refusal = None
+    passing = WireError(Code.DECODER, "It is away.", retryable=True)
+    bench.hello(wire := Wire(), resume=session.token)
+    wire.sent.clear()
+    bench.end(session, passing)
+    error = wire.one(ErrorMessage)
+    assert (error.code, error.retryable, error.fatal) == ("decoder", True, False)
+    assert bench.states_of() == {"parked": 1} and bench.lines[-1] == "session-0001: It is away.; kept for 30 s"
+    bench.hello(wire, resume=session.token)
+    wire.sent.clear()
+    bench.end(session, WireError(Code.INTERNAL, "It broke.", fatal=True))
+    assert wire.one(ErrorMessage).fatal and bench.states_of() == {}
+
+
+def test_client_that_goes_while_it_opens_leaves_nothing(bench: Bench) -> None:
+    bench.slow = True
+    bench.hello(wire := Wire())
+    bench.lose(wire)
+    bench.opens()
+    assert bench.states_of() == {} and not bench.running
+    assert not any(isinstance(action, ev.OpenHost) for action in bench.done)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_client_that_starts_again_takes_its_own_place_where_a_session_outlives_it(same: bool) -> None:
+    bench = Bench(limit=1, outlives=True)
+    wire, session = bench.enter()
+    bench.hello(busy := Wire())
+    assert busy.code() == "busy"
+    bench.lose(wire)
+    assert bench.states_of() == {"live": 1}, "it goes on while its client is away"
+    bench.hello(again := Wire(), **({} if same else {"agent": "paddle"}))
+    if not same:
+        assert again.code() == "busy"
+        return
+    assert not again.one(Welcome).resumed and session.life.runs == 1
+    assert ev.SucceedClient(session) in bench.done
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+Say = Callable[[SessionFacts], Message]
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "remedy"),
+    [
+        (lambda s: observe(STRANGE), "session", "welcome"),
+        (lambda s: observe("ü" * 20), "session", "welcome"),
+        (lambda s: Instruct(session=STRANGE, instruction="x"), "session", "welcome"),
+        (lambda s: bye(s).model_copy(update={"session": STRANGE}), "session", "welcome"),
+        (lambda s: control(s, "pause"), "state", "control"),
+        (lambda s: picture(s.token), "state", "pictures"),
+        (lambda s: Join(session=s.token, members=[]), "state", "crowd"),
+        (lambda s: Instruct(session=s.token, instruction="x" * 101), "instruction", "fewer"),
+        (lambda s: Welcome.model_construct(type="welcome"), "state", "server"),
+        (lambda s: call(s), "state", "server"),
+    ],
+)
+def test_message_is_refused_and_the_session_continues(bench: Bench, message: Say, code: str, remedy: str) -> None:
+    wire, session = bench.enter()
+    bench.say(wire, message(session))
+    error = wire.one(ErrorMessage)
+    assert (error.code, error.fatal) == (code, False) and remedy in error.remedy
+    assert error.seq == (1 if code == "session" and "observe" in str(message(session).type) else None)
+    assert session.refused == {code: 1} and bench.core.refused[code] == 1
+    assert bench.states_of() == {"live": 1}
+
+
+def test_messages_before_the_hello_are_refused_but_for_a_ping(bench: Bench) -> None:
+    wire = Wire()
+    bench.say(wire, ping(7))
+    pong = wire.one(Pong)
+    assert (pong.id, pong.t_ping_ns, pong.t_received_ns, pong.t_sent_ns) == (7, 1, bench.now, bench.now)
+    for message in (observe(STRANGE), Reset(session=STRANGE, epoch=1), Instruct(session=STRANGE, instruction="x")):
+        bench.say(wire, message)
+        error = wire.one(ErrorMessage)
+        assert (error.code, error.retryable) == ("state", True) and "hello" in error.remedy
+    for nothing in (Bye(), Pong(id=1, t_ping_ns=1, t_received_ns=1, t_sent_ns=1), ErrorMessage(code="x", message="y")):
+        bench.say(wire, nothing)
+        assert wire.sent == []
+    assert bench.core.counts["errors_from_clients"] == 1
+
+
+def test_observations_reach_the_world_once_it_is_live(bench: Bench) -> None:
+    wire = Wire()
+    bench.slow = True
+    bench.hello(wire)
+    session = bench.states["session-0001"]
+    bench.say(wire, observe(session.token))
+    assert wire.code() == "state"
+    bench.opens()
+    wire.sent.clear()
+    message = observe(session.token, 2)
+    bench.say(wire, message)
+    assert bench.done[-1] == ev.ForwardMessage(session, wire, message) and not wire.sent
+    bench.advance(ev.MessageFailed(wire, message, WireError(Code.SEQUENCE, "It does not grow.")))
+    assert wire.one(ErrorMessage).seq == 2
+
+
+def test_crowd_takes_its_own_messages_alone(bench: Bench) -> None:
+    wire, session = bench.enter(crowd=True)
+    bench.say(wire, observe(session.token))
+    assert wire.code() == "state"
+    bench.say(wire, Join(session=session.token, members=[]))
+    assert isinstance(bench.done[-1], ev.ForwardMessage)
+
+
+def test_picture_comes_on_any_connection_of_its_key_with_its_token(bench: Bench) -> None:
+    _, session = bench.enter(Wire(key="mine"), capabilities=["pictures"])
+    other = Wire(key="mine")
+    bench.say(other, picture(session.token))
+    assert bench.done[-1] == ev.ForwardMessage(session, other, picture(session.token))
+    for wire, token in ((Wire(), session.token), (other, STRANGE), (Wire(key="another"), session.token)):
+        bench.say(wire, picture(token))
+        assert wire.code() == "session"
+
+
+def test_more_messages_than_allowed_are_ignored_undecoded() -> None:
+    bench = Bench(messages_per_s=50.0, errors_per_s=1.0)
+    wire, _ = bench.enter()
+    taken = sum(not bench.advance(ev.MessageArrived(wire)) for _ in range(300))
+    assert taken == 50 and bench.core.refused["rate"] == 250
+    assert [message.dropped for message in wire.take(ErrorMessage)] == [0, 0]
+    bench.now += S
+    assert not bench.advance(ev.MessageArrived(wire))
+
+
+def test_errors_have_a_rate_and_say_how_many_were_not_sent(bench: Bench) -> None:
+    wire, _ = bench.enter()
+    garbage = WireError(Code.MALFORMED, "No message.")
+    for _ in range(100):
+        bench.advance(ev.MessageFailed(wire, None, garbage))
+    told = wire.take(ErrorMessage)
+    assert len(told) == 20 and bench.core.refused["malformed"] == 100
+    bench.now += S
+    bench.advance(ev.MessageFailed(wire, None, garbage))
+    assert wire.one(ErrorMessage).dropped == 80
+
+
+def test_refusals_are_shown_to_people_within_a_rate(bench: Bench) -> None:
+    bench.refusal = WireError(Code.AGENT, "There is none.", fatal=True)
+    for _ in range(12):
+        wire = Wire()
+        for _ in range(10):
+            bench.hello(wire)
+    assert len(bench.lines) == 20 and bench.core.refused["agent"] == 120
+    bench.now += S
+    bench.hello(Wire())
+    assert bench.lines[-1].endswith("(100 more refusals were not shown)")
+
+
+# -- silence ----------------------------------------------------------------------------------------------------------
+
+
+def test_quiet_client_is_pinged_and_one_that_does_not_answer_is_lost(bench: Bench) -> None:
+    wire, _ = bench.enter()
+    for n in range(1, 6):
+        bench.wait(1)
+        assert wire.one(Ping).id == n
+        bench.say(wire, Pong(id=n, t_ping_ns=1, t_received_ns=1, t_sent_ns=1))
+    bench.wait(3)
+    assert bench.states_of() == {"live": 1}
+    bench.wait(0.1)
+    assert bench.states_of() == {"parked": 1} and wire.closed
+
+
+def test_stranger_is_forgotten_after_two_minutes_and_never_pinged(bench: Bench) -> None:
+    wire = Wire()
+    bench.say(wire, ping())
+    wire.sent.clear()
+    bench.wait(120)
+    assert not wire.closed and not wire.sent
+    bench.wait(0.1)
+    assert wire.closed and not bench.core.peers
+
+
+def test_of_too_many_strangers_the_one_silent_longest_gives_way(bench: Bench) -> None:
+    wires = [Wire() for _ in range(MAX_STRANGERS + 1)]
+    for wire in wires:
+        bench.now += 1
+        bench.say(wire, ping())
+    assert [wire.closed for wire in wires] == [True] + [False] * MAX_STRANGERS
+
+
+def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.advance(ev.Revoked(wire))
+    assert wire.closed and bench.lines[1] == "a peer: its key was revoked" and session.life.state == "parked"
+    assert bench.advance(ev.MessageArrived(wire)) == [ev.IgnoreMessage()]
+    bench.say(wire, observe(session.token))
+    assert not bench.core.peers and not wire.sent
+
+
+# -- instructions -----------------------------------------------------------------------------------------------------
+
+
+def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.say(wire, Instruct(session=session.token, instruction="bad"))
+    bench.advance(ev.InstructionRefused(session, "bad", "it does not fit", "go"))
+    assert not wire.sent
+    trouble = WireError(Code.TOO_LARGE, "it does not fit", seq=7)
+    bench.advance(ev.LoopEmitted(session, call(session)))
+    bench.advance(ev.ObservationRefused(session, 7, "it does not fit", trouble))
+    told = wire.sent
+    assert [type(message) for message in told] == [CallMessage, ErrorMessage]
+    assert isinstance(told[1], ErrorMessage) and (told[1].code, told[1].seq) == ("instruction", 7)
+    assert session.instructions.wanted == "go"
+
+
+def test_observation_is_refused_once(bench: Bench) -> None:
+    wire, session = bench.enter()
+    error = WireError(Code.INVALID, "KeyError", seq=3)
+    for seq, what, sent in ((3, "KeyError", 1), (3, "KeyError", 0), (4, "KeyError", 1), (4, "other", 1)):
+        bench.advance(ev.ObservationRefused(session, seq, what, error))
+        assert len(wire.take(ErrorMessage)) == sent, (seq, what)
+
+
+WISHES = [
+    # what happened before the client was lost -> what the next run begins with
+    ([], None),
+    ([("wire", "left")], "left"),
+    ([("wire", "left"), ("page", "right")], "right"),
+    ([("wire", "bad"), ("refused", "bad")], "go"),
+    ([("wire", "left"), ("ran", "left")], "left"),
+]
+
+
+@pytest.mark.parametrize(("happened", "began"), WISHES)
+def test_next_run_begins_with_the_newest_that_was_not_refused(
+    bench: Bench, happened: list[tuple[str, str]], began: str | None
+) -> None:
+    wire, session = bench.enter()
+    for what, text in happened:
+        if what == "wire":
+            bench.say(wire, Instruct(session=session.token, instruction=text))
+        elif what == "page":
+            bench.advance(ev.InstructionGiven(session, text))
+        elif what == "refused":
+            bench.advance(ev.InstructionRefused(session, text, "it does not fit", "go"))
+        else:
+            bench.advance(ev.LoopRan(session, text, text))
+    bench.lose(wire)
+    bench.hello(Wire(), resume=session.token)
+    assert bench.running[session.id] == began
+
+
+def test_instruction_of_one_that_waits_is_for_its_next_run(bench: Bench) -> None:
+    session = bench.parked()
+    bench.advance(ev.InstructionGiven(session, "  left "))
+    with pytest.raises(UserError):
+        bench.advance(ev.InstructionGiven(session, "x" * 101))
+    bench.hello(Wire(), resume=session.token)
+    assert bench.running[session.id] == "left"
+
+
+def test_instruction_while_a_loop_is_made_is_said_to_it(bench: Bench) -> None:
+    session = bench.parked()
+    bench.slow = True
+    bench.hello(Wire(), resume=session.token)
+    bench.waiting.clear()
+    bench.advance(ev.TurnCame(session))
+    bench.advance(ev.InstructionGiven(session, "left"))
+    bench.advance(ev.LoopAttached(session))
+    assert bench.done[-1] == ev.InstructLoop(session, "left")
+
+
+def test_run_that_cannot_begin_comes_back_to_the_instruction_before(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.advance(ev.LoopRan(session, "go", "go"))
+    bench.say(wire, Instruct(session=session.token, instruction="bad"))
+    bench.lose(wire)
+    bench.hello(back := Wire(), resume=session.token)
+    back.sent.clear()
+    (refuse,) = bench.advance(ev.LoopUnfit(session, "It does not fit.", "Shorten it."))
+    assert isinstance(refuse, ev.RefuseLoop)
+    bench.end(session, refuse.error)
+    assert (error := back.one(ErrorMessage)).code == "instruction" and error.retryable and not error.fatal
+    bench.hello(back, resume=session.token)
+    assert bench.running[session.id] == "go"
+    (refuse,) = bench.advance(ev.LoopUnfit(session, "It does not fit.", "Shorten it."))
+    assert isinstance(refuse, ev.RefuseLoop) and refuse.error.fatal, "there is none before that"
+
+
+def understood(session: SessionFacts, sentence: str, text: str | None) -> ev.SentenceUnderstood:
+    error = WireError(Code.INSTRUCTION, "It is not taken.")
+    answer = error if text is None else Instruct(session=session.token, instruction=text, said=sentence)
+    return ev.SentenceUnderstood(session, sentence, text is None, answer)
+
+
+def test_client_is_told_what_it_was_understood_as_but_not_what_it_overtook() -> None:
+    bench = Bench(interprets=True)
+    wire, session = bench.enter()
+    for sentence in ("up", "down"):
+        bench.say(wire, Instruct(session=session.token, instruction=sentence))
+    bench.advance(understood(session, "up", None))
+    assert not wire.sent, "the client knows that it said something newer"
+    bench.advance(understood(session, "down", "land"))
+    assert wire.one(Instruct).instruction == "land"
+    bench.say(wire, Instruct(session=session.token, instruction="left"))
+    bench.advance(understood(session, "left", None))
+    assert wire.code() == "instruction", "a person at the server overtook it"
+    assert session.instructions.wanted is None, "the loop has it"
+
+
+def test_resumed_client_is_told_nothing_before_its_welcome() -> None:
+    bench = Bench(interprets=True)
+    session = bench.parked()
+    bench.slow = True
+    bench.hello(back := Wire(), resume=session.token)
+    bench.advance(understood(session, "up", "hover"))
+    assert not back.sent
+    bench.opens()
+    back.one(Welcome)
+
+
+def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.lingers = True
+    bench.lose(wire)
+    del bench.running[session.id]  # its loop is over, and its last safe call comes
+    bench.hello(back := Wire(), resume=session.token)
+    bench.advance(ev.LoopEmitted(session, call(session)))
+    assert not back.sent
+    bench.advance(ev.SessionEnded(session))
+    bench.advance(ev.LoopEmitted(session, call(session)))
+    assert [type(message) for message in back.sent] == [Welcome, CallMessage]
+
+
+def test_doubted_instruction_is_told_as_unsure(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.advance(ev.ErrorReported(session, refusals.unsure("Nobody knows.")))
+    assert (error := wire.one(ErrorMessage)).code == "unsure" and error.field == "instruction"
+
+
+# -- people -----------------------------------------------------------------------------------------------------------
+
+
+def words(bench: Bench) -> list[tuple[str, str]]:
+    return [(a.word, a.by) for a in bench.done if isinstance(a, ev.SayToLoop)]
+
+
+def test_word_of_a_client_goes_to_its_loop_at_once(bench: Bench) -> None:
+    wire, session = bench.enter(**CONTROL)
+    assert bench.say(wire, control(session, "pause")) == [ev.SayToLoop(session, "pause", "wire", None)]
+    assert bench.say(wire, control(session, "confirm", id=3)) == [ev.SayToLoop(session, "confirm", "wire", 3)]
+    bench.advance(ev.ControlChanged(session, ControlMessage(session=session.token, state="paused")))
+    assert wire.one(ControlMessage).state == "paused"
+
+
+@pytest.mark.parametrize("more", [{}, {"say": "confirm", "instruction": "land"}])
+def test_control_that_says_nothing_is_refused(bench: Bench, more: dict[str, Any]) -> None:
+    wire, session = bench.enter(**CONTROL)
+    bench.say(wire, ControlMessage(session=session.token, **more))
+    assert wire.code() == "invalid" and not words(bench)
+
+
+def test_client_that_did_not_ask_is_told_no_state(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.advance(ev.ControlChanged(session, ControlMessage(session=session.token, state="paused")))
+    assert not wire.sent
+
+
+def test_pause_of_a_session_that_opens_or_waits_is_said_to_its_next_loop(bench: Bench) -> None:
+    bench.slow = True
+    bench.hello(wire := Wire())
+    session = bench.states["session-0001"]
+    assert bench.advance(ev.OperatorRequest(session, "pause", "page")) == [ev.AnswerPerson(session, "pause (page)")]
+    bench.opens()
+    assert words(bench) == [("pause", "before")]
+    bench.lose(wire)
+    bench.hello(wire := Wire(), resume=session.token)
+    bench.opens()
+    assert words(bench) == [("pause", "before")] * 2, "it stays so, whatever becomes of its client"
+    bench.lose(wire)
+    bench.advance(ev.OperatorRequest(session, "resume", "page"))
+    bench.hello(wire := Wire(), resume=session.token)
+    bench.opens()
+    assert len(words(bench)) == 2
+
+
+def test_resumed_client_is_told_that_people_paused(bench: Bench) -> None:
+    paused = ControlMessage(session=STRANGE, state="paused")
+    asked = ControlMessage(session=STRANGE, state="running", id=4, call=FunctionCall(name="f"), ttl_ms=1.0)
+    running = ControlMessage(session=STRANGE, state="running")
+    for told, capable, sent in (
+        (paused, True, [Welcome, ControlMessage]),
+        (asked, True, [Welcome, ControlMessage]),
+        (running, True, [Welcome]),
+        (paused, False, [Welcome]),
+    ):
+        bench.standing = LoopStanding("go", control=told)
+        bench.hello(wire := Wire(), **(CONTROL if capable else {}))
+        assert [type(message) for message in wire.sent] == sent
+
+
+def test_stop_of_a_person_is_final_and_told(bench: Bench) -> None:
+    wire, session = bench.enter(**CONTROL)
+    bench.say(wire, control(session, "stop"))
+    error, last = wire.sent
+    assert isinstance(error, ErrorMessage) and (error.code, error.fatal, error.retryable) == ("state", True, False)
+    assert isinstance(last, Bye) and (last.reason, last.reconnect) == ("a person stopped it", None)
+    bench.hello(back := Wire(), resume=session.token)
+    again = back.one(ErrorMessage)
+    assert (again.code, again.fatal, again.retryable) == ("state", True, False) and "final" in again.message
+
+
+@pytest.mark.parametrize("when", ["opening", "parked"])
+def test_stop_of_a_session_without_a_loop_is_as_final(bench: Bench, when: str) -> None:
+    if when == "parked":
+        session = bench.parked()
+    else:
+        bench.slow = True
+        bench.hello(wire := Wire())
+        session = bench.states["session-0001"]
+    bench.advance(ev.OperatorRequest(session, "stop", "page"))
+    bench.opens()
+    assert bench.states_of() == {} and not bench.running
+    if when == "opening":
+        assert [type(message) for message in wire.sent] == [ErrorMessage, Bye]
+    bench.hello(back := Wire(), resume=session.token)
+    assert back.code() == "state"
+
+
+def test_other_words_are_errors(bench: Bench) -> None:
+    _, session = bench.enter()
+    with pytest.raises(ValueError, match="is none of"):
+        bench.advance(ev.OperatorRequest(session, "jump", "page"))
+
+
+def test_people_pause_and_stop_a_crowd_and_confirm_nothing(bench: Bench) -> None:
+    wire, session = bench.enter(crowd=True, **CONTROL)
+    assert bench.say(wire, control(session, "pause")) == [ev.SayToLoop(session, "pause", "wire", None)]
+    assert wire.one(ControlMessage).state == "paused"
+    (answer,) = bench.say(wire, control(session, "confirm"))
+    assert isinstance(answer, ev.AnswerPerson) and "Nobody is asked" in answer.text
+    bench.lingers = True
+    bench.say(wire, control(session, "stop"))
+    assert wire.one(ControlMessage).state == "stopped"
+    (answer,) = bench.say(wire, control(session, "resume"))
+    assert isinstance(answer, ev.AnswerPerson) and "final" in answer.text
+
+
+# -- bye, draining, and the end ---------------------------------------------------------------------------------------
+
+
+def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.lingers = True
+    bench.say(wire, bye(session))
+    assert wire.one(Bye).reason == "client said bye"
+    bench.advance(ev.LoopEmitted(session, call(session)))
+    assert not wire.sent, "nothing is sent after a bye"
+    _, other = bench.enter(wire, robot="arm")
+    bench.end(session)
+    assert not wire.sent and bench.states_of() == {"live": 1}
+    assert bench.lines[-1] == "session-0001: over (client said bye)"
+    bench.hello(back := Wire(), resume=session.token)
+    assert back.code() == "session" and other.peer is not None
+
+
+def test_bye_that_is_read_after_its_connection_was_lost_ends_the_session(bench: Bench) -> None:
+    parked = bench.parked()
+    wire, ending = bench.enter()
+    bench.lingers = True
+    bench.lose(wire)
+    other = Wire()
+    for session in (parked, ending):
+        bench.say(other, bye(session))
+        assert other.one(Bye).session == session.token
+    bench.end(ending)
+    assert bench.states_of() == {}
+    stranger = Wire(key="another")
+    bench.lingers = False
+    waits = bench.parked()
+    bench.say(stranger, bye(waits))
+    assert not stranger.sent and bench.states_of() == {"parked": 1}
+
+
+def test_session_whose_loop_ends_by_itself_begins_again(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.end(session)
+    assert wire.one(Welcome).resumed and session.life.runs == 2
+
+
+def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list[tuple[Wire, SessionFacts]]]:
+    """Return a server that drains, and its clients in the order in which they came."""
+    bench = Bench(**rules)
+    clients = [bench.enter() for _ in range(count)]
+    bench.advance(ev.Drain(round(grace_s * S)))
+    return bench, clients
+
+
+def test_draining_server_lets_back_whom_it_knows_alone() -> None:
+    bench, clients = drained(1)
+    bench.hello(new := Wire())
+    error = new.one(ErrorMessage)
+    assert (error.code, error.retryable, error.fatal) == ("busy", True, True)
+    bench.lose(clients[0][0])
+    bench.hello(Wire(), resume=clients[0][1].token)
+    assert bench.states_of() == {"live": 1} and not bench.core.has_room({})
+
+
+@pytest.mark.parametrize("count", [3, 64])
+def test_clients_are_sent_away_in_turn_after_a_call(count: int) -> None:
+    bench, clients = drained(count)
+    bench.wait(0.99)
+    assert not any(wire.sent for wire, _ in clients)
+    left: list[int] = []
+    for _ in range(300):
+        bench.wait(0.01)
+        for n, (wire, session) in enumerate(clients):
+            wire.sent = [message for message in wire.sent if not isinstance(message, Ping)]
+            if session.peer is not None:
+                bench.advance(ev.LoopEmitted(session, call(session)))
+                if session.peer is None:
+                    left.append(n)
+    assert left == list(range(count)) and bench.states_of() == {}
+    for wire, session in clients:
+        *calls, last = wire.sent
+        assert calls and all(isinstance(message, CallMessage) for message in calls)
+        assert isinstance(last, Bye) and last.reconnect and (last.session, last.reason) == (session.token, LEAVING)
+
+
+def test_bye_waits_for_the_last_call_of_an_observation() -> None:
+    bench, ((wire, session),) = drained(1)
+    bench.wait(1.05)
+    bench.advance(ev.LoopEmitted(session, call(session).model_copy(update={"more": True})))
+    assert not wire.take(Bye)
+    bench.advance(ev.LoopEmitted(session, call(session)))
+    assert wire.take(Bye)[0].reconnect
+    bench.hello(wire)
+    assert wire.code() == "busy", "a connection that was sent away gets no new session"
+
+
+@pytest.mark.parametrize("what", ["silent", "opening", "parked", "stopped"])
+def test_session_without_a_call_leaves_with_a_bye(what: str) -> None:
+    bench, ((wire, session),) = drained(1)
+    if what == "opening":
+        bench.slow = True
+        bench.end(session)
+    elif what == "parked":
+        bench.lose(wire)
+    elif what == "stopped":
+        bench.advance(ev.OperatorRequest(session, "stop", "page"))
+    wire.sent.clear()
+    bench.wait(1.2)
+    bench.opens()
+    assert bench.states_of() == {} and not bench.core.draining
+    assert [m.reconnect for m in wire.take(Bye)] == ([] if what in ("parked", "stopped") else [True])
+
+
+def test_server_that_ends_says_bye_and_lets_nobody_in(bench: Bench) -> None:
+    wire, session = bench.enter()
+    bench.parked()
+    bench.advance(ev.Close())
+    assert (told := wire.one(Bye)).reason == "server stopped" and told.reconnect is None
+    assert bench.states_of() == {}
+    for fields in ({}, {"resume": session.token}):
+        bench.hello(new := Wire(), **fields)
+        assert new.code() == "busy"
+
+
+def test_room_is_for_places_and_the_decoders_time() -> None:
+    bench = Bench(limit=2)
+    assert bench.core.has_room({})
+    _, session = bench.enter()
+    needs = {session.id: Need(10.0, 0.09)}
+    assert bench.core.busy(needs) == pytest.approx(0.9) and not bench.core.has_room(needs)
+    assert bench.core.has_room({})
+    bench.enter()
+    assert not bench.core.has_room({})
