@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rtcontrol.envs.base import Effect, Emission
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
@@ -61,10 +62,6 @@ class Tick:
     runs_before: tuple[bytes, ...] = ()
     waited_ns: int = 0
     asked_ns: int = 0
-
-    def answer(self, older: DecisionRequest) -> None:
-        """What decides it is the answer to an older observation: its call is of that one."""
-        self.seq, self.capture_ns, self.asked_ns = older.seq, older.captured_ns, older.captured_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -125,15 +122,35 @@ KnownCause = tuple[Cause, str | None]
 
 
 @dataclass(slots=True, eq=False)
+class TickOutcome:
+    """How a tick ended. `kind` is call, null, held, overtaken, repeated, epoch_over or miss.
+
+    `why` a call was held. Of a miss, `fault` is what the loop itself saw (None: there was no call in time), `doing`
+    what raised the `error`.
+    """
+
+    tick: Tick
+    kind: str
+    reply: DecisionReply | None = None
+    call: str | None = None
+    done: Completion | None = None
+    why: str | None = None
+    fault: KnownCause | None = None
+    error: str | BaseException | None = None
+    doing: str = ""
+
+
+@dataclass(slots=True, eq=False)
 class InFlightCall:
-    """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `settled`:
-    it was over before the call ended."""
+    """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `overdue`:
+    it was over before the call ended, and `settled`: so was the tick, then."""
 
     tick: Tick
     reply: DecisionReply
     call: Call
     text: str
     late: bool
+    overdue: bool = False
     settled: bool = False
     given_ns: int = 0
 
@@ -146,3 +163,64 @@ class OperatorCommand:
     by: str
     t_ns: int
     k: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PendingApproval:
+    """A call that waits for a person's yes."""
+
+    tick: Tick
+    reply: DecisionReply
+    call: Call
+    asked_ns: int
+    expires_ns: int
+    denied: bool = False
+
+
+class Doubt(NamedTuple):
+    """What holds a decision back: the head or parameter, its confidence, the least that is accepted. Of a null function
+    that says that nothing was understood, `least` is 1."""
+
+    head: str
+    confidence: float
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """The decoder host at one instant: as `Host` says of each."""
+
+    alive: bool = True
+    incarnation: int = 0
+    gave_up: str | None = None
+    events: Sequence[HostEvent] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadReading:
+    """One reading of a thread: its state (a letter; X: it is gone), and since its start its major faults, how long its
+    group was throttled, how long it ran and waited for a processor. None where the kernel does not tell."""
+
+    role: str
+    state: str | None = None
+    major_faults: int | None = None
+    throttled_ns: int | None = None
+    ran_ns: int | None = None
+    delayed_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceSample:
+    """Evidence that only the process itself can give, as of `t_ns`; instants are CLOCK_MONOTONIC nanoseconds.
+
+    `pauses` of this process (begin, end, kind), `acting` of the actuator (begin, end; 0: under way), readings of the
+    `threads`: loop, actuator, then those that decide (as of the host's `incarnation`) and carry. `apart`: these are of
+    another process.
+    """
+
+    t_ns: int = 0
+    pauses: Sequence[tuple[int, int, str]] = ()
+    acting: Sequence[tuple[int, int]] = ()
+    threads: Sequence[ThreadReading] = ()
+    apart: bool = False
+    incarnation: int = 0

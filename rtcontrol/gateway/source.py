@@ -10,7 +10,8 @@ from typing import Any
 from rtcontrol.hosts.deciders import PLAIN, NoopSource, QuestionSource, RandomSource, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
-from rtcontrol.loop.operator import ConfidenceGate, never_taught
+from rtcontrol.loop.confidence import ConfidenceGate
+from rtcontrol.loop.operator import never_taught
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata

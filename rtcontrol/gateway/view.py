@@ -18,8 +18,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.access import ABORT
-from rtcontrol.loop.loop import slash_tell
 from rtcontrol.loop.operator import SAID
+from rtcontrol.loop.typed import slash_tell
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.live import snapshot
 from rtcontrol.serve.session import SessionThread

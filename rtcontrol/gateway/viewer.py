@@ -29,7 +29,7 @@ from rtcontrol.gateway import view
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.loop.config import instruction_text
-from rtcontrol.loop.loop import SENT
+from rtcontrol.loop.typed import SENT
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.recent import TICKS
 

@@ -162,7 +162,7 @@ def attribute(e: Evidence) -> Verdict:
     What failed in time, was illegal or raised is not blamed on a pause or a late wake-up: without them it would have
     failed just the same.
     """
-    in_time = e.late_ms is None and e.end_ms <= e.deadline_ms
+    in_time = e.late_ms is None and e.end_ms < e.deadline_ms
     if e.fault is not None and (in_time or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.excess_ms / 2, LEAST_MS)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from rtcontrol.envs.base import Acknowledgement
+from rtcontrol.envs.base import Acknowledgement, Emission
+from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.models.call import Call
 from rtcontrol.records import Tick
 
-Action = Literal["none", "hold", "safe", "stop"]
+# What to do where no fresh call acts.
+Measure = Literal["none", "hold", "safe", "stop"]
+Status = Literal["fresh", "held", "safe"]
 
 
 class FallbackPolicy:
-    """Keeps the age of the call in force. Times are the world's (`LoopClock.effective_ns`), in nanoseconds.
+    """Keeps the age of the call in force. Times are the world's (`ReleaseReleaseGrid.world_ns`), in nanoseconds.
 
     Under `hold`, a miss leaves the call in force until it has not been renewed for `hold_ns`; then the safe call is
     demanded, also between two ticks: at `expires_ns` (None: no call is being held). It is not demanded again until a
@@ -45,7 +48,7 @@ class FallbackPolicy:
         self.suspended, self.safe = lasting, True
         self.limit_ns, self.expires_ns = now_ns, None
 
-    def miss(self, now_ns: int) -> Action:
+    def miss(self, now_ns: int) -> Measure:
         """No fresh call: what to do about it."""
         if self.suspended:
             return self._take_over()  # in a new epoch; else it has
@@ -53,30 +56,73 @@ class FallbackPolicy:
             return "stop"
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
 
-    def unsure(self, now_ns: int) -> Action:
+    def unsure(self, now_ns: int) -> Measure:
         """A call held back by the confidence gate leaves the call in force, but does not renew it."""
         if now_ns < self.limit_ns:
             self.expires_ns = self.limit_ns
             return "hold"
         return self._take_over()
 
-    def expire(self, now_ns: int, called: bool = False) -> Action:
-        """Return what to do where the hold limit is reached.
+    def expire(self, now_ns: int) -> Measure:
+        """The hold limit, if it is reached."""
+        return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
 
-        `called`: a call was ordered since the safe call was demanded. It may have failed and acted in part, so the safe
-        call is demanded again, although it is active by what is known here.
-        """
-        if self.expires_ns is None or now_ns < self.expires_ns:
-            return "none"
-        action = self._take_over()
-        return "safe" if called else action
-
-    def _take_over(self) -> Action:
+    def _take_over(self) -> Measure:
         self.expires_ns = None
         if self.safe:
             return "none"
         self.safe = True
         return "safe"
+
+
+class FallbackState:
+    """The policy, and what a world that wants to know (`emits`) is told of each tick. `last` is the tick that it was
+    told of last, `safe_calls` are the agent's."""
+
+    def __init__(self, policy: FallbackPolicy, emits: bool, safe_calls: tuple[Call, ...]) -> None:
+        self.policy = policy
+        self.emits = emits
+        self.last: Tick | None = None
+        self._safe_calls = safe_calls
+
+    def emission(
+        self,
+        tick: Tick,
+        status: Status,
+        call: Call | None = None,
+        reply: DecisionReply | None = None,
+        cause: str | None = None,
+        error: str | None = None,
+        more: bool = False,
+    ) -> Emission | None:
+        """Return what became of the tick; None where the world does not want to know. `more`: it may go on."""
+        self.last = tick
+        if not self.emits:
+            return None
+        decision = None if reply is None else reply.decision
+        safe_calls = self._safe_calls if status == "safe" else ()
+        return Emission(
+            tick.k,
+            tick.epoch,
+            tick.seq,
+            tick.deadline_ns,
+            status,
+            next(iter(safe_calls), call),
+            min(decision.confidence.values(), default=None) if decision is not None else None,
+            None if reply is None else reply.decide_ns,
+            cause,
+            error,
+            safe_calls,
+            None if reply is None else reply.mistake,
+            tick.waited_ns + (0 if reply is None else reply.ahead_ns),
+            len(tick.calls),
+            more,
+        )
+
+    def parting(self, tick: Tick | None = None) -> Emission | None:
+        """Return what goes with a safe call between two ticks: it is of the last tick, else of this one."""
+        last = self.last or tick
+        return None if last is None else self.emission(last, "safe")
 
 
 Scope = tuple[int, str]  # an epoch, and an instruction

@@ -6,10 +6,8 @@ import contextlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rtcontrol.models.errors import UserError
 
@@ -19,35 +17,6 @@ INSTALLED = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
 )
-
-# So many different errors are told of; what differs every time must not fill the memory.
-MAX_TOLD = 256
-
-
-class Errors:
-    """Puts errors into the record's lines, and each one, the first time, before people."""
-
-    def __init__(self, notify: Callable[[str], None]) -> None:
-        self._notify = notify
-        self._told: set[tuple[str, ...]] = set()
-
-    def put(
-        self, line: dict[str, Any], error: str | BaseException | None, about: str | None = None, doing: str = ""
-    ) -> str:
-        """Sets `error` (after `doing`) and `where` in `line`; gives them as people read them. `about` comes before
-        them (None: people are told otherwise)."""
-        if error is None:
-            return ""
-        place = None if isinstance(error, str) else where(error)
-        line["error"] = doing + (error if isinstance(error, str) else text(error))
-        if place is not None:
-            line["where"] = place
-        shown = f"{line['error']} ({place})" if place is not None else line["error"]
-        key = (type(error).__name__, place or shown)
-        if about is not None and key not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add(key)
-            self._notify(about + shown)
-        return shown
 
 
 def where(error: BaseException) -> str | None:

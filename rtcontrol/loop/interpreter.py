@@ -13,7 +13,7 @@ from rtcontrol.agents import InvalidCall
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.loop.config import instruction_text
-from rtcontrol.loop.requests import echo
+from rtcontrol.loop.instructions import echo
 from rtcontrol.models.errors import UserError
 
 GATE, LIMIT_S = 0.5, 5.0
@@ -179,9 +179,9 @@ class Interpreter:
 
 
 class Interpretation:
-    """Passes interpreted instructions to `take`, the newest alone. `hear` never waits; any thread may call it.
+    """Passes interpreted instructions to `take`, the newest alone, and the result for each sentence to `answered`.
 
-    The owner may set `answered`: it gets the result for each sentence.
+    `hear` never waits; any thread may call it.
     """
 
     def __init__(
@@ -191,10 +191,11 @@ class Interpretation:
         emit: Callable[[dict[str, Any]], None],
         notify: Callable[[str], None],
         now_s: Callable[[], float],
+        answered: Callable[[Understood], None] = lambda understood: None,
     ) -> None:
         self.interpreter = interpreter
-        self.answered: Callable[[Understood], None] = lambda understood: None
-        self._take, self._emit, self._notify, self._now_s = take, emit, notify, now_s
+        self._take, self._emit, self._notify = take, emit, notify
+        self._now_s, self._answered = now_s, answered
         self._heard = 0  # sentences so far, without the first instruction
         self._lock = threading.RLock()
         self._closed = False
@@ -244,7 +245,7 @@ class Interpretation:
             if number != self._heard:
                 found = Understood(found.said, None, self.interpreter.name, "overtaken")
             self._tell(found)
-            self.answered(found)
+            self._answered(found)
             if found.text is not None:
                 self._take(found.text)
 

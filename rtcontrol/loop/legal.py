@@ -20,9 +20,12 @@ class LegalCalls:
         self.known: dict[str, tuple[Call, str]] = {}
         self._tools = tools
 
-    def check(self, key: str, call: Call) -> tuple[Call, str]:
-        """A legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was legal once
-        is known from then on, if its arguments are values that nobody can change."""
+    def check(self, call: Call) -> tuple[Call, str]:
+        """Return a legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was
+        legal once is known from then on, if its arguments are values that nobody can change."""
+        key = f"{call.name}{call.arguments}"
+        if (known := self.known.get(key)) is not None:
+            return known
         tools = self._tools
         ready = Call(call.name, tools.convert(tools.validate(call)))
         checked = ready, call.text()

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.operator import ConfidenceGate, Doubt, heads_of, never_taught
+from rtcontrol.loop.confidence import ConfidenceGate, heads_of
+from rtcontrol.loop.operator import never_taught
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve
@@ -19,6 +20,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
+from rtcontrol.records import Doubt
 from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import difference, trained_on
 

@@ -25,7 +25,8 @@ from rich.text import Text
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_parts import RemotePicture
-from rtcontrol.loop.loop import SENT, TYPED, ControlLoop, slash_answer, slash_tell
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.typed import SENT, TYPED, slash_answer, slash_tell
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.recorder import Recorder
@@ -149,7 +150,7 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
         told["picture_age_s"] = loop.env.pictures.age_s()
     with contextlib.suppress(Exception):  # a world that broke down is the loop's to tell
         # Of a world elsewhere nothing is taken that its loop waits for.
-        if loop.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:
+        if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:
             plain = {k: v for k, v in list(seen.data.items())[:MOST_DATA] if isinstance(v, int | float)}
             told |= {"data": plain, "seed": config.seed + seen.epoch - 1}
     return told

@@ -15,10 +15,12 @@ from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
+from rtcontrol.loop.confidence import check_named
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.interpreter import Interpreter
-from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions
-from rtcontrol.loop.operator import check_named
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.options import Listener, LoopOptions
+from rtcontrol.loop.phases import write_end
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.check import fit
@@ -193,8 +195,8 @@ def run_loop(
     except Interrupted as interrupted:
         left = interrupted
     except Exception as error:
-        began = loop.launched or not isinstance(error, UserError)
-        if not loop.unsafe:
+        began = loop.state.launched or not isinstance(error, UserError)
+        if not loop.state.unsafe:
             raise
         # The status says what is graver: that the machine may move on.
         print(printable(f"The run broke down: {errors.text(error)} ({errors.where(error)})."), file=sys.stderr)
@@ -202,7 +204,7 @@ def run_loop(
         ending.shielded = True  # before anything that a signal could cut short
         try:
             view.close()
-            loop.write_end()
+            write_end(loop)
             if not began:
                 recorder.discard()
             recorder.keep()
@@ -211,7 +213,7 @@ def run_loop(
                 sound, written = _report(config, loop, recorder)
         finally:
             ending.shielded = False
-    return _status(config, loop, recorder, left, sound and loop.failure is None, written)
+    return _status(config, loop, recorder, left, sound and loop.state.failure is None, written)
 
 
 def _status(
@@ -223,7 +225,7 @@ def _status(
     erred = mostly_errors(account.erred, account.ticks)
     limit = config.max_miss_rate
     above = limit is not None and account.miss_rate > limit
-    code = status(ended, not loop.unsafe, complete, ended == "miss" or above, sound, erred)
+    code = status(ended, not loop.state.unsafe, complete, ended == "miss" or above, sound, erred)
     if code == UNSAFE:
         print(
             "The safe call could not be brought into force: what was called last may still act. Stop the machine by "

@@ -11,9 +11,9 @@ from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Emission
 from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.protocol import DecoderUnavailable
+from rtcontrol.loop.desk import OperatorControl
+from rtcontrol.loop.instructions import echo
 from rtcontrol.loop.interpreter import Interpreter, Understood
-from rtcontrol.loop.operator import OperatorControl
-from rtcontrol.loop.requests import echo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.serve.negotiate import Terms

@@ -12,7 +12,8 @@ from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.events import LoopReport
 from rtcontrol.loop.interpreter import Understood
-from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.options import Listener, LoopOptions
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
@@ -92,7 +93,7 @@ class LoopSession(SessionThread):
             assert isinstance(refuse, ev.RefuseLoop), "it is the core's only answer"
             raise refuse.error from None
         finally:
-            if run.loop.launched:
+            if run.loop.state.launched:
                 told = run.loop.instructions
                 self.owner.tell(ev.LoopRan(self.facts, told.proven, told.waiting[-1] if told.waiting else told.now))
             run.recorder.discard()
@@ -126,7 +127,7 @@ class LoopSession(SessionThread):
         loop, env = self.loop, self.env
         if loop is None or env is None or loop.ended_by is not None:
             return None
-        slow = loop.warmup.warning(self.terms.config)
+        slow = loop.state.warmup.warning(self.terms.config)
         return LoopStanding(
             loop.instruction,
             env.epoch,

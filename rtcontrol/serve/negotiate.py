@@ -15,7 +15,7 @@ from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import is_policy
-from rtcontrol.loop.clock import ArrivalClock
+from rtcontrol.loop.clock import LoopClock, arrival_clock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import zoo
@@ -72,9 +72,9 @@ class Terms:
             reads_arrays=self.named is not None,
         )
 
-    def arrivals(self, env: RemoteEnvironment) -> ArrivalClock | None:
+    def arrivals(self, env: RemoteEnvironment) -> LoopClock | None:
         """The clock of a client-paced session."""
-        return ArrivalClock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
+        return arrival_clock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
 
     @property
     def minor(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.config import RunConfig, size
-from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import session_events as ev

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.hosts.protocol import DecoderPool
-from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
+from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.run import assembly
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools

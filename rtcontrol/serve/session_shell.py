@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.config import instruction_text
-from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.capacity import Need

@@ -238,7 +238,7 @@ class Guard:
             return bind(socket, address)
 
         def audited_wait(clock: WallClock, *given: Any) -> Any:
-            self._hook("WallClock.wait", (clock.period_ns,))
+            self._hook("WallClock.wait", (clock.grid.period_ns,))
             return wait(clock, *given)
 
         # None of these raises an audit event by itself.

@@ -18,7 +18,8 @@ from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import Interpreter
-from rtcontrol.loop.loop import ControlLoop, LoopOptions
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.options import LoopOptions
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
@@ -237,7 +238,9 @@ class Flight:
         """Act in flight, from another thread, once so many ticks are over: however long the start takes."""
 
         def wait() -> None:
-            while self.loop._outcomes.newest_k < ticks:  # the account is the recorder's, and up to 0.25 s behind
+            while (
+                self.loop.shell.core.flights.newest_k < ticks
+            ):  # the account is the recorder's, and up to 0.25 s behind
                 time.sleep(0.001)
             act()
 

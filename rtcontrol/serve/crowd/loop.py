@@ -17,7 +17,7 @@ from rtcontrol.agents import InvalidCall
 from rtcontrol.envs.remote_parts import wire_call
 from rtcontrol.hosts.crowd import CharacterAsk, CharacterDecision, crowd_request, unpack
 from rtcontrol.hosts.protocol import DecisionReply, Host
-from rtcontrol.loop.operator import ConfidenceGate
+from rtcontrol.loop.confidence import ConfidenceGate
 from rtcontrol.serve.crowd.accounts import CrowdEvents, CrowdReplies, KnownCause
 from rtcontrol.serve.crowd.member import NEVER, CrowdMember, MemberTick, Roster, refusal_of_parts
 from rtcontrol.serve.crowd.turns import PHASES, BatchTimes, choose, stretched

@@ -12,7 +12,7 @@ from rtcontrol.agents import InvalidCall
 from rtcontrol.agents.agent import Agent
 from rtcontrol.envs.remote_parts import RemoteData, wire_calls
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.requests import echo
+from rtcontrol.loop.instructions import echo
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.base import FunctionCall

@@ -13,7 +13,7 @@ import pytest
 
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager

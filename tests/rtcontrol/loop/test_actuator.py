@@ -24,6 +24,7 @@ from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import loop as loops
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.events import Left
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Command, SafeAttempt
 from rtcontrol.telemetry import report
@@ -202,9 +203,9 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
         try:
             flown.run()
         finally:
-            began.append(flown.loop.t_end_ns)
+            began.append(flown.loop.state.t_end_ns)
     assert time.monotonic_ns() - began[0] < 1.5e9
-    assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
+    assert not flown.loop.state.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
 
 
 def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path) -> None:
@@ -236,10 +237,10 @@ def test_a_step_that_raises_ends_the_run_and_the_safe_call_is_in_force_with_the_
     flown = flight(tmp_path, arm, clock=clock)
     flown.after(4, lambda: setattr(arm, "on_step", broken))
     flown.run()
-    assert flown.loop.ended_by == "error" and flown.loop.failure is not None
-    assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.failure
+    assert flown.loop.ended_by == "error" and flown.loop.state.failure is not None
+    assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.state.failure
     ends = times == 3
-    assert flown.loop.safe_in_force is flown.lines[-1]["safe_in_force"] is ends is not flown.loop.unsafe
+    assert flown.loop.state.safe_in_force is flown.lines[-1]["safe_in_force"] is ends is not flown.loop.state.unsafe
     attempts = safes(flown, "exit")
     assert [a["in_force"] for a in attempts] == [False] * (len(attempts) - 1) + [ends] and len(attempts) >= 3
     assert all("no wheel left" in a["error"] for a in attempts[:-1])
@@ -291,7 +292,7 @@ def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         beside(leave, flown.run)
-    assert arm.acts[-1][1] == STOP and flown.loop.safe_in_force
+    assert arm.acts[-1][1] == STOP and flown.loop.state.safe_in_force
 
 
 def test_calls_that_a_hung_tool_kept_waiting_are_no_ticks_on_time(tmp_path: Path) -> None:
@@ -347,7 +348,7 @@ def test_the_way_out_waits_until_the_safe_call_is_in_force(tmp_path: Path, calls
     arm = Arm()
     arm.refuse = failing(3, calls[-1])
     flown = flight(tmp_path, arm, on, *calls, **PATIENT, duration_s=0.3).run()
-    assert flown.loop.safe_in_force and arm.acts[-1][1] == calls[-1]
+    assert flown.loop.state.safe_in_force and arm.acts[-1][1] == calls[-1]
     assert [a["attempt"] for a in safes(flown, "exit") if a["safe"] == calls[-1].text()] == [1, 2, 3, 4]
     assert flown.lines[-1]["safe_in_force"]
 
@@ -357,7 +358,7 @@ def test_a_safe_call_that_never_succeeds_is_told_loudly(tmp_path: Path, monkeypa
     arm = Arm()
     arm.refuse = failing(1000, error=SystemExit)
     flown = flight(tmp_path, arm, **PATIENT, duration_s=0.3).run()
-    assert not flown.loop.safe_in_force and not flown.lines[-1]["safe_in_force"]
+    assert not flown.loop.state.safe_in_force and not flown.lines[-1]["safe_in_force"]
     assert any("NOT IN FORCE" in line for line in flown.said)
     assert len(safes(flown, "exit")) >= 3 and not any(a["in_force"] for a in safes(flown, "exit"))
 
@@ -391,27 +392,32 @@ def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path
     finally:
         ended.set()
         signal.signal(signal.SIGINT, before)
-    assert flown.loop.safe_in_force is not interrupts
+    assert flown.loop.state.safe_in_force is not interrupts
     assert flown.lines[-1]["end"] == "SIGINT" and flown.lines[-1]["safe_in_force"] is not interrupts
     if not interrupts:
         assert arm.acts[-1][1] == STOP
 
 
-@pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect_effects"])
+@pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect"])
 def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_path: Path, when: str) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
-    actuator, outcomes = flown.loop._ticks.actuator, flown.loop._outcomes
+    shell = flown.loop.shell
+    actuator, dispatch, collect = shell.ports.actuator, shell.dispatch, shell.collect
 
     def interrupted(*given: Any) -> bool:
         raise KeyboardInterrupt
 
+    def dispatched(event: Any) -> None:
+        if isinstance(event, Left):
+            shell.dispatch = dispatch  # type: ignore[method-assign]
+            interrupted()
+        dispatch(event)
+
     if when == "leave":
-        plainly, outcomes.leave = outcomes.leave, lambda: setattr(outcomes, "leave", plainly) or interrupted()  # type: ignore[func-returns-value,method-assign]
-    elif when == "collect_effects":
-        flown.loop._ticks.collect_effects = (  # type: ignore[method-assign]
-            lambda plain=flown.loop._ticks.collect_effects: interrupted() if flown.loop.t_end_ns else plain()
-        )
+        shell.dispatch = dispatched  # type: ignore[method-assign]
+    elif when == "collect":
+        shell.collect = lambda: interrupted() if flown.loop.state.t_end_ns else collect()  # type: ignore
     else:
         setattr(actuator, when, interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -424,7 +430,7 @@ def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_pat
 def test_a_world_is_closed_after_an_interrupt_only_once_its_safe_call_was_tried(tmp_path: Path) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
-    actuator, plainly = flown.loop._ticks.actuator, flown.loop._ticks.actuator._attempt
+    actuator, plainly = flown.loop.shell.ports.actuator, flown.loop.shell.ports.actuator._attempt
 
     def starved(attempt: Any) -> None:
         time.sleep(0.2)  # as on a busy machine: its thread is woken late
@@ -444,7 +450,7 @@ def test_what_was_due_while_the_loop_was_away_at_the_end_is_missed(tmp_path: Pat
     hangs = threading.Event()
 
     def observe(data: Any) -> str:
-        if flown.loop._outcomes.newest_k >= 5 and not hangs.is_set():
+        if flown.loop.shell.core.flights.newest_k >= 5 and not hangs.is_set():
             hangs.set()
             time.sleep(0.8)
         return "-"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cart import CartWorld, Flight
+from cart import Flight
 from jsonschema import Draft202012Validator
 from linked import LinkedHost
 
@@ -37,61 +37,6 @@ def heard(made: Made = lambda request: push(request.tick % 3)) -> tuple[list[Dec
         return made(request)
 
     return asked, decide
-
-
-def forces(asked: list[DecisionRequest]) -> list[int | None]:
-    return [None if one.standing is None else one.standing.arguments["force"] for one in asked]
-
-
-def test_the_call_that_acted_last_is_in_force_and_nothing_is_at_first(tmp_path: Path) -> None:
-    asked, decide = heard()
-    Flight(tmp_path, decide, **STEADY).run()
-    assert len(asked) > 20 and forces(asked) == [None, *(one.tick % 3 for one in asked[:-1])]
-
-
-def test_in_another_epoch_nothing_is_in_force(tmp_path: Path) -> None:
-    # Unvanquished/Unvanquished#1619: should it be reset when the action has ended? With its episode, it is.
-    asked, decide = heard()
-    Flight(tmp_path, decide, world=CartWorld(episode_s=0.2), episodes=3, **{**STEADY, "duration_s": None}).run()
-    epochs = [one.epoch for one in asked]
-    firsts = [epochs.index(epoch) for epoch in dict.fromkeys(epochs)]
-    assert len(firsts) == 3 and [i for i, force in enumerate(forces(asked)) if force is None] == firsts
-
-
-def test_by_another_instruction_nothing_is_in_force(tmp_path: Path) -> None:
-    def made(request: DecisionRequest) -> Decision:
-        if request.tick == 10:
-            flight.loop.instruct("go to 5")
-        return push(1)
-
-    asked, decide = heard(made)
-    flight = Flight(tmp_path, decide, **STEADY)
-    flight.run()
-    by = [one.instruction for one in asked]
-    assert by[10] == "go to 0" and by[-1] == "go to 5"
-    assert [i for i, force in enumerate(forces(asked)) if force is None] == [0, by.index("go to 5")]
-
-
-def test_where_the_safe_call_took_over_nothing_is_in_force(tmp_path: Path) -> None:
-    def made(request: DecisionRequest) -> Decision:
-        if request.tick == 10:
-            raise ValueError("no")
-        return push(1)
-
-    asked, decide = heard(made)
-    flight = Flight(tmp_path, decide, on_miss="safe", **STEADY).run()
-    assert Call("push", {"force": 0}) in [call for _, call, _ in flight.world.executed[:-1]]
-    assert [i for i, force in enumerate(forces(asked)) if force is None] == [0, 11]
-
-
-def test_decision_that_is_held_back_is_not_in_force(tmp_path: Path) -> None:
-    def made(request: DecisionRequest) -> Decision:
-        unsure = request.tick == 5
-        return push(2 if unsure else 1, 0.1 if unsure else 0.9)
-
-    asked, decide = heard(made)
-    Flight(tmp_path, decide, min_confidence=0.5, **STEADY).run()
-    assert forces(asked)[4:8] == [1, 1, 1, 1]
 
 
 def test_the_record_says_what_was_kept_and_the_report_counts_it(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents import Goals
-from rtcontrol.loop.loop import slash_answer
-from rtcontrol.loop.requests import TRIALS, Instructions
+from rtcontrol.loop.events import Instruct, LoopReport, Notify
+from rtcontrol.loop.instructions import TRIALS, Instructions
+from rtcontrol.loop.ledger import Ledger
+from rtcontrol.loop.typed import slash_answer
 from rtcontrol.models.call import Call, Decision
 
 GOALS = Goals({"go to {x}": ["move to {x}"], "wait": ["stay"]}, {"x": [1, 2, 3]}).goal_tools("cart")
@@ -21,23 +23,36 @@ class Trial:
     """Instructions that begin with `go to 1`, and what became of them."""
 
     def __init__(self, goals: Any = GOALS) -> None:
-        self.world: list[str] = []
-        self.people: list[str] = []
-        self.refused: list[str] = []
-        self.accepted: list[str] = []
-        tell, people = self.world.append, self.people.append
-        self.it = Instructions("go to 1", tell, lambda event: None, people, lambda ns: 0.0, goals)
-        self.it.refused = lambda text, error: self.refused.append(text)
-        self.it.accepted = self.accepted.append
+        self.out: list[Any] = []
+        self.it = Instructions("go to 1", self.out, Ledger(self.out, lambda error: ("", None)), goals)
 
     def say(self, text: str) -> None:
-        self.it.put(text)
-        self.it.change()
+        self.it.waiting.append(text)
+        self.it.change(0)
 
     def decide(self, decision: Decision | None, unsure: bool = False) -> None:
         tick: Any = SimpleNamespace(request=SimpleNamespace(instruction=self.it.now))
         reply: Any = SimpleNamespace(decision=decision, mistake=None, error=None if decision else "ValueError")
-        self.it.judge(tick, reply, unsure)
+        self.it.judge(tick, reply, unsure, 0)
+
+    @property
+    def world(self) -> list[str]:
+        return [action.text for action in self.out if isinstance(action, Instruct)]
+
+    @property
+    def people(self) -> list[str]:
+        return [action.text for action in self.out if isinstance(action, Notify)]
+
+    def reports(self, what: str) -> list[str]:
+        return [action.text for action in self.out if isinstance(action, LoopReport) and action.what == what]
+
+    @property
+    def accepted(self) -> list[str]:
+        return self.reports("accepted")
+
+    @property
+    def refused(self) -> list[str]:
+        return self.reports("refused")
 
 
 @pytest.mark.parametrize("decision", [SURE, None])

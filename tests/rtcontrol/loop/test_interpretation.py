@@ -54,7 +54,7 @@ def flown(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], 
     flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
 
     def beside() -> None:
-        until(lambda: flight.loop._outcomes.newest_k >= 3)
+        until(lambda: flight.loop.shell.core.flights.newest_k >= 3)
         person(flight)
 
     flight.run_beside(beside)
@@ -138,12 +138,12 @@ def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: len(server.bodies) == 1)
-        k = flight.loop._outcomes.newest_k
-        until(lambda: flight.loop._outcomes.newest_k >= k + 10)
+        k = flight.loop.shell.core.flights.newest_k
+        until(lambda: flight.loop.shell.core.flights.newest_k >= k + 10)
         assert flight.loop.instruction == "go to 0"
         free.set()
         until(lambda: flight.loop.instruction == "go to 0.5")
-        until(lambda: flight.loop._outcomes.newest_k >= k + 20)
+        until(lambda: flight.loop.shell.core.flights.newest_k >= k + 20)
 
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
         flight = flown(tmp_path, interpreter, person)
@@ -174,8 +174,8 @@ def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: any("not understood" in line for line in flight.said))
-        k = flight.loop._outcomes.newest_k
-        until(lambda: flight.loop._outcomes.newest_k >= k + 5)
+        k = flight.loop.shell.core.flights.newest_k
+        until(lambda: flight.loop.shell.core.flights.newest_k >= k + 5)
 
     with chat(lambda body: said) as (_, interpreter):
         flight = flown(tmp_path, interpreter, person)
@@ -201,8 +201,8 @@ def test_a_newer_instruction_overtakes_an_older_one_that_is_understood_later(tmp
         flight.loop.instruct("the second wish")
         until(lambda: flight.loop.instruction == "go to 0.5")
         free.set()
-        k = flight.loop._outcomes.newest_k
-        until(lambda: flight.loop._outcomes.newest_k >= k + 10)
+        k = flight.loop.shell.core.flights.newest_k
+        until(lambda: flight.loop.shell.core.flights.newest_k >= k + 10)
 
     with chat(answer, limit_s=60.0) as (server, interpreter):
         flight = flown(tmp_path, interpreter, person)
@@ -228,4 +228,4 @@ def test_a_run_ends_at_once_while_somebody_is_asked(tmp_path: Path) -> None:
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
         flight = flown(tmp_path, interpreter, person)
         free.set()
-    assert flight.loop.safe_in_force and flight.loop.ended_by == "enough"
+    assert flight.loop.state.safe_in_force and flight.loop.ended_by == "enough"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cart import CartWorld, Flight, Scripted, cart_agent, good, slow
+from cart import CartWorld, Flight, Scripted, cart_agent, good
 from hypothesis import given
 from hypothesis import strategies as st
 from linked import LinkedHost
@@ -24,19 +24,12 @@ from rtcontrol.hosts.failover import BackupHost
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.call_in_force import FallbackPolicy
-from rtcontrol.loop.clock import RateClock
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.grid import RateClock
 from rtcontrol.loop.warmup import Warmup
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Decision
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.record_reader import teacher_rows
-
-pytestmark = pytest.mark.realtime
-
-
-def at(tick: int, made: Callable[[], Decision]) -> Callable[[DecisionRequest], Decision]:
-    """`good`, but on one tick."""
-    return lambda request: made() if request.tick == tick else good(request)
 
 
 def failing(error: Exception) -> Callable[[], Any]:
@@ -46,6 +39,7 @@ def failing(error: Exception) -> Callable[[], Any]:
     return fail
 
 
+@pytest.mark.realtime
 def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
     flight = Flight(tmp_path).run()
     account = flight.loop.account
@@ -59,28 +53,7 @@ def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
     assert [t["k"] for t in flight.ticks] == list(range(25))
 
 
-def test_episodes_end_the_run_and_clear_the_history(tmp_path: Path) -> None:
-    seen: list[tuple[int, tuple[str, ...]]] = []
-
-    def decide(request: DecisionRequest) -> Decision:
-        seen.append((request.epoch, request.history))
-        return good(request)
-
-    flight = Flight(tmp_path, decide, world=CartWorld(0.2), duration_s=None, episodes=3, seed=5).run()
-    assert flight.loop.ended_by == "episodes"
-    assert [e.seed for e in flight.world.episodes] == [5, 6, 7]
-    for epoch in (2, 3):
-        assert next(history for e, history in seen if e == epoch) == ()
-    assert max(len(history) for _, history in seen) == 3
-    assert any("push(force=" in history[0] for _, history in seen if history)
-
-
-def test_decider_that_raises_is_decide_and_says_why(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, at(3, failing(RuntimeError("out of ideas")))).run()
-    flight.blames("decide", 1)
-    assert "out of ideas" in flight.ticks[3]["error"]
-
-
+@pytest.mark.realtime
 def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
     world = CartWorld()
     world.silent = True
@@ -89,23 +62,7 @@ def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
     assert "no observation within 0.1 s" in flight.said[0]
 
 
-@pytest.mark.parametrize("force", [7, True])  # True equals a legal one, but only in Python's eyes
-def test_invalid_call(tmp_path: Path, force: int) -> None:
-    flight = Flight(tmp_path, lambda r: Decision(Call("push", {"force": force if r.tick == 4 else 1}))).run()
-    flight.blames("invalid", 1, 1)
-    assert f"force={force}".lower() in flight.ticks[4]["error"].lower()
-    assert all(call.arguments["force"] is not force for _, call, _ in flight.world.executed)
-
-
-def test_executor_that_raises(tmp_path: Path) -> None:
-    world = CartWorld()
-    burn = failing(OSError("motor is on fire"))
-    world.on_execute = lambda call: burn() if len(world.executed) == 5 else None
-    flight = Flight(tmp_path, world=world).run()
-    flight.blames("execute", 1, 1)
-    assert flight.ticks[4]["error"] == "OSError: motor is on fire"
-
-
+@pytest.mark.realtime
 def test_executor_that_overruns_is_blamed_and_stops_no_release(tmp_path: Path) -> None:
     world = CartWorld()
 
@@ -124,65 +81,7 @@ def test_executor_that_overruns_is_blamed_and_stops_no_release(tmp_path: Path) -
         assert tick["t_s"] == pytest.approx(tick["k"] * 0.05, abs=2e-6)
 
 
-def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
-    world = CartWorld()
-    agent = cart_agent(hold_ms=110)
-    flight = Flight(tmp_path, slow(10.0, lambda tick: tick == 5), world=world, agent=agent, duration_s=0.4).run()
-    actions = [t["action"] for t in flight.ticks if t["kind"] == "miss"]
-    assert actions[:4] == ["hold"] * 4, flight.dump()
-    assert flight.loop.account.safe_calls == 1
-    last_fresh, safe = world.executed[-3][0], world.executed[-2][0]
-    assert world.executed[-2][1] == agent.fallback.safe_call
-    # The hold ends at its limit, not at the next deadline after it.
-    assert 0.108 <= safe - last_fresh <= 0.125
-
-
-def test_on_miss_safe_acts_at_the_deadline(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="safe").run()
-    assert next(t for t in flight.ticks if t["kind"] == "miss")["action"] == "safe"
-    assert flight.loop.account.safe_calls == 1
-
-
-def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="stop").run()
-    assert flight.loop.ended_by == "miss"
-    assert flight.loop.account.ticks == 6
-    assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
-
-
-def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
-    agent = cart_agent(hold_ms=100)
-    null = Flight(tmp_path / "null", lambda request: Decision(None), agent=agent).run()
-    assert null.loop.account.null == null.loop.account.on_time >= 15
-    assert null.loop.account.safe_calls == 0
-    doubtful = Decision(Call("push", {"force": 1}), {"function": 0.4, "arg1": 0.9})
-    unsure = Flight(tmp_path / "held", lambda request: doubtful, agent=agent, min_confidence=0.5).run()
-    assert unsure.loop.account.held == unsure.loop.account.on_time >= 15
-    assert unsure.loop.account.safe_calls == 1
-
-
-def test_pipeline_keeps_the_rate_beyond_a_period(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.03), pipeline=2, deadline_ms=40).run()
-    account = flight.loop.account
-    assert account.on_time >= 21, flight.dump()
-    assert all(t["latency_ms"] >= 30 for t in flight.ticks if t["kind"] == "call")
-
-
-def test_instruction_changes_in_flight(tmp_path: Path) -> None:
-    world, asked = CartWorld(), []
-
-    def decide(request: DecisionRequest) -> Decision:
-        asked.append(request.instruction)
-        return good(request)
-
-    flight = Flight(tmp_path, decide, world=world, duration_s=0.6)
-    flight.after(15, lambda: flight.loop.instruct("go to 5"))
-    flight.run()
-    assert world.instructions == ["go to 0", "go to 5"]
-    assert asked[-1] == "go to 5" and asked[0] == "go to 0"
-    assert any(line.get("instruction") == "go to 5" for line in flight.lines)
-
-
+@pytest.mark.realtime
 def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world)
@@ -193,33 +92,6 @@ def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     assert flight.loop.ended_by == "error"
     assert world.closed
     assert flight.lines[-1]["end"] == "error"
-
-
-def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, duration_s=0.2)
-    plain = flight.host.submit
-
-    def submit(request: DecisionRequest) -> None:
-        if request.tick == 3:
-            raise UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed")
-        plain(request)
-
-    flight.host.submit = submit
-    flight.run()
-    flight.blames("decide", 1)
-    assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
-
-
-def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        time.sleep(0.05 if request.tick < 0 else 0.0)
-        return good(request)
-
-    # Observations older than a microsecond are stale, and the deadline is over before the request is sent.
-    flight = Flight(tmp_path, decide, clock="lockstep", duration_s=0.2, max_age_ms=0.001, deadline_ms=0.0001).run()
-    assert len(flight.world.executed) == 10 + 1
-    assert all(t["kind"] == "call" and t["wake_ms"] >= 0 for t in flight.ticks), flight.dump()
-    assert flight.ticks[0]["age_ms"] < 50
 
 
 def calls(flight: Flight) -> list[tuple[int, str]]:
@@ -239,24 +111,6 @@ def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     account = runs[0].loop.account
     assert account.skipped_releases == 0
     assert account.ticks >= 4 * 2.0 * 16 - 4
-
-
-def test_slow_decisions_are_counted_but_change_nothing(tmp_path: Path) -> None:
-    settings = {"clock": "lockstep", "duration_s": None, "episodes": 1, "hz": 50}
-    quick = Flight(tmp_path / "quick", good, world=CartWorld(0.5), **settings).run()
-    late = Flight(tmp_path / "late", slow(0.03, lambda k: k % 4 == 1), world=CartWorld(0.5), **settings).run()
-    assert calls(quick) == calls(late)
-    # Each slow one is a miss; a machine that was busy meanwhile is blamed in the decider's place.
-    slow_ones = [t for t in late.ticks if t["k"] % 4 == 1]
-    assert {t.get("cause") for t in slow_ones} <= {"decide", "pause", "wake"}, late.dump()
-    late.blames("decide", len(slow_ones) // 2, len(slow_ones) + 2)
-    assert late.loop.account.safe_calls == 0
-
-
-def test_duration_counts_the_worlds_time(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, clock="lockstep", duration_s=10.0, hz=16).run()
-    assert flight.loop.account.releases == 160
-    assert flight.loop.ended_by == "duration"
 
 
 def test_hold_is_limited_in_the_worlds_time() -> None:
@@ -303,6 +157,7 @@ def test_a_release_that_is_not_due_cannot_be_taken() -> None:
         clock.take(9_999)
 
 
+@pytest.mark.realtime
 def test_ending_does_not_wait_for_a_slow_rate(tmp_path: Path) -> None:
     flight = Flight(tmp_path, hz=0.2, duration_s=None, max_age_ms=10_000)
     began = time.monotonic()
@@ -385,6 +240,7 @@ def is_exact(flown: Flight) -> Counter[str]:
     return outcomes
 
 
+@pytest.mark.realtime
 def test_a_slow_first_decider_costs_no_tick_and_all_that_it_answers_is_kept(tmp_path: Path) -> None:
     flown = fly(tmp_path, backed(slowly(0.06, 0.2, loss=0.1)))
     outcomes, account = is_exact(flown), flown.loop.account
@@ -414,6 +270,7 @@ def test_rows_of_unsure_illegal_and_further_answers_are_not_made() -> None:
     assert [(row["observation"], row["call"]) for row in teacher_rows(events)] == [("0", call), ("3", None)]
 
 
+@pytest.mark.realtime
 def test_a_first_decider_that_is_killed_is_told_and_the_backup_goes_on(tmp_path: Path) -> None:
     linked = LinkedHost(tmp_path)
     flown = Flight(tmp_path, host=backed(linked, in_flight=1), duration_s=3.5, backup="local")
@@ -425,6 +282,7 @@ def test_a_first_decider_that_is_killed_is_told_and_the_backup_goes_on(tmp_path:
     flown.blames("decide", 0, 4)
 
 
+@pytest.mark.realtime
 def test_where_both_fail_the_loops_own_fallback_acts(tmp_path: Path) -> None:
     def broken(request: DecisionRequest) -> Decision:
         if request.tick >= 10:
@@ -438,7 +296,8 @@ def test_where_both_fail_the_loops_own_fallback_acts(tmp_path: Path) -> None:
     assert not any("decided_by" in tick for tick in missed)
     # The hold ends where tick 14 begins. Whoever is first: the safe call acts once, not before; nothing is held after.
     order = ("hold", "safe", "none")
-    actions = [tick["action"] for tick in missed]
+    # While the safe call is on its way, it is pending.
+    actions = [tick["action"].replace("pending", "none") for tick in missed]
     assert actions[0] == "hold" and actions == sorted(actions, key=order.index) and actions.count("safe") <= 1
     acted = [event for event in flown.lines if "safe" in event and event["why"] == "miss"]
     assert len(acted) == 1 and acted[0]["in_force"] and actions[-1] == "none"
@@ -447,6 +306,7 @@ def test_where_both_fail_the_loops_own_fallback_acts(tmp_path: Path) -> None:
     assert any("no backup any more" in line for line in flown.said)
 
 
+@pytest.mark.realtime
 def test_both_lost_for_good_end_the_run_and_one_alone_does_not(tmp_path: Path) -> None:
     host = backed(slowly(0.001, 0.002))
     first, backup = host.inner[FIRST], host.inner[BACKUP]
@@ -463,6 +323,7 @@ def test_both_lost_for_good_end_the_run_and_one_alone_does_not(tmp_path: Path) -
     assert flight.said[-1] == "no more decisions: out of luck"
 
 
+@pytest.mark.realtime
 def test_in_lockstep_the_backup_decides_and_the_accounts_are_exact(tmp_path: Path) -> None:
     flown = fly(tmp_path, backed(slowly(0.02, 0.05)), clock="lockstep", duration_s=20.0)
     is_exact(flown)

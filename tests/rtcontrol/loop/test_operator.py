@@ -12,20 +12,20 @@ from typing import Any
 import jsonschema
 import pytest
 from arm import MOVE, STOP, Arm, arm_agent, failing, on
-from cart import CartWorld, Flight, good
+from cart import Flight
 
-from rtcontrol.agents import Agent
-from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.loop import tick as ticks
+from rtcontrol.agents import Agent, InvalidCall
+from rtcontrol.loop import suspend as suspends
+from rtcontrol.loop.confidence import ConfidenceGate, check_named
 from rtcontrol.loop.config import RunConfig, confidence
-from rtcontrol.loop.operator import check_named
+from rtcontrol.loop.legal import LegalCalls
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
+from rtcontrol.records import Doubt
 from rtcontrol.run import assembly
 from rtcontrol.telemetry.channels import schema, topic_of
 from tests.helpers.processes import until
 
-pytestmark = pytest.mark.realtime
 HZ, PERIOD_S = 20, 0.05
 CLOSE = Call("grip", {"closed": 1})
 
@@ -73,6 +73,7 @@ def hanging() -> tuple[threading.Event, Agent]:
     return free, replace(arm_agent(), observe=observe)
 
 
+@pytest.mark.realtime
 def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path) -> None:
     at: dict[str, int] = {}
 
@@ -97,6 +98,7 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
         jsonschema.validate(line, schema(topic_of(line)))
 
 
+@pytest.mark.realtime
 def test_process_stops_once_the_safe_call_is_active(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 
@@ -123,8 +125,9 @@ def test_process_stops_once_the_safe_call_is_active(tmp_path: Path) -> None:
     assert min(asked_for(flight)) >= 0
 
 
+@pytest.mark.realtime
 def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticks, "HALT_WAIT_S", 0.2)
+    monkeypatch.setattr(suspends, "HALT_WAIT_S", 0.2)
     halts: list[int] = []
 
     def person(flight: Flight, arm: Arm) -> None:
@@ -138,25 +141,7 @@ def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeyp
     assert not halts
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_in_an_episode_that_begins_while_it_is_paused_the_safe_call_acts_alone(tmp_path: Path, fails: bool) -> None:
-    paused = threading.Event()
-
-    def decide(request: DecisionRequest) -> Decision:
-        if fails and paused.is_set():
-            raise RuntimeError("no idea")
-        return good(request)
-
-    world = CartWorld(episode_s=0.4)
-    flight = Flight(tmp_path, decide, world=world, duration_s=1.4)
-    flight.after(5, lambda: (flight.loop.operator.say("pause", "wire"), paused.set()))
-    flight.run()
-    paused_s = next(line["t_s"] for line in flight.lines if "people" in line) + flight.loop._outcomes.t0_ns / 1e9
-    after = [(call, epoch) for t, call, epoch in world.executed if t > paused_s + 0.02]
-    assert all(call == Call("push", {"force": 0}) for call, _ in after)
-    assert len({epoch for _, epoch in after}) >= 3, after
-
-
+@pytest.mark.realtime
 @pytest.mark.parametrize("said", ["pause", "stop"])
 def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tmp_path: Path, said: str) -> None:
     at: dict[str, int] = {}
@@ -174,9 +159,10 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tm
     # A deadline that is far off: nothing but the person's word keeps the call from acting.
     flight, arm = flown(tmp_path, person, pipeline=20, deadline_ms=900.0)
     assert acted(arm, MOVE, at["said"], at["end"]) == 0
-    assert flight.loop.safe_in_force
+    assert flight.loop.state.safe_in_force
 
 
+@pytest.mark.realtime
 def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_that_is_over_by_then(tmp_path: Path) -> None:
     def person(flight: Flight, arm: Arm) -> None:
         arm.hang()
@@ -191,42 +177,7 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_that_is_over
     assert len(asked) >= 3 and min(asked) > -1e-5, asked
 
 
-def test_a_decision_that_was_asked_for_before_the_resume_does_not_act(tmp_path: Path) -> None:
-    asked, answer = threading.Event(), threading.Event()
-    wait = threading.Event()
-
-    def decide(request: DecisionRequest) -> Decision:
-        if wait.is_set():
-            asked.set()
-            answer.wait(10)
-        return Decision(MOVE)
-
-    def person(flight: Flight, arm: Arm) -> None:
-        flight.loop.operator.say("pause", "page")
-        wait.set()
-        assert asked.wait(10)
-        flight.loop.operator.say("resume", "page")
-        since = time.monotonic_ns()
-        answer.set()
-        until(lambda: acted(arm, MOVE, since, time.monotonic_ns()) >= 4)
-
-    flight, _ = flown(tmp_path, person, decide, pipeline=20, deadline_ms=900.0)
-    asked_s = asked_for(flight)
-    assert len(asked_s) >= 3 and min(asked_s) > -1e-5, asked_s
-    # Such a tick is held, and no miss.
-    assert not any(t["kind"] == "miss" and t["cause"] == "execute" for t in flight.ticks)
-
-
-def test_a_run_that_is_paused_before_it_begins_begins_paused_and_one_that_is_stopped_never_does(tmp_path: Path) -> None:
-    for said, kinds in (("pause", {"held"}), ("stop", set())):
-        arm = Arm()
-        flight = Flight(tmp_path / said, on, world=arm.world(), agent=arm_agent(), hz=HZ, duration_s=0.5)  # type: ignore[arg-type]
-        flight.loop.operator.say(said, "keyboard")
-        flight.run()
-        assert {t["kind"] for t in flight.ticks} == kinds
-        assert {call.text() for _, call in arm.acts} == ({STOP.text()} if kinds else set())
-
-
+@pytest.mark.realtime
 @pytest.mark.parametrize("said", ["pause", "stop"])
 def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said: str) -> None:
     free, agent = hanging()
@@ -244,127 +195,6 @@ def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said
     flown(tmp_path, person, agent=agent)
 
 
-def test_a_stop_is_final_and_ends_the_run_with_the_safe_call(tmp_path: Path) -> None:
-    at: dict[str, Any] = {}
-
-    def person(flight: Flight, arm: Arm) -> None:
-        flight.loop.operator.say("stop", "keyboard")
-        at["said"] = time.monotonic_ns()
-        at["answer"] = flight.loop.operator.say("resume", "page")
-
-    flight, arm = flown(tmp_path, person)
-    assert flight.loop.ended_by == "stop" and flight.loop.safe_in_force
-    assert "final" in at["answer"] and flight.loop.operator.state == "stopped"
-    assert arm.acts[-1][1] == STOP and acted(arm, MOVE, at["said"] + 5_000_000, time.monotonic_ns()) == 0
-    # What is ordered later still finds it shut: by a loop that did not hear of it, say.
-    actuator = flight.loop._ticks.actuator
-    assert actuator.shut == "stopped"
-
-
-def closing(request: DecisionRequest) -> Decision:
-    """Wants to close the gripper at every third tick."""
-    return Decision(CLOSE if request.tick % 3 == 0 else MOVE)
-
-
-def test_a_named_tool_acts_after_a_yes_and_only_that_once(tmp_path: Path) -> None:
-    at: dict[str, Any] = {}
-
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.operator.asking is not None)
-        time.sleep(4 * PERIOD_S)
-        at["before"] = sum(call == CLOSE for _, call in arm.acts)
-        at["others"] = sum(call == MOVE for _, call in arm.acts)
-        assert "No call" in flight.loop.operator.say("confirm", "page", 10_000)
-        flight.loop.operator.say("confirm", "page")
-        until(lambda: any(call == CLOSE for _, call in arm.acts))
-
-    flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
-    assert at["before"] == 0 and at["others"] >= 4
-    assert sum(call == CLOSE for _, call in arm.acts) == 1
-    said = people(flight)
-    assert said[:2] == ["ask", "confirm"]
-    held = [t for t in flight.ticks if t.get("why") == "confirm"]
-    assert held and all(t["kind"] == "held" and t["call"] == CLOSE.text() for t in held)
-    assert any(line.get("used") for line in flight.lines if "late" in line)
-
-
-def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: Path) -> None:
-    at: dict[str, Any] = {}
-
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: "unanswered" in people_so_far(flight))
-        at["answer"] = None
-
-    def people_so_far(flight: Flight) -> list[str]:
-        return [event["people"] for event in flight.loop.account.people]
-
-    flight, arm = flown(tmp_path, person, closing, confirm=("grip",), confirm_s=3 * PERIOD_S)
-    assert not any(call == CLOSE for _, call in arm.acts)
-    assert any("nobody said yes or no to" in said for said in flight.said)
-    unanswered = next(line for line in flight.lines if line.get("people") == "unanswered")
-    assert unanswered["call"] == CLOSE.text()
-
-
-def test_a_no_is_kept_until_the_questions_time_is_over_and_a_pause_ends_it(tmp_path: Path) -> None:
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.operator.asking is not None)
-        flight.loop.operator.say("deny", "keyboard")
-        until(lambda: "deny" in [event["people"] for event in flight.loop.account.people])
-        assert "No call" in flight.loop.operator.say("confirm", "keyboard")
-        time.sleep(6 * PERIOD_S)
-        flight.loop.operator.say("pause", "keyboard")
-        until(lambda: flight.loop.operator.asking is None)
-
-    flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
-    assert not any(call == CLOSE for _, call in arm.acts)
-    assert people(flight)[:3] == ["ask", "deny", "pause"]
-
-
-def test_a_no_is_not_overtaken_by_a_yes_that_the_loop_hears_with_it(tmp_path: Path) -> None:
-    free, agent = hanging()
-
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.operator.asking is not None)
-        free.clear()
-        time.sleep(2 * PERIOD_S)  # the loop is in the agent's code now
-        for word in ("deny", "confirm"):
-            flight.loop.operator.say(word, "keyboard")
-        free.set()
-        until(lambda: "confirm" in [event["people"] for event in flight.loop.account.people])
-        time.sleep(4 * PERIOD_S)
-
-    flight, arm = flown(tmp_path, person, closing, confirm=("grip",), agent=agent)
-    assert not any(call == CLOSE for _, call in arm.acts)
-    assert people(flight)[:3] == ["ask", "deny", "confirm"]
-
-
-def test_a_head_that_is_less_sure_than_its_own_floor_holds_the_call_back(tmp_path: Path) -> None:
-    sure = {"function": 0.9, "arg1": 0.4}
-
-    def decide(request: DecisionRequest) -> Decision:
-        return Decision(MOVE, sure)
-
-    held, arm = flown(tmp_path / "a", lambda flight, arm: None, decide, min_confidence={"speed": 0.5})
-    assert {t.get("why") for t in held.ticks if t["kind"] == "held"} == {"confidence"}
-    assert not any(call == MOVE for _, call in arm.acts)
-    free, arm = flown(tmp_path / "b", lambda flight, arm: None, decide, min_confidence={"function": 0.8, "arg1": 0.3})
-    assert any(call == MOVE for _, call in arm.acts) and free.loop.account.held == 0
-
-
-def test_an_unsure_null_does_not_renew_the_call_in_force(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        return Decision(MOVE, {"function": 0.9}) if request.tick < 5 else Decision(None, {"function": 0.4})
-
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: arm.acts and arm.acts[-1][1] == STOP)
-
-    agent = replace(arm_agent(), allow_null=True)
-    floor = {"function": 0.5}
-    flight, arm = flown(tmp_path, person, decide, agent=agent, min_confidence=floor, hold_ms=4e3 * PERIOD_S)
-    assert any(call == MOVE for _, call in arm.acts)
-    assert any(t["kind"] == "held" and "call" not in t for t in flight.ticks)
-
-
 def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named() -> None:
     assert confidence("0.5") == 0.5
     assert confidence("0.2, function=0.6,main=0.3") == {"": 0.2, "function": 0.6, "main": 0.3}
@@ -379,3 +209,22 @@ def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named(
         check_named(RunConfig(env="lander", confirm=("launch",)), lander)
     with pytest.raises(UserError, match="no probability"):
         RunConfig(env="lander", min_confidence={"main": 1.5})
+
+
+def test_head_below_its_floor_is_in_doubt() -> None:
+    unsure = Decision(MOVE, {"function": 0.9, "arg1": 0.4})
+    assert ConfidenceGate({"speed": 0.5}, arm_agent().tools).doubt(unsure) == Doubt("speed", 0.4, 0.5)
+    assert ConfidenceGate({"": 0.5}, arm_agent().tools).doubt(unsure) == Doubt("arg1", 0.4, 0.5)
+    assert ConfidenceGate({"function": 0.8, "arg1": 0.3}, arm_agent().tools).doubt(unsure) is None
+    assert (
+        ConfidenceGate({}, arm_agent().tools, null_is_doubt=True).doubt(Decision(None, {"function": 0.9})) is not None
+    )
+
+
+@pytest.mark.parametrize("speed", [7, True])  # True equals a legal one, but only in Python's eyes
+def test_illegal_value_is_refused_however_often(speed: int) -> None:
+    legal = LegalCalls(arm_agent().tools)
+    for _ in range(2):
+        assert legal.check(MOVE) == (MOVE, "move(speed=1)")
+        with pytest.raises(InvalidCall, match=f"(?i)speed.*{speed}"):
+            legal.check(Call("move", {"speed": speed}))

@@ -13,12 +13,11 @@ import numpy as np
 from cart import Flight
 from hypothesis import strategies as st
 
-from rtcontrol.envs.base import Observation
-from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.core import snapshot
 from rtcontrol.loop.realtime import SlackCollector
-from rtcontrol.loop.requests import row
+from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.telemetry.causes import Cause
+from rtcontrol.telemetry.encoder import plain
 
 
 def test_garbage_is_collected_though_there_is_never_slack() -> None:
@@ -76,8 +75,7 @@ def test_one_slow_collection_does_not_let_old_garbage_stay_for_ever() -> None:
 
 
 def kept(data: Any) -> Any:
-    request = DecisionRequest(3, 1, "x 7", "go", ("go()",), data)
-    return row(request, Observation(9, 1, time.monotonic_ns(), data), 0.5)["data"]
+    return snapshot(data, plain)
 
 
 def test_a_large_array_does_not_wait_in_memory_for_the_disk() -> None:

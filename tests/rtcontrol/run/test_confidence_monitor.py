@@ -12,7 +12,7 @@ from commands import call
 
 from rtcontrol.agents.road import tools as road
 from rtcontrol.envs.road.world import Road
-from rtcontrol.loop.requests import TRIALS
+from rtcontrol.loop.instructions import TRIALS
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.run import assembly

@@ -22,7 +22,7 @@ from commands import EXPERT, call, refused, wait_for_ticks
 
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.loop import loop
-from rtcontrol.loop.tick import Ticks
+from rtcontrol.loop.core import LoopCore
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import run as run_module
 from rtcontrol.run.live import LiveView
@@ -339,12 +339,12 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
 
     monkeypatch.setattr(Lander, "engines", stuck)
 
-    def breaks(self: Ticks) -> None:
+    def breaks(self: LoopCore) -> None:
         raise broken or AssertionError
 
     monkeypatch.setattr(loop, "LEAVE_S", 0.3)
     if broken is not None:
-        monkeypatch.setattr(Ticks, "_expire", breaks)
+        monkeypatch.setattr(LoopCore, "_expire", breaks)
     assert lander(tmp_path) == run_module.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said

@@ -186,8 +186,8 @@ def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
 def test_a_yes_over_the_wire_lets_the_call_act_with_time_to_live_for_the_wait(made: Any) -> None:
     peer = made.enter(hz=50.0, capabilities=CAPABLE)
     session = made.admission.all()[0]
-    object.__setattr__(session.loop.operator, "_named", frozenset({"engines"}))
-    session.loop.operator.careful = True
+    people = session.loop.shell.core.people
+    people._named, people.careful = frozenset({"engines"}), True
     peer.inbox.clear()
     observing(peer, "held", 3)
     asked = next(m for m in peer.inbox if isinstance(m, ControlMessage) and m.call is not None)

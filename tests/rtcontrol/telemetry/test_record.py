@@ -247,10 +247,10 @@ def test_memory_stays_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     plain = flight.agent.observe
 
     def observe(data: object) -> str:
-        if flight.loop._outcomes.newest_k == 200:  # its buffers are never larger again
+        if flight.loop.shell.core.flights.newest_k == 200:  # its buffers are never larger again
             for _ in range(2 * recorders.AT_ONCE):
                 flight.recorder.write({"log": "x" * 1000})
-        if flight.loop._outcomes.newest_k in (400, 1900):
+        if flight.loop.shell.core.flights.newest_k in (400, 1900):
             flight.recorder._due.set()  # what waits to be written differs
             # Between the queue and the encoder all of it waits.
             until(lambda: not any(getattr(flight.recorder, at) for at in ("_queue", "_waiting", "_taken", "_bytes")))

@@ -1,0 +1,916 @@
+"""The control loop without a clock: events and `now_ns` in, actions out. Read top to bottom it is the life of a tick.
+
+    release -> observe -> ask -> wait -> check -> execute -> settle, or miss -> account
+
+`advance` takes one event, and returns what is to be done, in order. What the shell can answer at once (the freshest
+observation, a sample of evidence) it answers with an event before it takes the next one: `loop.py` does this with
+threads and real time, a simulation without. By `wake_ns` the core wants `Woke`, if nothing else comes before.
+
+To add a cause of misses: name it in `telemetry.causes`. What the loop sees by itself is a `_miss` with that cause,
+here; what follows from the evidence of times is a rule in `attribution`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rtcontrol.envs.base import Acknowledgement, Observation
+from rtcontrol.hosts.protocol import DecisionReply
+from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy, FallbackState, Measure, Status
+from rtcontrol.loop.events import (
+    Action,
+    Advance,
+    Advanced,
+    Ask,
+    Cancel,
+    Closed,
+    Ended,
+    Event,
+    Execute,
+    Follow,
+    Followed,
+    GaveWay,
+    Guard,
+    Instructed,
+    Left,
+    ListEpisodes,
+    LoopReport,
+    Notify,
+    Observe,
+    Observed,
+    Overdue,
+    Read,
+    Replied,
+    Retry,
+    Safe,
+    SafeState,
+    Sampled,
+    Sent,
+    Started,
+    Stop,
+    Stopped,
+    TakeSample,
+    Tell,
+    TextRead,
+    Withdraw,
+    Withdrawn,
+    Woke,
+)
+from rtcontrol.loop.evidence import MissFinding, Witness, spans_of
+from rtcontrol.loop.grid import ReleaseGrid
+from rtcontrol.loop.instructions import GoalList, Instructions, Requests
+from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields
+from rtcontrol.loop.operator import ConfidenceMonitor, People
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import (
+    Command,
+    Completion,
+    Doubt,
+    EvidenceSample,
+    Fault,
+    HostState,
+    InFlightCall,
+    KnownCause,
+    OperatorCommand,
+    SafeAttempt,
+    Tick,
+    TickOutcome,
+)
+from rtcontrol.telemetry.causes import Cause
+
+# Of these nobody changes a value.
+PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    """The numbers of a run, in nanoseconds where not said otherwise. None: no limit, or not used.
+
+    `pipeline` decisions may be in flight; `records`: the record keeps what was observed; `emits`: the world wants to be
+    told of each tick; `steady`: there is hysteresis; `cuts`: no further call is asked for that would come too late.
+    """
+
+    instruction: str
+    hz: float
+    period_ns: int
+    deadline_ns: int
+    max_age_ns: int
+    hold_ns: int
+    confirm_ns: int = 10_000_000_000
+    duration_ns: int | None = None
+    pipeline: int = 1
+    calls_per_tick: int = 1
+    on_miss: str = "hold"
+    records: bool = True
+    emits: bool = False
+    steady: bool = False
+    cuts: bool = True
+
+    @property
+    def guard_ns(self) -> int:
+        """The next release is due in a period: where it does not come, a call is held no longer than it may be."""
+        return 2 * self.period_ns + (self.hold_ns if self.on_miss == "hold" else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What an agent brings, as functions and values.
+
+    `check` returns a legal call, ready to act, and its text; it raises ValueError for any other. `doubt` says why a
+    decision must not act (None: nothing is ever in doubt), `confirm` are the tools that wait for a yes. Requests show
+    the last `history` calls. `describe` gives an exception's text and place, `plain` a copy of a value for the record.
+    """
+
+    check: Callable[[Call], tuple[Call, str]]
+    describe: Describe
+    plain: Callable[[Any], Any]
+    safe_calls: tuple[Call, ...] = ()
+    doubt: Callable[[Decision], Doubt | None] | None = None
+    confirm: frozenset[str] = frozenset()
+    history: int = 0
+    goals: GoalList | None = None
+
+
+@dataclass(slots=True, eq=False)
+class OpenMiss:
+    """A tick that missed, and is being judged, or waits for evidence still to come: until `until_ns` at most.
+
+    Its `line` is recorded at `slot`. `measure` is what the fallback does. `completed`: spans and reply, known to the
+    end.
+    """
+
+    outcome: TickOutcome
+    slot: LineSlot
+    line: Line
+    end_ns: int
+    measure: Measure = "none"
+    finding: MissFinding | None = None
+    until_ns: int = 0
+    completed: tuple[dict[str, float], DecisionReply] | None = None
+
+
+@dataclass(slots=True)
+class Flights:
+    """What is under way: ticks whose decision is `pending`, or `late`; calls that the actuator has (`ordered`);
+    `misses` that are not recorded yet.
+
+    `newest_k` is the last release, `ordered_k` the newest tick of which a call was ordered. `called`: one was ordered
+    since the safe call was demanded last, so it may act, or have acted and raised.
+    """
+
+    pending: dict[int, Tick] = field(default_factory=dict)
+    late: dict[int, Tick] = field(default_factory=dict)
+    ordered: dict[int, InFlightCall] = field(default_factory=dict)
+    misses: dict[int, OpenMiss] = field(default_factory=dict)
+    newest_k: int = -1
+    ordered_k: int = -1
+    called: bool = False
+
+    def unsettled(self) -> list[InFlightCall]:
+        """Return the calls whose tick is not over."""
+        return [flight for flight in self.ordered.values() if not (flight.settled or flight.late)]
+
+
+@dataclass(slots=True)
+class World:
+    """What is known of the world, the decoder's host and the safe calls.
+
+    `woke_ns` is when the loop woke for the release that is due, `tick` what it became, `seen` the observation (number
+    `seq`, of `epoch`) that it looks at, `runs` the schedstat files then. `retried`: the safe call was, at this release.
+    `stopped`: no further tick begins; `left`: nothing but the safe call acts.
+    """
+
+    host: HostState = field(default_factory=HostState)
+    safe: SafeState = field(default_factory=lambda: SafeState(False, False))
+    started_ns: int = 0  # by the world's time
+    woke_ns: int = 0
+    tick: Tick | None = None
+    seen: Observation | None = None
+    seq: int | None = None
+    epoch: int = -1
+    runs: tuple[bytes, ...] = ()
+    retried: bool = False
+    stopped: bool = False
+    left: bool = False
+
+
+class LoopCore:
+    """The loop of one run."""
+
+    def __init__(self, settings: LoopSettings, rules: Rules, grid: ReleaseGrid) -> None:
+        self.settings, self.rules, self.grid = settings, rules, grid
+        self.now_ns = 0
+        self.out: list[Action] = []
+        self.world, self.flights = World(), Flights()
+        policy = FallbackPolicy(settings.on_miss, settings.hold_ns)
+        self.fallback = FallbackState(policy, settings.emits, rules.safe_calls)
+        self.ledger = Ledger(self.out, rules.describe)
+        self.witness = Witness(grid.enforced)
+        monitor = ConfidenceMonitor(settings.hz, self.out)
+        self.people = People(self.out, self.ledger, rules.doubt, rules.confirm, settings.confirm_ns, monitor)
+        instructions = Instructions(settings.instruction, self.out, self.ledger, rules.goals)
+        self.requests = Requests(instructions, rules.history, CallInForce(policy) if settings.steady else None)
+
+    def advance(self, event: Event, now_ns: int) -> Sequence[Action]:
+        """Take an event at `now_ns`. Return what is to be done, in order."""
+        self.now_ns = now_ns
+        self.out.clear()  # of an event that an interrupt cut short
+        HANDLERS[type(event)](self, event)
+        if not self.out:
+            return ()
+        actions = self.out.copy()
+        self.out.clear()
+        return actions
+
+    @property
+    def over(self) -> bool:
+        """Whether no further tick begins."""
+        return self.world.stopped
+
+    @property
+    def open(self) -> int:
+        """How many ticks are not over."""
+        ticks = [*self.flights.pending.values(), *(flight.tick for flight in self.flights.unsettled())]
+        return sum(not tick.calls for tick in ticks)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that may end."""
+        flights = self.flights
+        return bool(flights.pending or flights.ordered or (self.world.safe.attempting and not self.grid.enforced))
+
+    @property
+    def wake_ns(self) -> int | None:
+        """By when the core wants `Woke`, where nothing else comes; None: whenever, but soon."""
+        if not self.grid.enforced:
+            waits = self.busy or (self.grid.waits and not self.world.host.alive)
+            return None if waits else self.now_ns
+        first = self.grid.next_release_ns
+        expires_ns = self.fallback.policy.expires_ns
+        if expires_ns is not None and expires_ns < first:
+            first = expires_ns
+        for tick in self.flights.pending.values():
+            if tick.deadline_ns < first:
+                first = tick.deadline_ns
+        for flight in self.flights.ordered.values():
+            if flight.tick.deadline_ns < first and not (flight.overdue or flight.late):
+                first = flight.tick.deadline_ns
+        for miss in self.flights.misses.values():
+            if miss.until_ns < first:
+                first = miss.until_ns
+        return first
+
+    def slack_ns(self, now_ns: int) -> int:
+        """Return how long nothing is due."""
+        return 0 if self.flights.pending or self.flights.ordered else self.grid.slack_ns(now_ns)
+
+    @property
+    def _world_ns(self) -> int:
+        return self.grid.world_ns(self.now_ns)
+
+    # -- release -------------------------------------------------------------------------------------------------------
+
+    def _started(self, event: Started) -> None:
+        t0_ns, world_ns = self.grid.start(self.now_ns)
+        self.world.started_ns = world_ns
+        self.witness.before = event.sample
+        self.ledger.t0_ns = t0_ns
+        self.ledger.write({"origin_ns": t0_ns})
+        self.fallback.policy.epoch(world_ns)
+
+    def _woke(self, event: Woke) -> None:
+        self._expire()
+        self._release()
+
+    def _advanced(self, event: Advanced) -> None:
+        self.grid.advanced(event.due_ns)  # it is taken at the next `Woke`: after what came meanwhile
+
+    def _release(self) -> None:
+        """Look at the world, if the next release is due."""
+        grid, world = self.grid, self.world
+        due = grid.due(self.now_ns)
+        if world.stopped:
+            return
+        if grid.enforced:
+            if due:
+                self._look()
+        elif self.busy:
+            return
+        elif not due:
+            if world.host.alive or not grid.waits:
+                self.out.append(Advance(self.settings.period_ns))
+        elif world.safe.pending and not world.retried:
+            world.retried = True  # first what is not active yet
+            self.out.append(Retry())
+        else:
+            world.retried = False
+            self._look()
+
+    def _look(self) -> None:
+        self.world.woke_ns = self.now_ns
+        next_ns = self.grid.next_release_ns
+        skips = self.grid.enforced and self.now_ns - next_ns >= self.settings.period_ns
+        self.out.append(Observe(next_ns if skips else None))
+
+    def _observed(self, event: Observed) -> None:
+        world, duration_ns = self.world, self.settings.duration_ns
+        if event.finished:
+            self._stop("episodes")
+        elif duration_ns is not None and self.grid.world_ns(world.woke_ns) - world.started_ns >= duration_ns:
+            self._stop("duration")
+        else:
+            tick = world.tick = self._begin(event)
+            self._see(tick, event.observation)
+
+    def _begin(self, event: Observed) -> Tick:
+        """Begin the tick of the release that is due."""
+        world, settings = self.world, self.settings
+        k, release_ns, skipped = self.grid.take(world.woke_ns)
+        tick = Tick(k, release_ns, release_ns + settings.deadline_ns, world.woke_ns)
+        tick.incarnation = world.host.incarnation
+        tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
+        self.flights.newest_k = k
+        guard_ns = world.woke_ns + settings.guard_ns if self.grid.enforced else None
+        self.out.append(Guard(guard_ns, self.fallback.parting(tick)))
+        if skipped:
+            self._skip(tick, skipped, event.sample or self.witness.before)
+        self.requests.instructions.change(self.now_ns)
+        if event.heard:
+            self._acknowledge(event.heard)
+        self.people.expire(self.now_ns)
+        return tick
+
+    def _skip(self, tick: Tick, skipped: int, sample: EvidenceSample) -> None:
+        """Releases before this tick's did not begin: say why."""
+        first_ns = tick.release_ns - skipped * self.settings.period_ns
+        tick.skip = {"skipped": skipped, **self.witness.skip_fields(tick, first_ns, sample)}
+
+    # -- observe -------------------------------------------------------------------------------------------------------
+
+    def _see(self, tick: Tick, seen: Observation | None) -> None:
+        if seen is None:
+            self._miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
+            return
+        world, enforced = self.world, self.grid.enforced
+        # Where the world waits, what was seen before the first release is as fresh as at that release.
+        tick.capture_ns = seen.t_capture_ns if enforced else max(seen.t_capture_ns, self.ledger.t0_ns)
+        tick.seq, tick.epoch = seen.seq, seen.epoch
+        if world.seq is not None:
+            tick.superseded, tick.fresh = max(seen.seq - world.seq - 1, 0), seen.seq != world.seq
+        world.seq, world.seen = seen.seq, seen
+        if seen.epoch != world.epoch:
+            self._begin_epoch(seen.epoch)
+        if enforced and world.woke_ns - seen.t_capture_ns > self.settings.max_age_ns:
+            self._miss(tick, (Cause.STALE_OBSERVATION, "late" if tick.fresh else "frozen"))
+        elif not world.host.alive or (enforced and self.now_ns > tick.deadline_ns):
+            self._miss(tick, None)
+        else:
+            self.out.append(Read(seen))
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.world.epoch = epoch
+        self.requests.history.clear()
+        self.out.append(ListEpisodes())
+        self.fallback.policy.epoch(self._world_ns)
+
+    def _text_read(self, event: TextRead) -> None:
+        world, tick, seen = self.world, self.world.tick, self.world.seen
+        assert tick is not None and seen is not None, "an observation was read"
+        self.requests.acknowledge(event.acknowledged)
+        if event.error is not None:  # of the agent's code: it is no observation
+            self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
+            return
+        tick.text_ns = self.now_ns
+        if tick.text_ns - world.woke_ns > self.settings.period_ns // 8:
+            self.witness.texts.append((world.woke_ns, tick.text_ns))
+        tick.request = self.requests.make(tick.k, seen, event.text, tick.deadline_ns - world.woke_ns)
+        tick.behind = len(self.flights.pending) + len(self.flights.late) >= self.settings.pipeline
+        self._ask(tick)
+
+    # -- ask -----------------------------------------------------------------------------------------------------------
+
+    def _ask(self, tick: Tick) -> None:
+        self.world.tick = tick
+        self.out.append(Ask(tick.request))
+
+    def _sent(self, event: Sent) -> None:
+        tick, seen = self.world.tick, self.world.seen
+        assert tick is not None and seen is not None, "a request was sent"
+        if event.error is not None:  # it costs its tick, not the run
+            self._miss(tick, (Cause.DECIDE, "send"), error=event.error, doing="submit: ")
+            return
+        tick.submitted_ns = self.now_ns
+        self.flights.pending[tick.k] = tick
+        if self.settings.records and not tick.calls:
+            self.ledger.observed(tick.request, seen, tick.capture_ns, snapshot(seen.data, self.rules.plain))
+
+    # -- wait ----------------------------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        """End what is over by now: deadlines, holds, misses; in lockstep only decisions of a decoder that died."""
+        enforced, now, flights = self.grid.enforced, self.now_ns, self.flights
+        for tick in tuple(flights.pending.values()):
+            if now >= tick.deadline_ns if enforced else self._lost(tick):
+                del flights.pending[tick.k]
+                self._expect_late(tick)
+                self._miss(tick, None)
+        for miss in tuple(flights.misses.values()):
+            if miss.finding is not None and now >= miss.until_ns:
+                self._close(miss, self.witness.final(miss.finding))
+        overdue = [flight for flight in flights.unsettled() if enforced and now >= flight.tick.deadline_ns]
+        for flight in overdue:
+            if not flight.overdue:
+                flight.overdue = True
+                self.out.append(Withdraw(flight.tick.k))
+        if not overdue:
+            self._expire_hold()
+
+    def _expire_hold(self) -> None:
+        """Demand the safe call where a call is held for too long, also between two ticks."""
+        policy = self.fallback.policy
+        if policy.expires_ns is None:
+            return
+        idle = not (self.flights.pending or self.flights.ordered)
+        over = self.now_ns >= policy.expires_ns if self.grid.enforced else idle
+        if not over:
+            return
+        measure = policy.expire(self._world_ns)
+        # A call that failed since the safe call took over may have acted in part.
+        if measure == "safe" or (measure == "none" and self.flights.called):
+            self._demand("miss", self.fallback.parting(), self.flights.newest_k)
+
+    def _lost(self, tick: Tick) -> bool:
+        """Whether the decoder that was asked is not there any more."""
+        return not self.world.host.alive or self.world.host.incarnation != tick.incarnation
+
+    def _expect_late(self, tick: Tick) -> None:
+        self.out.append(Cancel(tick.k))
+        if tick.incarnation != self.world.host.incarnation:
+            return  # it died with its decoder
+        late = self.flights.late
+        late[tick.k] = tick
+        while len(late) > 2 * self.settings.pipeline:
+            del late[min(late)]
+
+    def _replied(self, event: Replied) -> None:
+        reply, flights = event.reply, self.flights
+        if flights.late:
+            oldest = reply.tick - self.settings.pipeline
+            for k in [k for k in flights.late if k <= oldest]:
+                del flights.late[k]  # cancelled before it was begun, or lost with its decoder
+        tick = flights.pending.pop(reply.tick, None)
+        asked = tick or flights.late.get(reply.tick)
+        if asked is not None:
+            self._take_reply(asked, reply)
+        if reply.gaps:
+            self.witness.gaps = reply.gaps
+        if tick is None:
+            self._drop(flights.late.pop(reply.tick, None), reply)
+        elif self.grid.enforced and self.now_ns > tick.deadline_ns:
+            self._miss(tick, None, reply)
+            self._drop(tick, reply)
+        else:
+            self._check(tick, reply)
+
+    def _take_reply(self, tick: Tick, reply: DecisionReply) -> None:
+        instructions = self.requests.instructions
+        if instructions.proven != instructions.now:
+            unsure = reply.decision is not None and self.people.unsure(reply.decision)
+            instructions.judge(tick, reply, unsure, self.now_ns)
+        tick.replied_ns = self.now_ns
+        if (older := reply.answers) is not None:  # its call is of that observation
+            tick.seq, tick.capture_ns, tick.asked_ns = older.seq, older.captured_ns, older.captured_ns
+
+    def _drop(self, tick: Tick | None, reply: DecisionReply) -> None:
+        """Drop a decision that came after its deadline."""
+        for waiting in self.flights.pending.values():
+            waiting.behind = len(self.flights.late) >= self.settings.pipeline
+        if tick is not None and tick.calls:
+            return  # it was cut
+        self.ledger.late(tick, reply, None, self.now_ns)
+        if tick is not None:
+            self._complete(tick, spans_of(tick, reply, None), reply)
+
+    # -- check ---------------------------------------------------------------------------------------------------------
+
+    def _check(self, tick: Tick, reply: DecisionReply) -> None:
+        """Let the decision's call act, if nothing speaks against it."""
+        decision = reply.decision
+        if decision is None:
+            self._miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
+        elif (why := self.people.holds(tick, decision)) is not None:
+            self._hold(tick, reply, decision.call, why)
+        elif decision.call is None:
+            self.fallback.policy.renew(self._world_ns)
+            self._tell(tick, "fresh", reply)
+            self._settle(TickOutcome(tick, "null", reply), reply)
+        elif tick.k < self.flights.ordered_k:
+            self._leave_out("overtaken", tick, reply, decision.call)
+        elif tick.calls and decision.call.text() in tick.calls:
+            self._leave_out("repeated", tick, reply, decision.call)
+        else:
+            self._order(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
+
+    def _hold(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
+        """The tick has a decision that must not act (yet)."""
+        if why == "state":
+            self._withhold(tick, reply, call)
+            return
+        if why == "confirm" and call is not None:
+            self.people.ask(tick, reply, call, self.now_ns)
+        # What is active goes on, and is not renewed.
+        measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
+        self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
+        self._fall_back(measure, tick, reply=reply)
+
+    def _withhold(self, tick: Tick, reply: DecisionReply, call: Call | None) -> None:
+        """The tick has its decision, and people hold the calls back: the safe call acts alone, in a new episode too."""
+        if self.fallback.policy.safe:
+            self._tell(tick, "safe", reply)
+        else:
+            self._suspend(tick.k)
+            self._demand("pause", self.fallback.emission(tick, "safe", reply=reply), tick.k)
+        why = self.people.state if self.people.state != "running" else "paused"
+        self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
+
+    def _leave_out(self, kind: str, tick: Tick, reply: DecisionReply, call: Call) -> None:
+        self._tell(tick, "held", reply)
+        self._settle(TickOutcome(tick, kind, reply, call.text()), reply)
+
+    # -- execute -------------------------------------------------------------------------------------------------------
+
+    def _order(
+        self, tick: Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
+    ) -> None:
+        """Give a legal call to the actuator; what becomes of it settles the tick. `late`: the tick is over."""
+        try:
+            ready, text = self.rules.check(call)
+        except ValueError as error:
+            if late:
+                self.ledger.late(tick, reply, None, self.now_ns)
+            else:
+                self._miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
+            return
+        command = Command(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.asked_ns or tick.woke_ns)
+        if self.fallback.emits:
+            last = late or len(tick.calls) + 1 == self.settings.calls_per_tick
+            command.fresh = self.fallback.emission(tick, "fresh", call, reply, more=not last)
+            command.void = None if late else self.fallback.emission(tick, "held", None, reply)
+        flights = self.flights
+        flights.ordered[tick.k] = InFlightCall(tick, reply, call, text, late, given_ns=self.now_ns)
+        flights.ordered_k, flights.called = max(flights.ordered_k, tick.k), True
+        self.out.append(Execute(command))
+
+    def _gave_way(self, event: GaveWay) -> None:
+        """A call that waited for the world was dropped for a newer one, or for the safe call."""
+        if self.world.left:
+            return  # what waits when the run ends is no release
+        flight = self.flights.ordered.pop(event.k)
+        newer = event.to == "call"
+        if flight.late:
+            self.ledger.late(flight.tick, flight.reply, None, self.now_ns)
+        elif newer and self.now_ns - flight.given_ns < max(self.settings.period_ns // 4, 1_000_000):
+            self._leave_out("overtaken", flight.tick, flight.reply, flight.call)
+        else:  # the world is busy
+            self._overrun(
+                flight, f"the call could not begin, and gave way to {'a newer one' if newer else 'the safe call'}"
+            )
+
+    def _withdrawn(self, event: Withdrawn) -> None:
+        """The deadline is here, and the call has not ended: it was dropped if it had not begun."""
+        flight = self.flights.ordered.get(event.k)
+        if flight is not None and not flight.settled:
+            if event.dropped:
+                del self.flights.ordered[event.k]
+                self._overrun(flight, "the call could not begin by its deadline, and is dropped")
+            elif not self.fallback.emits:  # what a world that does not block did is on its way
+                flight.settled = True
+                self._overrun(flight, "the call has not ended by its deadline", "slow")
+        self._expire_hold()
+
+    def _overrun(self, flight: InFlightCall, what: str, which: str = "busy") -> None:
+        self._miss(flight.tick, (Cause.EXECUTE, which), flight.reply, error=what, call=flight.text)
+
+    def _completed(self, done: Completion) -> None:
+        flight = self.flights.ordered.pop(done.tick)
+        tick, reply, acted = flight.tick, flight.reply, done.effect == "acted"
+        if acted:
+            self._acted(flight, done)
+        if flight.late:
+            self.ledger.late(tick, reply, done, self.now_ns)
+        elif flight.settled:
+            self.ledger.overran(flight, done)
+            if not tick.calls:
+                self._complete(tick, spans_of(tick, reply, done), reply)
+        elif done.effect == "refused":
+            self._withhold(tick, reply, flight.call)
+        elif acted or done.effect == "epoch_over":
+            self._settle(TickOutcome(tick, "call" if acted else "epoch_over", reply, flight.text, done), reply)
+            if acted and self.settings.calls_per_tick > 1:
+                self._go_on(flight, done)
+        else:
+            what = done.error or "the call was too late when the world was free for it"
+            fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
+            self._miss(tick, fault, reply, error=what, call=flight.text, done=done)
+
+    def _acted(self, flight: InFlightCall, done: Completion) -> None:
+        """The call is active from now on."""
+        tick, call = flight.tick, flight.call
+        if done.stands:
+            self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
+        self.requests.acted(tick, call, flight.text)
+        why = "late" if flight.late else "further" if tick.calls else "fresh"
+        self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
+
+    def _go_on(self, flight: InFlightCall, done: Completion) -> None:
+        """Ask for the tick's next call (`calls_per_tick`): of the same observation, with those before it in its
+        history, by the same deadline. Not where that was the last, or the safe call was demanded meanwhile. It is cut
+        where the decoder is lost, or less time is left than the last decision took: to begin what would be dropped
+        keeps the decoder from the next tick."""
+        last, settings, now = flight.tick, self.settings, self.now_ns
+        if len(last.calls) + 1 == settings.calls_per_tick or not done.stands:
+            return
+        if self.people.state != "running" or self.over:
+            return
+        history = (*last.request.history, flight.text)[-(self.rules.history or 1) :]
+        request = replace(last.request, history=history, within_ns=last.deadline_ns - now)
+        tick = replace(last, calls=(*last.calls, flight.text), replied_ns=0, request=request)
+        took_ns = last.replied_ns - last.submitted_ns
+        if (settings.cuts and now + took_ns > tick.deadline_ns) or not self.world.host.alive:
+            self._miss(tick, None)
+        else:
+            self._ask(tick)
+
+    # -- settle, or miss -----------------------------------------------------------------------------------------------
+
+    def _settle(self, outcome: TickOutcome, reply: DecisionReply) -> None:
+        """The tick has its decision, and its call where there is one. It is on time unless that acted too late."""
+        tick, done = outcome.tick, outcome.done
+        end_ns = done.ended_ns if done is not None else self.now_ns
+        line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
+        if end_ns <= tick.deadline_ns:
+            if not tick.calls:
+                self.witness.usual.append(line["spans_ms"])
+            self.ledger.write(line)
+            return
+        if tick.calls:
+            self.ledger.write(line | {"over": True})
+        else:
+            self._judge(OpenMiss(outcome, self.ledger.reserve(), line, end_ns))
+        if self.settings.on_miss == "stop":
+            self._stop("miss")
+
+    def _miss(
+        self,
+        tick: Tick,
+        fault: KnownCause | None,
+        reply: DecisionReply | None = None,
+        error: str | BaseException | None = None,
+        call: str | None = None,
+        doing: str = "",
+        done: Completion | None = None,
+    ) -> None:
+        """The tick has no call in time. `fault` is what the loop itself saw, `doing` what raised the `error`."""
+        outcome = TickOutcome(tick, "miss", reply, call, done, None, fault, error, doing)
+        line = self.ledger.tick_line(outcome)
+        if tick.calls:
+            self._cut(outcome, line)
+            return
+        measure = self.fallback.policy.miss(self._world_ns)
+        self._judge(OpenMiss(outcome, self.ledger.reserve(), line, self.now_ns, measure))
+
+    def _cut(self, outcome: TickOutcome, line: Line) -> None:
+        """There is no further call of the tick. The last one goes on; but one that was begun and failed may have acted
+        in part."""
+        line |= cut_fields(outcome)
+        cause = line.get("cause")
+        failed = cause == Cause.EXECUTE.value
+        measure: Measure = self.fallback.policy.miss(self._world_ns) if failed else "hold"
+        if cause is not None:
+            self.ledger.put_error(line, outcome.error, f"tick {outcome.tick.k}: {cause}: ", outcome.doing)
+        line["action"] = self._fall_back(measure, outcome.tick, cause, outcome.reply)
+        if outcome.reply is not None and outcome.fault is not None:
+            line["decide_ms"] = round(outcome.reply.decide_ns / 1e6, 4)
+        self.ledger.write(line)
+
+    def _judge(self, miss: OpenMiss) -> None:
+        tick, fault = miss.outcome.tick, miss.outcome.fault
+        self.flights.misses[tick.k] = miss
+        stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
+        self.out.append(TakeSample(tick.k, tick.capture_ns if stale else tick.release_ns))
+
+    def _sampled(self, event: Sampled) -> None:
+        miss = self.flights.misses.get(event.k)
+        if miss is None:
+            return
+        if miss.finding is not None and miss.completed is not None:
+            self._close(miss, self.witness.completed(miss.finding, event.sample, *miss.completed))
+            return
+        finding = self._find(miss, event.sample)
+        if miss.outcome.kind == "miss":
+            self._follow_up(miss, finding)
+        if self._expects(miss, finding):
+            miss.finding, miss.until_ns = finding, self.now_ns + self.settings.period_ns
+        else:
+            self._close(miss, finding)
+
+    def _find(self, miss: OpenMiss, sample: EvidenceSample) -> MissFinding:
+        return self.witness.finding(miss.outcome, sample, self.world.host, miss.end_ns)
+
+    def _follow_up(self, miss: OpenMiss, finding: MissFinding) -> None:
+        """Do what the fallback policy says. A world elsewhere receives the cause that is known now."""
+        outcome, line = miss.outcome, miss.line
+        tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
+        cause = finding.verdict.cause.value
+        self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
+        # A remote world executes nothing: that its call waited is our business.
+        ours = fault is not None and fault[0] is Cause.EXECUTE
+        line["action"] = self._fall_back(miss.measure, tick, cause, reply, None if ours else line.get("error"))
+        if reply is not None and fault is not None:
+            line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
+
+    def _expects(self, miss: OpenMiss, finding: MissFinding) -> bool:
+        """Whether evidence is still to come that may change the cause: the tick's own reply, or the end of its call."""
+        k, flights = miss.outcome.tick.k, self.flights
+        if not (self.grid.enforced and finding.open) or self.world.left:
+            return False
+        return k in flights.late or (k in flights.ordered and flights.ordered[k].settled)
+
+    def _complete(self, tick: Tick, spans: dict[str, float], reply: DecisionReply) -> None:
+        """All steps of the tick are known: judge its miss, if it waits for that."""
+        miss = self.flights.misses.get(tick.k)
+        if miss is not None and miss.finding is not None:
+            miss.completed = spans, reply
+            self.out.append(TakeSample(tick.k, tick.release_ns))
+
+    def _close(self, miss: OpenMiss, finding: MissFinding) -> None:
+        """Record the miss with its cause."""
+        del self.flights.misses[miss.outcome.tick.k]
+        self.ledger.fill(miss.slot, miss.line | finding.fields())
+
+    def _fall_back(
+        self,
+        measure: Measure,
+        tick: Tick,
+        cause: str | None = None,
+        reply: DecisionReply | None = None,
+        error: str | None = None,
+    ) -> str:
+        """Do it, and tell the world. Return what the record says of it: `none` where the safe call is active since an
+        earlier tick, `pending` where it was demanded and is not active yet."""
+        if measure == "stop":
+            self._stop("miss")
+        emission = self.fallback.emission(tick, "held" if measure == "hold" else "safe", None, reply, cause, error)
+        if measure == "safe" or (measure == "none" and self.flights.called):
+            self._demand("miss", emission, tick.k)
+            return "pending" if measure == "none" else measure
+        if emission is not None:
+            self.out.append(Tell(emission))
+        return "pending" if measure == "none" and self.world.safe.pending else measure
+
+    def _demand(self, why: str, emission: Any, k: int) -> None:
+        """Demand the safe call, for the sake of tick `k`."""
+        self.ledger.safe_k, self.flights.called = k, False
+        self.world.safe = SafeState(True, True)
+        self.out.append(Safe(why, emission))
+
+    def _tell(self, tick: Tick, status: Status, reply: DecisionReply) -> None:
+        """Tell the world, if it wants to know, of a tick that brought no call."""
+        if (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
+            self.out.append(Tell(emission))
+
+    def _suspend(self, k: int) -> None:
+        """People hold the calls back: the safe call was demanded, at tick `k`."""
+        self.fallback.policy.suspend(self._world_ns, self.people.state != "running")
+        self.ledger.safe_k = k
+
+    # -- account: what else happens to a run ---------------------------------------------------------------------------
+
+    def _commanded(self, command: OperatorCommand) -> None:
+        """A person said something; a pause or stop has shut the actuator already."""
+        confirmed = self.people.commanded(command, self.now_ns)
+        if command.said in ("pause", "stop"):
+            self.flights.called = False
+            self._suspend(self.flights.newest_k)
+        elif command.said == "resume":
+            self.fallback.policy.suspended = False
+        if confirmed is not None:
+            self._order(confirmed.tick, confirmed.reply, confirmed.call, confirmed.expires_ns, late=True)
+        self.out.append(LoopReport("changed"))
+
+    def _instructed(self, event: Instructed) -> None:
+        self.requests.instructions.waiting.append(event.text)
+
+    def _host_changed(self, state: HostState) -> None:
+        self.world.host = state
+        if len(state.events) != self.ledger.events:
+            self.ledger.host_events(state.events)
+            self.out.append(Follow())  # other threads decide after a restart
+            late = self.flights.late.values()
+            self.flights.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
+        if state.gave_up is not None and not self.over:
+            self.out.append(Notify(f"no more decisions: {state.gave_up}"))
+            self._stop("host")
+
+    def _followed(self, event: Followed) -> None:
+        self.witness.before = event.sample
+
+    def _safe_changed(self, state: SafeState) -> None:
+        self.world.safe = state
+
+    def _attempted(self, attempt: SafeAttempt) -> None:
+        self.ledger.attempted(attempt)
+
+    def _faulted(self, fault: Fault) -> None:
+        self.ledger.fault(fault, self.now_ns)
+
+    def _ended(self, event: Ended) -> None:
+        self.ledger.ended(event.episodes)
+
+    def _acknowledge(self, heard: deque[Acknowledgement]) -> None:
+        """Take what the world says became of calls, but of those whose tick is not over."""
+        if self.requests.steady is not None:
+            self.requests.steady.carried_out(heard)
+        for _ in range(len(heard)):
+            ack = heard.popleft()
+            if ack.tick in self.flights.ordered:
+                heard.append(ack)
+            else:
+                self.ledger.acknowledged(ack)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _stop(self, why: str) -> None:
+        self.world.stopped = True
+        self.out.append(Stop(why))
+
+    def _stopped(self, event: Stopped) -> None:
+        self._stop(event.why)
+
+    def _left(self, event: Left) -> None:
+        """Nothing but the safe call acts from here on, whatever the end is."""
+        self.world.stopped = self.world.left = True
+        self.people.state = "stopped"
+        self.people.drop(self.now_ns)
+        self._demand("exit", self.fallback.parting(), self.flights.newest_k)
+
+    def _overdue(self, event: Overdue) -> None:
+        """The loop was away when the run ended: what was due meanwhile is missed all the same."""
+        grid, settings = self.grid, self.settings
+        if not (self.ledger.t0_ns and grid.enforced and grid.due(event.t_ns - settings.period_ns)):
+            return
+        self._suspend(self.flights.newest_k)
+        k, release_ns, skipped = grid.take(event.t_ns)
+        tick = Tick(k, release_ns, release_ns + settings.deadline_ns, event.t_ns)
+        tick.incarnation = self.world.host.incarnation
+        if skipped:
+            self._skip(tick, skipped, event.sample)
+        self._miss(tick, None)
+
+    def _closed(self, event: Closed) -> None:
+        for miss in tuple(self.flights.misses.values()):
+            # An interrupt may have come before its sample.
+            finding = miss.finding or self._find(miss, self.witness.before)
+            self._close(miss, self.witness.final(finding))
+        if event.heard:
+            self.flights.ordered.clear()  # their effects will not come any more
+            self._acknowledge(event.heard)
+        self.ledger.ended(event.episodes)
+        self.ledger.finish()
+
+
+def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
+    """Copy what the world showed, now: it may change it, and a large array would wait in memory."""
+    if isinstance(data, dict) and PLAIN.issuperset(map(type, data.values())):
+        return data.copy()
+    return plain(data)
+
+
+HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
+    Started: LoopCore._started,
+    Woke: LoopCore._woke,
+    Advanced: LoopCore._advanced,
+    Observed: LoopCore._observed,
+    TextRead: LoopCore._text_read,
+    Sent: LoopCore._sent,
+    Replied: LoopCore._replied,
+    GaveWay: LoopCore._gave_way,
+    Withdrawn: LoopCore._withdrawn,
+    Completion: LoopCore._completed,
+    Sampled: LoopCore._sampled,
+    OperatorCommand: LoopCore._commanded,
+    Instructed: LoopCore._instructed,
+    HostState: LoopCore._host_changed,
+    Followed: LoopCore._followed,
+    SafeState: LoopCore._safe_changed,
+    SafeAttempt: LoopCore._attempted,
+    Fault: LoopCore._faulted,
+    Ended: LoopCore._ended,
+    Stopped: LoopCore._stopped,
+    Left: LoopCore._left,
+    Overdue: LoopCore._overdue,
+    Closed: LoopCore._closed,
+}

@@ -1,0 +1,73 @@
+"""People's words from any thread: a pause or stop shuts the actuator at once, the loop learns of it afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.events import Question
+from rtcontrol.loop.operator import FrontDesk, State
+from rtcontrol.records import Completion, OperatorCommand, PendingApproval
+
+
+class OperatorControl:
+    """What people may do to a run: `say`, from any thread; the rest is the loop's.
+
+    Where the state is not running, the actuator is shut (`Actuator.bar`): no call acts, as the world looks under its
+    own lock; the safe call alone does. Nor does one that was asked for before a resume. `stop` ends the run, `wake` its
+    wait.
+    """
+
+    def __init__(
+        self, actuator: Actuator, confirm_ns: int, stop: Callable[[str], None], wake: Callable[[], None]
+    ) -> None:
+        self._desk = FrontDesk(confirm_ns)
+        self._actuator, self._stop, self._wake = actuator, stop, wake
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> State:
+        """Running, paused or stopped."""
+        return self._desk.state
+
+    @property
+    def asking(self) -> PendingApproval | None:
+        """The call that waits for a yes."""
+        return self._desk.asking
+
+    def say(self, said: str, by: str, k: int | None = None) -> str:
+        """Do it now, and return one sentence about it. A yes or no is for the call of tick `k`, or for the one that
+        waits. Raises ValueError for another word."""
+        with self._lock:
+            answer, command = self._desk.say(OperatorCommand(said, by, time.monotonic_ns(), k))
+            if command is None:
+                return answer
+            if said in ("pause", "stop"):
+                self._shut(said)
+            elif said == "resume":
+                self._actuator.bar(None)
+            self._actuator.effects.append(command)
+        if said == "stop":
+            self._stop("stop")
+        self._wake()
+        return answer
+
+    def show(self, question: Question) -> None:
+        """This is asked from now on, or the question before is over."""
+        with self._lock:
+            self._desk.show(question, time.monotonic_ns())
+
+    def end(self) -> None:
+        """The run is over: whatever its end is, nothing but the safe call acts from here on."""
+        with self._lock:
+            self._desk.state = "stopped"
+            self._actuator.bar("stopped")
+
+    def _shut(self, why: str) -> None:
+        actuator = self._actuator
+        actuator.bar(self._desk.state)  # first: a call that waits for the world now finds it under the world's lock
+        now = time.monotonic_ns()
+        if (cleared := actuator.safe(why, actuator.parting)) is not None:
+            actuator.effects.append(Completion(cleared.tick, "refused", now, now, False))

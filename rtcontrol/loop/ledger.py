@@ -1,0 +1,258 @@
+"""The lines of a run's record, in the order of its ticks. Pure: a line is an action.
+
+A miss whose evidence is still to come keeps its place: later lines wait behind it, for a period at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rtcontrol.envs.base import Acknowledgement, Episode, Observation
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.loop.events import Action, Notify, Record
+from rtcontrol.loop.evidence import spans_of
+from rtcontrol.models.call import Call
+from rtcontrol.records import Completion, Fault, InFlightCall, SafeAttempt, Tick, TickOutcome
+from rtcontrol.telemetry.causes import Cause
+
+# So many different errors are shown to people; what differs every time must not fill the memory.
+MAX_SHOWN = 256
+Line = dict[str, Any]
+# An exception's text, and where it came from (None: not from code that is ours to show).
+Describe = Callable[[BaseException], tuple[str, str | None]]
+
+
+class LineSlot:
+    """The place of a line: None until it is known."""
+
+    __slots__ = ("line",)
+
+    def __init__(self, line: Line | None = None) -> None:
+        self.line = line
+
+
+class Ledger:
+    """Makes the lines. `t0_ns` is the first release (0: not yet); `describe` gives an exception's text and place.
+    `acted_k`, `acted_ns`: tick and instant of the last fresh call that acted."""
+
+    def __init__(self, out: list[Action], describe: Describe) -> None:
+        self.t0_ns = 0
+        self.acted_k, self.acted_ns = -1, 0
+        self.safe_k = -1  # for whose sake the safe call took over last
+        self.episodes = self.events = 0  # how many are recorded
+        self._out, self._describe = out, describe
+        self._shown: set[tuple[str, ...]] = set()
+        self._slots: deque[LineSlot] = deque()
+
+    def t_s(self, t_ns: int) -> float:
+        """Return seconds since the first release; 0 before there is one."""
+        return round((t_ns - self.t0_ns) / 1e9, 6) if self.t0_ns else 0.0
+
+    # -- order ---------------------------------------------------------------------------------------------------------
+
+    def write(self, line: Line) -> None:
+        """Record a line, after those that wait."""
+        if self._slots:
+            self._slots.append(LineSlot(line))
+        else:
+            self._out.append(Record(line))
+
+    def reserve(self) -> LineSlot:
+        """Keep a place for a line."""
+        slot = LineSlot()
+        self._slots.append(slot)
+        return slot
+
+    def fill(self, slot: LineSlot, line: Line) -> None:
+        """Record the line at its place, and what waited for it."""
+        slot.line = line
+        slots = self._slots
+        while slots and (first := slots[0].line) is not None:
+            slots.popleft()
+            self._out.append(Record(first))
+
+    def finish(self) -> None:
+        """Record what waits: no line is to come any more."""
+        self._out += [Record(slot.line) for slot in self._slots if slot.line is not None]
+        self._slots.clear()
+
+    # -- lines of ticks ------------------------------------------------------------------------------------------------
+
+    def tick_line(self, outcome: TickOutcome) -> Line:
+        """Return the line of a tick that is over, or of a further call of one, without its times and its cause."""
+        tick, kind, reply = outcome.tick, outcome.kind, outcome.reply
+        t_s = self.t_s(tick.release_ns)
+        line: Line = {"k": tick.k, "t_s": t_s, "kind": kind}
+        if tick.calls:
+            line = {"further": tick.k, "n": len(tick.calls), "t_s": t_s, "outcome": "acted" if kind == "call" else kind}
+        else:
+            line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
+        line["spans_ms"] = spans_of(tick, reply, outcome.done)
+        if outcome.call is not None:
+            line["call"] = outcome.call
+        if reply is not None and reply.decision is not None:
+            if reply.by:
+                line["decided_by"] = reply.by
+            if reply.answers is not None:
+                line["answers"] = reply.answers.tick
+            if reply.steps is not None:
+                line["step"], line["steps"] = reply.steps
+            if reply.decision.kept:
+                line["kept"] = dict(reply.decision.kept)
+        if tick.calls:
+            return line
+        line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
+        if tick.skip:
+            line |= tick.skip
+        return line
+
+    def decided_line(self, outcome: TickOutcome, reply: DecisionReply, now_ns: int, period_ns: int) -> Line:
+        """Return the line of a tick that has its decision, and its call where there is one, at `now_ns`. A `period_ns`
+        of 0: there is no rate to keep."""
+        tick, done = outcome.tick, outcome.done
+        line = self.tick_line(outcome)
+        if outcome.why is not None:
+            line["why"] = outcome.why
+        line["latency_ms"] = round((now_ns - tick.release_ns) / 1e6, 4)
+        line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
+        line["age_ms"] = round((now_ns - tick.capture_ns) / 1e6, 4)
+        if done is not None:
+            line["execute_ms"] = round((now_ns - done.began_ns) / 1e6, 4)
+            if not tick.calls:
+                if outcome.kind == "call" and period_ns and self.acted_ns and self.acted_k == tick.k - 1:
+                    line["jitter_ms"] = round(abs(now_ns - self.acted_ns - period_ns) / 1e6, 4)
+                self.acted_k, self.acted_ns = tick.k, now_ns
+        if (decision := reply.decision) is not None:
+            line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
+            line["reused"] = decision.reused_tokens
+            line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
+        return line
+
+    def observed(self, request: DecisionRequest, seen: Observation, captured_ns: int, data: Any) -> None:
+        """What was asked for, of which observation; `data` is a copy of what the world showed."""
+        line: Line = {"k": request.tick, "t_s": self.t_s(captured_ns), "seq": seen.seq, "epoch": seen.epoch}
+        line["observation"], line["instruction"] = request.observation, request.instruction
+        line["history"] = request.history
+        if request.standing is not None:
+            line["in_force"] = {"call": request.standing.to_dict()}
+        line["data"] = data
+        self.write(line)
+
+    def called(self, call: Call, k: int, epoch: int | None, why: str, t_ns: int) -> None:
+        """A call acted."""
+        line: Line = {"called": call.name, "arguments": call.arguments, "k": k}
+        if epoch is not None:
+            line["epoch"] = epoch
+        self.write({**line, "why": why, "t_s": self.t_s(t_ns)})
+
+    def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
+        """A decision came after its tick was over, or its call waited for a yes; `done` is what became of the call."""
+        used = done is not None and done.effect == "acted"
+        waited_ns = 0 if tick is None else tick.waited_ns  # a person's time: none of the loop's figures
+        line: Line = {"late": reply.tick, "used": used}
+        line |= {"waited_ms": _ms(waited_ns)} if waited_ns else {"decide_ms": _ms(reply.decide_ns)}
+        if tick is not None and not waited_ns:
+            line["latency_ms"] = _ms(now_ns - tick.release_ns)
+            line["spans_ms"] = spans_of(tick, reply, done)
+        if done is not None:
+            if used:
+                self.acted_k, self.acted_ns = reply.tick, done.ended_ns
+            line["t_s"] = self.t_s(done.ended_ns)
+        if done is not None and done.error is not None:
+            self.put_error(line, done.error, "late call: ")
+        elif waited_ns and not used:  # whoever said yes believes that it acts
+            why = "it gave way" if done is None else done.effect
+            self.put_error(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
+        self.write(line)
+
+    def overran(self, flight: InFlightCall, done: Completion) -> None:
+        """A call ended that was under way at its deadline: its tick was over then."""
+        tick = flight.tick
+        line: Line = {"overran": tick.k, "call": flight.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
+        line["spans_ms"] = spans_of(tick, flight.reply, done)
+        if done.effect == "acted" and not tick.calls:
+            line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
+            line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
+            self.acted_k, self.acted_ns = tick.k, done.ended_ns
+        self.put_error(line, done.error, "execute: ")
+        self.write(line)
+
+    # -- lines of what else happens ------------------------------------------------------------------------------------
+
+    def host_events(self, events: Sequence[HostEvent]) -> None:
+        """Record what befell the host since the last time."""
+        for event in events[self.events :]:
+            line: Line = {"t_s": self.t_s(event.t_ns), "event": event.event}
+            line["seconds"] = round(event.seconds, 3)
+            if event.decider:
+                line["decider"] = event.decider
+            self.write({"host_event": line})
+        self.events = len(events)
+
+    def ended(self, episodes: Sequence[Episode]) -> None:
+        """Record the episodes that ended since the last time."""
+        for episode in episodes[self.episodes :]:
+            line: Line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
+            self.write({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
+        self.episodes = len(episodes)
+
+    def attempted(self, attempt: SafeAttempt) -> None:
+        """One try of a safe call: counted as safe only when all of them are in force."""
+        call = attempt.call
+        text = None if call is None else call.text()
+        if call is not None and attempt.acted and attempt.error is None:
+            self.called(call, self.safe_k, None, "safe", attempt.ended_ns)
+        line: Line = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
+        line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
+        if attempt.over:
+            line["world"] = "over"
+        self.put_error(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
+        self.write(line)
+
+    def acknowledged(self, ack: Acknowledgement) -> None:
+        """What the world says became of a call that it received."""
+        line: Line = {"ack": ack.tick, "status": ack.status, "why": ack.why, "t_s": self.t_s(ack.t_ns)}
+        if ack.result is not None:
+            line["result"] = ack.result
+        if ack.n:
+            line["n"] = ack.n
+        self.put_error(line, ack.error, f"tick {ack.tick}: {ack.status}: ")
+        self.write(line)
+
+    def fault(self, fault: Fault, now_ns: int) -> None:
+        """The world raised over what it received."""
+        line: Line = {"fault": fault.doing, "t_s": self.t_s(now_ns)}
+        self.put_error(line, fault.error, f"{fault.doing}: ")
+        self.write(line)
+
+    def put_error(self, line: Line, error: str | BaseException | None, about: str | None, doing: str = "") -> None:
+        """Set `error` (after `doing`) and `where` in `line`. Each error is shown to people once, after `about` (None:
+        they know of it)."""
+        if error is None:
+            return
+        text, place = (error, None) if isinstance(error, str) else self._describe(error)
+        line["error"] = doing + text
+        if place is not None:
+            line["where"] = place
+        shown = line["error"] if place is None else f"{line['error']} ({place})"
+        key = (type(error).__name__, place or shown)
+        if about is not None and key not in self._shown and len(self._shown) < MAX_SHOWN:
+            self._shown.add(key)
+            self._out.append(Notify(about + shown))
+
+
+def cut_fields(outcome: TickOutcome) -> Line:
+    """Return why there is no further call: it is cut where it was not there, or not begun, by the deadline."""
+    fault = outcome.fault
+    if fault is None or fault == (Cause.EXECUTE, "busy"):
+        return {"outcome": "cut"}
+    line: Line = {"outcome": "failed", "cause": fault[0].value}
+    if fault[1] is not None:
+        line["subcause"] = fault[1]
+    return line
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 4)

@@ -1,0 +1,141 @@
+"""What comes before the first tick of a run, and after its last."""
+
+from __future__ import annotations
+
+from rtcontrol.envs.base import Acknowledging, Observation, WorldError
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.loop import errors
+from rtcontrol.loop.events import Closed, Left, Overdue
+from rtcontrol.loop.interpreter import Interpretation
+from rtcontrol.loop.ports import read
+from rtcontrol.loop.running import RunningLoop
+from rtcontrol.loop.warmup import first_look, warm_up
+
+UNSAFE = "THE SAFE CALL IS NOT IN FORCE in the world: {}. Whatever acted last may act still: stop it by other means."
+OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
+
+
+def prepare(loop: RunningLoop) -> None:
+    """Understand the first instruction, start the decoder, warm up. Raises UserError."""
+    state = loop.state
+    if loop.interpretation is not None:
+        _understand(loop, loop.interpretation)
+        if state.stopped():
+            return
+    state.phase = f"starting the decoder (host {loop.host.name})"
+    state.host_info = loop.host.start(state.stopped)
+    if note := state.host_info.get("prefix_note"):
+        loop.tell(f"{str(note).rstrip('.')}; it was computed anew")
+    if not state.stopped():
+        state.phase = "warming up"
+        _warm_up(loop, loop.options.sample)
+
+
+def _understand(loop: RunningLoop, interpretation: Interpretation) -> None:
+    """Find out what the run begins with, in canonical words. UserError where it is not understood."""
+    state = loop.state
+    if state.stopped():
+        return
+    state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
+    interpretation.interpreter.start(state.stopped)
+    if state.stopped():
+        return
+    state.phase = "understanding the instruction"
+    loop.instructions.begin(interpretation.first(loop.instruction, state.stopped))
+
+
+def launch(loop: RunningLoop) -> None:
+    """Start the world. It runs on from here, so all that takes time and can be done before is done."""
+    config, state, env = loop.config, loop.state, loop.env
+    loop.recorder.keep()
+    env.instruct(loop.instruction)
+    env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
+    state.launched = True
+    loop.shell.ports.retake()
+    loop.shell.ports.actuator.start()
+    first = first_look(config, env, state.stopped, loop.tell)
+    if loop.options.sample is None:
+        _warm_up(loop, first)
+    loop.recorder.write({"start": {"host_info": state.host_info, "warmup": state.warmup.to_dict()}})
+
+
+def _warm_up(loop: RunningLoop, seen: Observation | None) -> None:
+    def ask(tick: int, seen: Observation) -> DecisionRequest:
+        return loop.shell.core.requests.make(tick, seen, read(loop.agent, seen.data))
+
+    loop.state.warmup = warm_up(loop.config, loop.host, seen, ask, loop.tell)
+
+
+def finish(loop: RunningLoop, patience_s: float) -> None:
+    """Bring the safe call in force, waiting for it so long, and close everything."""
+    try:
+        if loop.state.launched:
+            _leave(loop, patience_s)
+    finally:
+        try:
+            _close_world(loop)
+        finally:
+            try:
+                write_end(loop)
+            finally:
+                try:
+                    loop.host.close()
+                finally:
+                    loop.env.close()
+
+
+def _leave(loop: RunningLoop, patience_s: float) -> None:
+    state, shell = loop.state, loop.shell
+    actuator = shell.ports.actuator
+    state.safe_in_force, state.unsafe = False, True
+    actuator.disarm()
+    loop.env.conclude()
+    loop.operator.end()
+    try:
+        shell.dispatch(Left())
+    except KeyboardInterrupt:
+        shell.dispatch(Left())
+        raise
+    ended = actuator.wait_safe(patience_s)
+    state.safe_in_force = ended and not actuator.over
+    state.unsafe = not ended or (actuator.over and state.failure is not None)
+    if not state.safe_in_force:
+        why = "its episode had ended" if ended else f"it did not take it within {patience_s:g} s"
+        loop.tell(UNSAFE.format(why) if state.unsafe else OVER)
+    next_ns = shell.core.grid.next_release_ns
+    shell.dispatch(Overdue(state.t_end_ns, shell.ports.sampler.sample(next_ns)))
+
+
+def _close_world(loop: RunningLoop) -> None:
+    shell = loop.shell
+    shell.ports.actuator.close()
+    if loop.interpretation is not None:
+        loop.interpretation.close()
+    shell.collect()
+    heard = loop.env.heard if isinstance(loop.env, Acknowledging) else None
+    shell.dispatch(Closed(loop.env.episodes if loop.state.launched else (), heard))
+    shell.ports.sampler.close()
+
+
+def write_end(loop: RunningLoop) -> None:
+    """Write the record's last line, unless it is written: an interrupt of `run` may have cut it short."""
+    state, core = loop.state, loop.shell.core
+    if not state.end_written:
+        # What is still in flight is no release: nobody waited for it until its deadline.
+        end = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": core.open}
+        loop.recorder.write({**end, "safe_in_force": state.safe_in_force if state.launched else None})
+        state.end_written = True
+
+
+def broke_down(loop: RunningLoop, error: WorldError) -> str:
+    """Record that the world's own code raised. Return what people are told, in one sentence."""
+    cause = error.__cause__ or error
+    text, place = errors.text(cause), errors.where(cause)
+    line = {"fault": "world", "t_s": loop.now_s(), "error": text}
+    if place is not None:
+        line["where"] = place
+    loop.recorder.write(line)
+    what = text if place is None else f"{text} ({place})"
+    return f"The environment {loop.env.name} broke down: {what.rstrip('.')}. " + (
+        "The run ends with the safe call; mend it there." if loop.state.launched else "It never began; mend it there."
+    )

@@ -1,0 +1,676 @@
+"""The life of a tick by a simulated clock: each instant is exact, nothing waits."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import GO, GRIP, MS, START_NS, Answer, Rig, go
+
+from rtcontrol.envs.base import Acknowledgement
+from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
+from rtcontrol.loop import events as ev
+from rtcontrol.loop.core import Rules
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
+
+ROOT = Path(__file__).resolve().parents[3]
+REAL = {
+    "threading",
+    "socket",
+    "time",
+    "os",
+    "gc",
+    "random",
+    "select",
+    "queue",
+    "signal",
+    "subprocess",
+    "zmq",
+    "asyncio",
+}
+
+
+def on(tick: int, answer: Answer) -> Any:
+    """A decider that answers one tick so, and the others in 5 ms."""
+    return lambda request: answer if request.tick == tick else Answer(go())
+
+
+def gate(least: float) -> Any:
+    def doubt(decision: Decision) -> Doubt | None:
+        sure = min(decision.confidence.values(), default=1.0)
+        return Doubt("function", sure, least) if sure < least else None
+
+    return doubt
+
+
+# -- what the core is -------------------------------------------------------------------------------------------------
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, with what it takes of them."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def files_of(name: str) -> set[Path]:
+    """Our files that are loaded with a module: itself, and the packages that it is in."""
+    parts = name.split(".")
+    found = set()
+    for i in range(1, len(parts) + 1):
+        path = ROOT.joinpath(*parts[:i])
+        found |= {place for place in (path.with_suffix(".py"), path / "__init__.py") if place.is_file()}
+    return found
+
+
+def test_core_imports_at_most_twenty_files_and_nothing_real() -> None:
+    core = ROOT / "rtcontrol/loop/core.py"
+    waiting, ours = [core], set[Path]()
+    while waiting:
+        path = waiting.pop()
+        ours.add(path)
+        # The top package looks up what is asked of it; it loads nothing of ours by itself.
+        names = set() if path.parent.name == "rtcontrol" and path.name == "__init__.py" else imports(path)
+        waiting += {file for name in names for file in files_of(name)} - ours
+        assert path.parent.name == "models" or not {name.partition(".")[0] for name in names} & REAL, path
+    assert len(ours - {core}) <= 20, sorted(map(str, ours))
+
+
+def test_core_has_at_most_twelve_attributes() -> None:
+    core = Rig().core
+    assert len(vars(core)) <= 12
+    for part in (core.ledger, core.witness, core.people, core.requests, core.fallback):
+        assert len(vars(part)) <= 12
+    assert len(fields(Rules)) <= 12
+
+
+# -- release ----------------------------------------------------------------------------------------------------------
+
+
+def test_run_on_time_counts_every_release() -> None:
+    rig = Rig(duration_ns=500 * MS).run(1000)
+    assert rig.kinds == ["call"] * 25 and rig.actions.count(ev.Stop("duration")) == 1
+    assert [t["t_s"] for t in rig.ticks.values()] == [round(0.02 * k, 3) for k in range(25)]
+    assert rig.acts[-1] == (500.0, "SAFE")
+    assert rig.ticks[3]["latency_ms"] == 5.1 and rig.ticks[3]["jitter_ms"] == 0.0
+
+
+def test_late_wake_skips_releases_and_keeps_the_phase() -> None:
+    rig = Rig()
+    rig.wakes = {100: 45.0}
+    rig.sample = EvidenceSample(pauses=((START_NS, START_NS + 148 * MS, "stall"),))
+    rig.run(300)
+    assert 5 not in rig.ticks and 6 not in rig.ticks
+    late = rig.ticks[7]
+    assert (late["skipped"], late["skip_cause"], late["skip_subcause"]) == (2, "pause", "stall")
+    assert late["t_s"] == 0.14 and late["kind"] == "call"
+
+
+def test_world_that_is_finished_ends_the_run() -> None:
+    rig = Rig()
+    rig.at(99, lambda: setattr(rig, "finished", True)).run(300)
+    assert ev.Stop("episodes") in rig.actions and len(rig.ticks) == 5
+
+
+def test_guard_follows_each_release() -> None:
+    rig = Rig(hold_ns=100 * MS).run(60)
+    guards = [action.until_ns for action in rig.actions if isinstance(action, ev.Guard)]
+    assert guards == [START_NS + MS + round(ms * MS) + (2 * 20 + 100) * MS for ms in (0, 20, 40)]
+    assert [a.until_ns for a in Rig(clock="lockstep").run(0).actions if isinstance(a, ev.Guard)] == [None]
+
+
+# -- observe, ask -----------------------------------------------------------------------------------------------------
+
+
+def fails(*given: Any) -> Any:
+    raise KeyError("camera")
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"look": lambda ms: None}, "no_observation.none_yet"),
+        ({"read": fails}, "no_observation.unreadable"),
+        ({"age_ms": 300.0}, "stale_observation.late"),
+        ({"decide": lambda request: fails()}, "decide.send"),
+        ({"decide": lambda request: Answer(error="out of ideas")}, "decide.error"),
+        ({"decide": lambda request: Answer(error="gone", more={"loss": "timeout"})}, "decide.timeout"),
+        ({"decide": lambda request: Answer(go(77))}, "invalid"),
+        ({"act_ms": lambda call: OSError("motor is on fire")}, "execute.raised"),
+    ],
+)
+def test_what_fails_in_time_is_named(change: dict[str, Any], cause: str) -> None:
+    rig = Rig()
+    vars(rig).update(change)
+    rig.run(50)
+    assert set(rig.causes.values()) == {cause} and len(rig.causes) >= 2
+    tick = rig.ticks[0]
+    assert tick["kind"] == "miss" and tick["action"] == "hold"
+    assert tick["evidence"]["late_ms"] is not None
+
+
+def test_error_is_shown_to_people_once() -> None:
+    rig = Rig(lambda request: Answer(error="out of ideas")).run(100)
+    assert [note for note in rig.notes if "out of ideas" in note] == ["tick 0: decide: out of ideas"]
+    assert all(tick["error"] == "out of ideas" for tick in rig.ticks.values())
+
+
+def test_observation_that_stays_the_same_is_frozen() -> None:
+    rig = Rig(max_age_ns=30 * MS)
+    first = rig.core.advance
+    seen: list[Any] = []
+
+    def frozen(event: ev.Event, now_ns: int) -> Any:
+        if isinstance(event, ev.Observed):
+            seen.append(event.observation)
+            event.observation = seen[0]
+        return first(event, now_ns)
+
+    rig.core.advance = frozen  # type: ignore[method-assign]
+    rig.run(100)
+    assert rig.causes == dict.fromkeys((2, 3, 4), "stale_observation.frozen")
+
+
+def test_dead_host_is_not_asked() -> None:
+    lost = (HostEvent(START_NS + 30 * MS, "lost", 0.0),)
+    rig = Rig()
+    rig.at(30, lambda: rig.host(alive=False, incarnation=1, events=lost)).run(100)
+    assert rig.causes == {2: "host.restarting", 3: "host.restarting", 4: "host.restarting"}
+    assert len(rig.requests) == 2 and [line["host_event"]["event"] for line in rig.said("host_event")] == ["lost"]
+
+
+def test_request_that_died_with_its_decoder_is_lost() -> None:
+    rig = Rig(on(1, Answer(go(), None)))
+    rig.at(30, lambda: rig.host(incarnation=1)).run(100)
+    assert rig.causes == {1: "host.lost"}
+    assert rig.core.flights.late == {}
+
+
+def test_host_that_gives_up_ends_the_run() -> None:
+    rig = Rig()
+    rig.at(30, lambda: rig.host(gave_up="out of memory")).run(200)
+    assert ev.Stop("host") in rig.actions and "no more decisions: out of memory" in rig.notes and len(rig.ticks) == 2
+
+
+def test_calls_that_acted_are_the_history() -> None:
+    rig = Rig(lambda request: Answer(go(request.tick % 3)))
+    rig.at(90, lambda: setattr(rig, "epoch", 2)).run(160)
+    assert rig.requests[4].history == ("go(speed=1)", "go(speed=2)", "go(speed=0)")
+    assert rig.requests[5].history == () and rig.requests[5].epoch == 2
+    assert rig.requests[6].history == ("go(speed=2)",)
+
+
+def test_acknowledged_calls_replace_those_that_were_sent() -> None:
+    rig = Rig()
+    rig.acknowledged = [GRIP]
+    rig.run(60)
+    assert rig.requests[2].history == ("grip(closed=1)",) * 3
+
+
+# -- wait -------------------------------------------------------------------------------------------------------------
+
+
+def test_miss_with_a_late_reply_is_recorded_once() -> None:
+    rig = Rig(on(3, Answer(go(), 23.0, begun_ms=19.0))).run(200)
+    # Its decoder began it late: what looked slow at the deadline was queued.
+    assert rig.causes == {3: "decide.queued"}
+    assert rig.ticks[3]["evidence"]["steps_ms"]["queue"] == 19.0
+    late = rig.said("late")
+    assert [(line["late"], line["used"], line["latency_ms"], "cause" in line) for line in late] == [
+        (3, False, 23.0, False)
+    ]
+    assert rig.lines.index(late[0]) > rig.lines.index(rig.ticks[3])
+    assert not rig.said("revised")
+
+
+@pytest.mark.parametrize("until", [79.0, 81.0, 99.0])
+def test_miss_without_a_reply_waits_for_a_period(until: float) -> None:
+    rig = Rig(on(2, Answer(None, None)))
+    seen: list[int] = []
+    rig.at(until, lambda: seen.extend(rig.ticks)).run(200)
+    assert (2 in seen) == (until > 80.0) and rig.causes == {2: "decide.decoder_slow"}
+    # What came meanwhile stands behind it.
+    assert list(rig.ticks) == list(range(10))
+
+
+def test_gaps_of_other_replies_name_a_miss_without_its_own() -> None:
+    stopped = ((START_NS + MS + 42 * MS, START_NS + MS + 59 * MS),)
+
+    def decide(request: DecisionRequest) -> Answer:
+        return Answer(None, None) if request.tick == 2 else Answer(go(), gaps=stopped if request.tick == 3 else ())
+
+    rig = Rig(decide)
+    rig.sample = EvidenceSample(apart=True)
+    rig.run(200)
+    assert rig.causes == {2: "decide.decoder_stopped"}
+    assert rig.ticks[2]["evidence"]["decoder_gaps"] == [[2.0, 19.0]]
+
+
+def test_stopped_decoder_is_named_by_its_state() -> None:
+    rig = Rig(on(2, Answer(None, None)))
+    threads = [ThreadReading(role, "S", 0, 0, 0, 0) for role in ("loop", "actuator")]
+    rig.sample = EvidenceSample(apart=True, threads=(*threads, ThreadReading("decoder", "T", 0, 0, 0, 0)))
+    assert rig.run(200).causes == {2: "decide.decoder_stopped"}
+
+
+def test_end_of_the_run_records_what_waits() -> None:
+    rig = Rig(on(2, Answer(None, None)), duration_ns=60 * MS).run(200)
+    assert rig.causes == {2: "decide.decoder_slow"} and list(rig.ticks) == [0, 1, 2]
+
+
+def test_older_request_that_is_not_answered_makes_the_next_queue() -> None:
+    rig = Rig(lambda request: Answer(None, None) if request.tick in (2, 3) else Answer(go())).run(200)
+    assert rig.causes == {2: "decide.decoder_slow", 3: "decide.queued"}
+
+
+def test_pipeline_keeps_the_rate_beyond_a_period() -> None:
+    rig = Rig(lambda request: Answer(go(), 30.0), pipeline=2, deadline_ns=40 * MS).run(400)
+    assert rig.kinds[:18] == ["call"] * 18 and rig.ticks[4]["latency_ms"] == 30.1 and not rig.causes
+
+
+def test_what_was_due_while_the_loop_was_away_is_missed() -> None:
+    rig = Rig()
+    rig.wakes = {100: 300.0}
+    rig.run(250)
+    last = rig.ticks[12]
+    assert (last["kind"], last["skipped"], rig.acts[-1][1]) == ("miss", 7, "SAFE")
+
+
+# -- check ------------------------------------------------------------------------------------------------------------
+
+
+def test_null_renews_the_hold_and_an_unsure_one_does_not() -> None:
+    null = Rig(lambda request: Answer(Decision(None)), hold_ns=50 * MS).run(300)
+    assert set(null.kinds) == {"null"} and null.acts == [(300.0, "SAFE")]
+    unsure = Rig(lambda request: Answer(go(sure=0.4)), hold_ns=50 * MS, doubt=gate(0.5)).run(300)
+    assert {t["why"] for t in unsure.ticks.values()} == {"confidence"} and not unsure.causes
+    assert unsure.acts == [(50.0, "SAFE"), (300.0, "SAFE")]
+
+
+def test_unsure_for_half_a_second_is_told_once() -> None:
+    rig = Rig(lambda request: Answer(go(sure=0.4)), doubt=gate(0.5)).run(1500)
+    doubted = [action for action in rig.actions if isinstance(action, ev.LoopReport) and action.what == "doubted"]
+    assert len(doubted) == 1 and sum("is not understood" in note for note in rig.notes) == 1
+
+
+def test_older_decision_is_overtaken() -> None:
+    rig = Rig(on(1, Answer(go(2), 30.0)), pipeline=2, deadline_ns=40 * MS).run(100)
+    assert rig.ticks[1]["kind"] == "overtaken" and "go(speed=2)" not in [call for _, call in rig.acts]
+
+
+# -- execute ----------------------------------------------------------------------------------------------------------
+
+
+def test_slow_call_is_a_miss_and_its_end_completes_the_evidence() -> None:
+    rig = Rig(lambda request: Answer(GRIP_DECISION if request.tick == 2 else go()))
+    rig.act_ms = lambda call: 30.0 if call == GRIP else 0.1
+    rig.sample = EvidenceSample(acting=((START_NS + MS + 45 * MS, START_NS + MS + 75 * MS),))
+    rig.run(200)
+    assert rig.causes == {2: "execute.slow"}
+    assert rig.ticks[2]["error"] == "the call has not ended by its deadline"
+    assert rig.ticks[2]["evidence"]["steps_ms"]["execute"] == 30.0
+    (overran,) = rig.said("overran")
+    assert (overran["overran"], overran["effect"], overran["execute_ms"]) == (2, "acted", 30.0)
+    assert "cause" not in overran
+    assert (75.0, "grip(closed=1)") in rig.acts
+
+
+GRIP_DECISION = Decision(GRIP, {"function": 1.0})
+
+
+def test_calls_that_cannot_begin_are_dropped_at_their_deadline() -> None:
+    rig = Rig(lambda request: Answer(GRIP_DECISION if request.tick == 2 else go()))
+    rig.act_ms = lambda call: 70.0 if call == GRIP else 0.1
+    rig.sample = EvidenceSample(acting=((START_NS + MS + 45 * MS, 0),))
+    rig.run(200)
+    errors = {k: tick.get("error", "") for k, tick in rig.ticks.items() if k in rig.causes}
+    assert set(errors) == {2, 3, 4} and "has not ended" in errors[2]
+    assert "could not begin by its deadline, and is dropped" in errors[3]
+    assert rig.causes[4] == "execute.busy"
+    assert [call for ms, call in rig.acts if 60 < ms < 115.05] == ["grip(closed=1)"]
+
+
+def test_waiting_call_gives_way_to_a_newer_one() -> None:
+    rig = Rig(lambda request: Answer(GRIP_DECISION if request.tick == 0 else go()), pipeline=4, deadline_ns=80 * MS)
+    rig.act_ms = lambda call: 50.0 if call == GRIP else 0.1
+    rig.run(200)
+    assert "gave way to a newer one" in rig.ticks[1]["error"] and list(rig.causes) == [1]
+
+
+def test_call_of_an_epoch_that_is_over_does_not_act() -> None:
+    rig = Rig()
+    rig.at(42, lambda: setattr(rig, "epoch", 2)).run(100)
+    assert rig.ticks[2]["kind"] == "epoch_over" and not rig.causes
+    assert len(rig.acts) == 5
+
+
+# -- the fallback -----------------------------------------------------------------------------------------------------
+
+
+def test_hold_ends_between_two_ticks() -> None:
+    rig = Rig(lambda request: Answer(go(), 5.0 if request.tick < 2 else None), hold_ns=70 * MS).run(200)
+    assert [(ms, call) for ms, call in rig.acts if ms > 30] == [(95.1, "SAFE"), (200.0, "SAFE")]
+    assert [rig.ticks[k]["action"] for k in (2, 3, 4, 5)] == ["hold", "hold", "none", "none"]
+
+
+@pytest.mark.parametrize(("on_miss", "action", "acts"), [("safe", "safe", 1), ("stop", "stop", 0)])
+def test_miss_brings_the_safe_call_or_ends_the_run(on_miss: str, action: str, acts: int) -> None:
+    rig = Rig(on(3, Answer(None, None)), on_miss=on_miss).run(200)
+    assert rig.ticks[3]["action"] == action
+    assert [call for _, call in rig.acts].count("SAFE") == acts + 1
+    assert (ev.Stop("miss") in rig.actions) == (on_miss == "stop")
+    assert len(rig.ticks) == (4 if on_miss == "stop" else 10)
+
+
+def test_safe_call_that_fails_is_pending_until_it_is_active() -> None:
+    rig = Rig(lambda request: Answer(go(), 5.0 if request.tick < 2 else None), on_miss="safe")
+    rig.safe_fails = 2
+    rig.run(160)
+    assert [rig.ticks[k]["action"] for k in (2, 3, 4, 5)] == ["safe", "pending", "pending", "none"]
+    assert [line["in_force"] for line in rig.said("safe")][:3] == [False, False, True]
+    assert sum("does not answer" in note for note in rig.notes) == 1
+
+
+def test_call_that_failed_after_the_safe_call_demands_it_again() -> None:
+    decide = lambda request: Answer(go(), None if request.tick == 1 else 5.0)  # noqa: E731
+    rig = Rig(decide, on_miss="safe")
+    rig.act_ms = lambda call: OSError("half done") if 44 < rig.ms < 46 else 0.1
+    rig.run(60)
+    assert rig.ticks[1]["action"] == "safe" and rig.ticks[2]["action"] == "pending"
+    assert [ms for ms, call in rig.acts if call == "SAFE"][:2] == [40.0, 45.0]
+
+
+def test_remote_world_receives_one_emission_a_tick() -> None:
+    def decide(request: DecisionRequest) -> Answer:
+        return {1: Answer(None, None), 2: Answer(Decision(None)), 3: Answer(error="no")}.get(request.tick, Answer(go()))
+
+    rig = Rig(decide, emits=True).run(100)
+    told = {e.tick: (e.status, e.cause, e.error) for e in rig.emissions if e.tick < 4}
+    assert told == {
+        0: ("fresh", None, None),
+        1: ("held", "decide", None),  # at its deadline, by what is known then
+        2: ("fresh", None, None),
+        3: ("held", "decide", "no"),
+    }
+    assert len(rig.emissions) == 5 + 1 and rig.emissions[-1].status == "safe"
+
+
+def test_acknowledgements_wait_for_their_tick() -> None:
+    rig = Rig(emits=True)
+    rig.act_ms = lambda call: 30.0 if rig.ms < 10 else 0.1
+    rig.heard = deque()
+    rig.at(10, lambda: rig.heard.append(Acknowledgement(0, "executed", START_NS)))  # type: ignore[union-attr]
+    seen: list[int] = []
+    rig.at(25, lambda: seen.append(len(rig.said("ack")))).run(100)
+    assert seen == [0] and len(rig.said("ack")) == 1
+
+
+# -- people -----------------------------------------------------------------------------------------------------------
+
+
+def test_pause_holds_calls_until_the_resume() -> None:
+    rig = Rig()
+    rig.at(46, lambda: rig.say("pause") and None).at(104, lambda: rig.say("resume") and None).run(200)
+    assert [call for ms, call in rig.acts if 46 <= ms < 110] == ["SAFE"]
+    # The tick that was asked for before the resume does not act.
+    assert [k for k, tick in rig.ticks.items() if tick.get("why") == "paused"] == [3, 4, 5]
+    assert [line["people"] for line in rig.said("people")] == ["pause", "resume"] and not rig.causes
+    assert (125.1, GO.text()) in rig.acts
+
+
+def test_pause_before_the_first_tick_begins_paused() -> None:
+    rig = Rig()
+    rig.say("pause")
+    rig.run(100)
+    assert set(rig.kinds) == {"held"} and {call for _, call in rig.acts} == {"SAFE"}
+
+
+def test_new_episode_in_a_pause_brings_the_safe_call_again() -> None:
+    rig = Rig()
+    rig.at(46, lambda: rig.say("pause") and None).at(90, lambda: setattr(rig, "epoch", 2)).run(160)
+    assert [call for ms, call in rig.acts if 46 <= ms < 160] == ["SAFE", "SAFE"]
+
+
+def test_misses_in_a_pause_demand_nothing_more() -> None:
+    rig = Rig(lambda request: Answer(go(), 5.0 if request.tick < 2 else None))
+    rig.at(46, lambda: rig.say("pause") and None).run(200)
+    assert [call for ms, call in rig.acts if 46 <= ms < 200] == ["SAFE"]
+    assert {rig.ticks[k]["action"] for k in (3, 4, 5)} == {"none"}
+
+
+def test_stop_is_final() -> None:
+    rig = Rig()
+    answers: list[str] = []
+    rig.at(46, lambda: answers.append(rig.say("stop"))).at(50, lambda: answers.append(rig.say("resume"))).run(200)
+    assert answers == ["stopped (page)", "It is stopped: a stop is final."]
+    assert [call for ms, call in rig.acts if ms >= 46] == ["SAFE", "SAFE"]
+
+
+def closing(request: DecisionRequest) -> Answer:
+    """Wants to close the gripper at tick 1."""
+    return Answer(GRIP_DECISION if request.tick == 1 else go())
+
+
+def test_named_tool_acts_after_a_yes_only() -> None:
+    rig = Rig(closing, confirm=("grip",))
+    answers: list[str] = []
+    rig.at(90, lambda: answers.append(rig.say("confirm", 99)))
+    rig.at(95, lambda: answers.append(rig.say("confirm"))).run(200)
+    assert answers == ["No call waits for a yes.", "confirm (page)"]
+    assert [ms for ms, call in rig.acts if call == GRIP.text()] == [95.1]
+    assert rig.ticks[1]["why"] == "confirm" and [line["people"] for line in rig.said("people")] == ["ask", "confirm"]
+    (late,) = rig.said("late")
+    assert (late["late"], late["used"], late["waited_ms"]) == (1, True, 70.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "people"),
+    [
+        ([], ["ask", "unanswered"]),
+        ([(40, "deny"), (50, "confirm")], ["ask", "deny"]),
+        ([(40, "pause")], ["ask", "pause", "unanswered"]),
+    ],
+)
+def test_call_without_a_yes_never_acts(words: list[tuple[float, str]], people: list[str]) -> None:
+    rig = Rig(closing, confirm=("grip",), confirm_ns=60 * MS)
+    for ms, word in words:
+        rig.at(ms, lambda word=word: rig.say(word) and None)  # type: ignore[misc]
+    rig.run(200)
+    assert GRIP.text() not in [call for _, call in rig.acts]
+    assert [line["people"] for line in rig.said("people")] == people
+    assert any("nobody said yes or no" in note for note in rig.notes) == (not words)
+
+
+def test_word_for_another_question_is_not_taken() -> None:
+    calls = {1: GRIP, 5: Call("grip", {"closed": 0})}
+    decide = lambda request: Answer(Decision(calls[request.tick]) if request.tick in calls else go())  # noqa: E731
+    rig = Rig(decide, confirm=("grip",), confirm_ns=70 * MS)
+    answers: list[str] = []
+    rig.at(110, lambda: answers.append(rig.say("confirm"))).run(200)
+    assert answers == ["The question has changed: look at what is asked now, and say it again."]
+
+
+# -- several calls a tick ---------------------------------------------------------------------------------------------
+
+
+def in_turn(*decisions: Decision | None, ms: float = 4.0) -> Any:
+    """The n-th decision of each tick; the last one's from there on."""
+
+    def decide(request: DecisionRequest) -> Answer:
+        before = len([call for call in request.history if call.startswith(str(request.tick))])
+        n = min(len(request.history), len(decisions) - 1) if before == 0 else before
+        return Answer(decisions[n], ms)
+
+    return decide
+
+
+def test_calls_of_a_tick_follow_each_other() -> None:
+    rig = Rig(in_turn(go(1), go(2), Decision(None)), calls_per_tick=4, history=6).run(15)
+    assert [call for _, call in rig.acts] == ["go(speed=1)", "go(speed=2)", "SAFE"]
+    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == [(1, "acted"), (2, "null")]
+    assert [request.history for request in rig.requests] == [(), ("go(speed=1)",), ("go(speed=1)", "go(speed=2)")]
+
+
+def test_repeated_call_ends_its_tick() -> None:
+    rig = Rig(lambda request: Answer(go(1), 4.0), calls_per_tick=4, history=6).run(15)
+    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == [(1, "repeated")]
+
+
+def test_further_call_is_cut_where_too_little_time_is_left() -> None:
+    rig = Rig(in_turn(go(1), go(2), go(3), ms=8.0), calls_per_tick=4, history=6).run(19)
+    assert len(rig.requests) == 2 and [call for _, call in rig.acts][:2] == ["go(speed=1)", "go(speed=2)"]
+    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == [(1, "acted"), (2, "cut")]
+
+
+def test_further_decision_after_the_deadline_is_no_late_one() -> None:
+    decide = lambda request: Answer(go(1 + len(request.history)), 5.0 if not request.history else 30.0)  # noqa: E731
+    rig = Rig(decide, calls_per_tick=2, history=6).run(60)
+    assert [(line["further"], line["outcome"]) for line in rig.said("further")][:1] == [(0, "cut")]
+    assert 0 not in [line["late"] for line in rig.said("late")] and "cause" not in rig.ticks[0]
+
+
+def test_further_call_that_raises_is_followed_by_the_fallback() -> None:
+    rig = Rig(in_turn(go(1), go(2), go(3)), calls_per_tick=4, history=6, on_miss="safe")
+    rig.act_ms = lambda call: OSError("the drive does not answer") if call.arguments["speed"] == 2 else 0.1
+    rig.run(15)
+    (line,) = rig.said("further")
+    assert (line["outcome"], line["cause"], line["subcause"], line["action"]) == ("failed", "execute", "raised", "safe")
+    assert [call for _, call in rig.acts][:2] == ["go(speed=1)", "SAFE"] and "cause" not in rig.ticks[0]
+
+
+def test_nothing_follows_a_pause() -> None:
+    rig = Rig(in_turn(go(1), go(2)), calls_per_tick=4, history=6)
+    rig.at(6, lambda: rig.say("pause") and None).run(15)
+    assert [call for _, call in rig.acts] == ["go(speed=1)", "SAFE", "SAFE"]
+    assert [(line["n"], line["outcome"], line["why"]) for line in rig.said("further")] == [(1, "held", "paused")]
+
+
+def test_further_call_that_waits_for_the_world_is_over_at_the_deadline() -> None:
+    rig = Rig(in_turn(go(1), go(2), go(3)), calls_per_tick=3, history=6)
+    rig.act_ms = lambda call: 30.0 if call.arguments["speed"] == 2 else 0.1
+    rig.run(60)
+    line = next(line for line in rig.said("further") if line["further"] == 0)
+    assert (line["outcome"], line["subcause"]) == ("failed", "slow") and "cause" not in rig.ticks[0]
+    assert [line["overran"] for line in rig.said("overran")][:1] == [0]
+
+
+# -- hysteresis: the call that a decision is compared with ------------------------------------------------------------
+
+
+def standing(rig: Rig) -> list[int | None]:
+    return [None if one.standing is None else one.standing.arguments["speed"] for one in rig.requests]
+
+
+def test_call_that_acted_last_is_compared_with() -> None:
+    rig = Rig(lambda request: Answer(go(request.tick % 3)), steady=True).run(120)
+    assert standing(rig) == [None, 0, 1, 2, 0, 1]
+
+
+def test_nothing_is_compared_with_in_another_epoch_or_by_another_instruction() -> None:
+    rig = Rig(steady=True)
+    rig.at(50, lambda: setattr(rig, "epoch", 2)).at(90, lambda: ev.Instructed("go left")).run(140)
+    assert standing(rig) == [None, 1, 1, None, 1, None, 1]
+
+
+def test_nothing_is_compared_with_after_the_safe_call() -> None:
+    rig = Rig(on(2, Answer(error="no")), steady=True, on_miss="safe").run(120)
+    assert standing(rig) == [None, 1, 1, None, 1, 1]
+
+
+def test_decision_that_was_held_back_is_not_compared_with() -> None:
+    rig = Rig(on(2, Answer(go(2, sure=0.1))), steady=True, doubt=gate(0.5)).run(120)
+    assert standing(rig) == [None, 1, 1, 1, 1, 1]
+
+
+# -- evidence that the core keeps -------------------------------------------------------------------------------------
+
+
+def faults_of(rig: Rig, k: int) -> bool:
+    return "major_faults" in rig.ticks[k]["evidence"].get("loop", {})
+
+
+def test_kernel_counts_since_an_older_miss_are_no_evidence() -> None:
+    rig = Rig(lambda request: Answer(error="no") if request.tick in (5, 12, 13) else Answer(go()))
+    rig.sample = EvidenceSample(threads=[ThreadReading("loop", "S", 3, 0, 0, 0)])
+    rig.run(400)
+    assert (faults_of(rig, 12), faults_of(rig, 13)) == (False, True)
+
+
+def test_other_threads_decide_after_a_restart() -> None:
+    rig = Rig()
+    restarted = (HostEvent(START_NS, "lost", 0.0), HostEvent(START_NS, "restarted", 0.1))
+    rig.at(30, lambda: rig.host(incarnation=1, events=restarted)).run(100)
+    assert ev.Follow() in rig.actions and [e["host_event"]["event"] for e in rig.said("host_event")] == [
+        "lost",
+        "restarted",
+    ]
+
+
+def test_slow_texts_of_the_agent_are_the_loops_own_work() -> None:
+    rig = Rig()
+
+    def read(data: Any) -> str:
+        rig.now_ns += 15 * MS
+        return "x"
+
+    rig.read = read
+    rig.decide = lambda request: Answer(go(), 8.0)
+    assert set(rig.run(100).causes.values()) == {"decide.observe"}
+
+
+# -- instructions, and worlds that wait -------------------------------------------------------------------------------
+
+
+def test_instruction_changes_at_a_release() -> None:
+    rig = Rig()
+    rig.at(30, lambda: ev.Instructed("go left")).run(100)
+    assert [request.instruction for request in rig.requests] == ["on", "on", "go left", "go left", "go left"]
+    assert ev.Instruct("go left") in rig.actions and ev.LoopReport("accepted", "go left") in rig.actions
+    assert [line["t_s"] for line in rig.lines if "instruction" in line and "k" not in line] == [0.04]
+
+
+def test_instruction_that_the_decider_refuses_gives_way() -> None:
+    refused = Answer(error="too long", more={"mistake": ("It is too long.", "Say less.")})
+    rig = Rig(lambda request: refused if request.instruction == "long" else Answer(go()))
+    rig.at(30, lambda: ev.Instructed("long")).run(100)
+    assert rig.core.requests.instructions.now == "on" and ev.LoopReport("refused", "long", "too long") in rig.actions
+    assert list(rig.causes) == [2]
+
+
+def test_lockstep_waits_and_counts_what_was_late() -> None:
+    decide = lambda request: Answer(go(request.tick % 3), 30.0 if request.tick % 4 == 1 else 5.0)  # noqa: E731
+    quick = Rig(lambda request: Answer(go(request.tick % 3)), clock="lockstep", duration_ns=400 * MS).run(10_000)
+    late = Rig(decide, clock="lockstep", duration_ns=400 * MS, max_age_ns=1).run(10_000)
+    calls = [[(k, tick["call"]) for k, tick in rig.ticks.items()] for rig in (quick, late)]
+    assert calls[0] == calls[1] and len(calls[0]) == 20
+    assert late.causes == dict.fromkeys(range(1, 20, 4), "decide.decoder_slow") and set(late.kinds) == {"call"}
+    assert "SAFE" not in [call for _, call in late.acts[:-1]]
+
+
+def test_hold_in_lockstep_is_measured_in_periods() -> None:
+    decide = lambda request: Answer(error="no") if 2 <= request.tick < 9 else Answer(go())  # noqa: E731
+    rig = Rig(decide, clock="lockstep", hold_ns=60 * MS, duration_ns=300 * MS).run(10_000)
+    assert [rig.ticks[k]["action"] for k in range(2, 7)] == ["hold", "hold", "safe", "none", "none"]
+
+
+def test_safe_call_that_fails_in_lockstep_is_tried_each_period() -> None:
+    decide = lambda request: Answer(error="no") if request.tick >= 2 else Answer(go())  # noqa: E731
+    rig = Rig(decide, clock="lockstep", on_miss="safe", duration_ns=140 * MS)
+    rig.safe_fails = 3
+    rig.run(10_000)
+    assert [line["attempt"] for line in rig.said("safe") if line["why"] == "miss"] == [1, 2, 3, 4]
+    assert len(rig.ticks) == 7
+
+
+def test_each_arrival_is_a_release() -> None:
+    rig = Rig(lambda request: Answer(go(), 90.0), clock="arrival", duration_ns=100 * MS).run(10_000)
+    assert len(rig.ticks) == 5 and set(rig.kinds) == {"call"} and "skipped" not in rig.ticks[3]
