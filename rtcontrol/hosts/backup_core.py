@@ -254,13 +254,13 @@ class BackupCore:
             if len(remembered) > MOST:
                 del remembered[next(iter(remembered))]
         actions += self.first.ask(number, question, view.alive, now_ns)
-        return [*actions, Submit(BACKUP, replace(request, tick=number))]
+        return [*actions, Submit(BACKUP, replace(request, tick=number) if n else request)]
 
     def _answered(self, event: Replied, now_ns: int) -> list[Action]:
         if event.host == FIRST:
             return self.first.answered(event.reply, now_ns)
         if (question := self._open.get(event.reply.tick)) is not None:
-            question.spare = replace(event.reply, by=BACKUP)
+            question.spare = event.reply
         return []
 
     def _cancel(self, tick: int) -> list[Action]:
@@ -297,7 +297,8 @@ class BackupCore:
             if reply is not None:
                 question.waited = False
                 del self._open[number]
-                actions.append(Reply(replace(reply, tick=question.request.tick)))
+                by = FIRST if reply is question.answer else BACKUP
+                actions.append(Reply(replace(reply, tick=question.request.tick, by=by)))
         return actions
 
     def _chosen(self, question: Question, now_ns: int) -> DecisionReply | None:
@@ -306,11 +307,11 @@ class BackupCore:
         if not question.waited:
             return spare  # it only tells how late it was
         if answer is not None and question.sure:
-            return replace(answer, by=FIRST)
+            return answer
         if self._awaited(question, now_ns):
             return None
         if spare is None and answer is not None and not self._views[BACKUP].alive:
-            return replace(answer, by=FIRST)  # not confident, or an error: there is no one else
+            return answer  # not confident, or an error: there is no one else
         return spare
 
     def _awaited(self, question: Question, now_ns: int) -> bool:

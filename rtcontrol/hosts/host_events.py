@@ -23,14 +23,14 @@ class HostView:
     events: list[HostEvent] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Requested:
     """The loop asks for a decision."""
 
     request: DecisionRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replied:
     """The inner host of this name answered."""
 
@@ -38,21 +38,21 @@ class Replied:
     reply: DecisionReply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancelled:
     """The loop does not wait for this tick any more."""
 
     tick: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Changed:
     """At least one inner host is not as it was before."""
 
     views: dict[str, HostView]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Woke:
     """The core's `wake_ns` has come."""
 
@@ -60,7 +60,7 @@ class Woke:
 Event = Requested | Replied | Cancelled | Changed | Woke
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Submit:
     """Ask the inner host of this name."""
 
@@ -68,7 +68,7 @@ class Submit:
     request: DecisionRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancel:
     """Tell the inner host of this name that no one waits for this number."""
 
@@ -76,7 +76,7 @@ class Cancel:
     tick: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Remember:
     """The inner host of this name is not asked; it warms up with this request after a restart."""
 
@@ -84,14 +84,14 @@ class Remember:
     request: DecisionRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """Answer the loop."""
 
     reply: DecisionReply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Report:
     """A line for the record: its instant (CLOCK_MONOTONIC) and its fields."""
 
@@ -99,7 +99,7 @@ class Report:
     fields: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Notify:
     """A line for people."""
 

@@ -8,23 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from rtcontrol.hosts.host_events import (
-    Action,
-    Cancel,
-    Cancelled,
-    Changed,
-    Event,
-    HostCore,
-    HostListener,
-    HostMailbox,
-    HostView,
-    Remember,
-    Replied,
-    Reply,
-    Requested,
-    Submit,
-    Woke,
-)
+from rtcontrol.hosts import host_events as ev
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
 
 # A host that is not slept in is polled so often while its answer would be given at once.
@@ -39,11 +23,11 @@ class LayeredHost:
 
     name = "layered"
 
-    def __init__(self, core: HostCore, inner: Mapping[str, Host], listener: HostListener | None = None) -> None:
+    def __init__(self, core: ev.HostCore, inner: Mapping[str, Host], listener: ev.HostListener | None = None) -> None:
         self.core, self.inner = core, inner
-        self.listener: HostListener = HostMailbox() if listener is None else listener
+        self.listener: ev.HostListener = ev.HostMailbox() if listener is None else listener
         self._replies: deque[DecisionReply] = deque()
-        self._shown: tuple[Any, ...] = ()  # of the inner hosts, when it was last looked at
+        self._shown: list[Any] = []  # of the inner hosts, when it was last looked at
         self._woken = False
 
     @property
@@ -71,7 +55,7 @@ class LayeredHost:
 
     def submit(self, request: DecisionRequest) -> None:
         self._collect()
-        self._dispatch(Requested(request))
+        self._dispatch(ev.Requested(request))
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         now = time.monotonic_ns()
@@ -80,7 +64,7 @@ class LayeredHost:
             self._collect()
             due = self.core.wake_ns
             if due is not None and now >= due:
-                self._dispatch(Woke())
+                self._dispatch(ev.Woke())
                 due = self.core.wake_ns
             if self._replies:
                 return self._replies.popleft()
@@ -93,7 +77,7 @@ class LayeredHost:
             reply = self.inner[main].wait(left)
             now = time.monotonic_ns()
             if reply is not None:
-                self._dispatch(Replied(main, reply))
+                self._dispatch(ev.Replied(main, reply))
             elif now >= until:
                 self._woken = False
                 return None
@@ -108,7 +92,7 @@ class LayeredHost:
         return self.core.alive
 
     def cancel(self, tick: int) -> None:
-        self._dispatch(Cancelled(tick))
+        self._dispatch(ev.Cancelled(tick))
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -120,36 +104,35 @@ class LayeredHost:
         self._look()
         for name in self.core.polled:
             while (reply := self.inner[name].wait(0)) is not None:
-                self._dispatch(Replied(name, reply))
+                self._dispatch(ev.Replied(name, reply))
 
     def _look(self) -> None:
-        shown = tuple((h.alive(), h.incarnation, h.gave_up, len(h.events)) for h in self.inner.values())
+        shown = [(h.alive(), h.incarnation, h.gave_up, len(h.events)) for h in self.inner.values()]
         if shown != self._shown:
             self._shown = shown
-            views = {name: HostView(h.alive(), h.incarnation, h.gave_up, h.events) for name, h in self.inner.items()}
-            self._dispatch(Changed(views))
+            views = {name: ev.HostView(h.alive(), h.incarnation, h.gave_up, h.events) for name, h in self.inner.items()}
+            self._dispatch(ev.Changed(views))
 
-    def _dispatch(self, event: Event) -> None:
-        events = deque([event])
-        while events:
-            for action in self.core.advance(events.popleft(), time.monotonic_ns()):
-                if (answer := self._do(action)) is not None:
-                    events.append(answer)
+    def _dispatch(self, event: ev.Event) -> None:
+        """Let the core take the event, do what it says, and let it take the answers."""
+        answers = [self._do(action) for action in self.core.advance(event, time.monotonic_ns())]
+        for answer in answers:
+            if answer is not None:
+                self._dispatch(answer)
 
-    def _do(self, action: Action) -> Replied | None:
+    def _do(self, action: Any) -> ev.Replied | None:
         """Do it; a request that cannot be submitted is answered by its error."""
-        if isinstance(action, Reply):
+        kind = type(action)
+        if kind is ev.Reply:
             self._replies.append(action.reply)
-        elif isinstance(action, Submit):
+        elif kind is ev.Submit:
             try:
                 self.inner[action.host].submit(action.request)
             except Exception as error:
                 reply = DecisionReply(action.request.tick, None, f"{type(error).__name__}: {error}", 0)
-                return Replied(action.host, reply)
-        elif isinstance(action, Cancel):
+                return ev.Replied(action.host, reply)
+        elif kind is ev.Cancel:
             self.inner[action.host].cancel(action.tick)
-        elif isinstance(action, Remember):
-            self.inner[action.host].last = action.request  # type: ignore[attr-defined]
         else:
             self.listener.report(action)
         return None

@@ -9,20 +9,13 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from rtcontrol.hosts import policy_link_core as core
-from rtcontrol.hosts.array_message import MOST_BYTES
+from rtcontrol.hosts.policy_socket import has_more, open_socket, send
 from rtcontrol.hosts.protocol import DecisionLost
 from rtcontrol.models.loop_thread import LoopThread
-
-
-class _Straight(connect):
-    """A redirect is an answer like any other status: the key goes where its owner sent it, and nowhere else."""
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        return exc
 
 
 class PolicyLink:
@@ -92,7 +85,7 @@ class PolicyLink:
             if self._life is not None:
                 self._life.cancel()
         elif isinstance(action, core.Send) and connection is not None:
-            self._spawn(_quiet(connection.send(action.packed)))
+            self._spawn(send(connection, action.packed))
         elif isinstance(action, core.Ping) and connection is not None:
             self._spawn(self._ping(connection))
         elif answer is not None and not answer.done():
@@ -110,7 +103,7 @@ class PolicyLink:
     async def _live(self) -> None:
         """Open a connection, and report all that comes on it."""
         try:
-            connection = await _opened(self.url, self._headers)
+            connection = await open_socket(self.url, self._headers)
             self._connection = connection
             self._dispatch(core.Opened(await connection.recv()))
         except InvalidStatus as refused:
@@ -130,7 +123,7 @@ class PolicyLink:
         try:
             while self._connection is connection:
                 message = await connection.recv()
-                self._dispatch(core.Received(message, await _has_more(connection)))
+                self._dispatch(core.Received(message, await has_more(connection)))
         except ConnectionClosed as closed:
             if self._connection is connection:
                 self._connection = None
@@ -147,35 +140,3 @@ class PolicyLink:
     async def _abort(self) -> None:
         if self._connection is not None:
             self._connection.transport.abort()
-
-
-async def _opened(url: str, headers: Mapping[str, str]) -> ClientConnection:
-    return await _Straight(
-        url,
-        compression=None,
-        max_size=MOST_BYTES,
-        additional_headers=dict(headers),
-        open_timeout=None,
-        ping_interval=None,
-        close_timeout=0.0,
-        proxy=None,
-        max_queue=2,
-    )
-
-
-async def _quiet(sending: Coroutine[Any, Any, None]) -> None:
-    with contextlib.suppress(ConnectionClosed):  # the reader reports it
-        await sending
-
-
-async def _has_more(connection: ClientConnection) -> bool:
-    """Return whether another message is there."""
-    await asyncio.sleep(0)  # what came right behind the last one is with its reader
-    try:
-        async with asyncio.timeout(0):
-            await connection.recv()
-    except TimeoutError:
-        return False
-    except ConnectionClosed:
-        return False  # the next look reports it
-    return True
