@@ -34,7 +34,7 @@ class PolicyLink:
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
         """Return the answer's bytes to come; cancelling it cuts the connection. It raises DecisionLost, as this does
         after `close`."""
-        asked = self._thread.start(self._ask, core.Asked(packed, round(limit_s * 1e9)))
+        asked = self._thread.start(self._ask, core.Requested(packed, round(limit_s * 1e9)))
         if asked is None:
             raise DecisionLost("connection", "the link was closed")
         return asked
@@ -53,7 +53,7 @@ class PolicyLink:
 
     # -- on the link's thread -----------------------------------------------------------------------------------------
 
-    async def _ask(self, asked: core.Asked) -> bytes:
+    async def _ask(self, asked: core.Requested) -> bytes:
         self._answer = answer = asyncio.get_running_loop().create_future()
         self._dispatch(asked)
         try:

@@ -19,7 +19,7 @@ TWO_ANSWERS = "the policy server sent two answers"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requested:
     """A question, which waits so long for its answer."""
 
     packed: bytes
@@ -76,7 +76,7 @@ class Woke:
     """The core's `wake_ns` has come."""
 
 
-Event = Asked | Opened | Refused | Received | Pong | Closed | GivenUp | Distrusted | Woke
+Event = Requested | Opened | Refused | Received | Pong | Closed | GivenUp | Distrusted | Woke
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class LinkCore:
 
     def advance(self, event: Event, now_ns: int) -> list[Action]:
         """Take an event; return what to do."""
-        if isinstance(event, Asked):
-            return self._asked(event, now_ns)
+        if isinstance(event, Requested):
+            return self._requested(event, now_ns)
         if isinstance(event, Opened):
             return self._opened(event.first, now_ns)
         if isinstance(event, Refused):
@@ -165,7 +165,7 @@ class LinkCore:
             return self._give_up(now_ns)
         return self._again(now_ns) if self._open else []
 
-    def _asked(self, event: Asked, now_ns: int) -> list[Action]:
+    def _requested(self, event: Requested, now_ns: int) -> list[Action]:
         self._question = PolicyQuestion(event.packed, now_ns + event.limit_ns)
         if self._open:
             return self._send()

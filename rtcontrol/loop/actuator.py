@@ -124,7 +124,7 @@ class Actuator:
         else:
             error = self._acting.tell(action)
             with self._lock:
-                self.core.told(action, error)
+                self.core.sent(action, error)
 
     def _perform(self, command: Command) -> None:
         effect, error = self._acting.perform(command)

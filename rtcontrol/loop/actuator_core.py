@@ -262,7 +262,7 @@ class ActuatorCore:
         self.news += 1
         self._did(now_ns)
 
-    def told(self, job: Emit | Instruct, error: BaseException | None) -> None:
+    def sent(self, job: Emit | Instruct, error: BaseException | None) -> None:
         """The world was told, or raised the `error`."""
         round_ = self.safe.round
         if error is None:

@@ -66,7 +66,7 @@ class Worker:
             name = "instruct" if isinstance(action, Instruct) else "emit"
             how = self.does(name)
             self.note(f"say {action.text}" if isinstance(action, Instruct) else f"emit {action.emission.tick}", how)
-            self.core.told(action, OSError("no radio") if how == "raise" else None)
+            self.core.sent(action, OSError("no radio") if how == "raise" else None)
 
     def begin(self, action: Perform | Attempt) -> None:
         call = action.command.call if isinstance(action, Perform) else action.safe.call

@@ -38,7 +38,7 @@ class Link:
         return words
 
     def ask(self, text: str = "q", ms: float = 50.0) -> list[str]:
-        return self(core.Asked(text.encode(), round(ms * MS)))
+        return self(core.Requested(text.encode(), round(ms * MS)))
 
     def answer(self, text: str = "a", **more: Any) -> list[str]:
         return self(core.Received(text.encode(), **more))
@@ -191,7 +191,7 @@ def test_random_conversation_gives_each_question_its_own_answer(seed: int) -> No
 
     for number in range(80):
         asked = f"{number}"
-        happen(core.Asked(asked.encode(), 50 * MS))
+        happen(core.Requested(asked.encode(), 50 * MS))
         end_ms = link.ms + chance.uniform(20.0, 70.0)
         if asked and chance.random() < 0.1:
             ends[asked], asked = "given up", ""
