@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import hmac
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -150,4 +150,4 @@ def session_of(peer: Peer, token: str | None) -> SessionFacts:
 
 def same(a: str, b: str) -> bool:
     """Compare secrets in constant time."""
-    return secrets.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))
+    return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))

@@ -134,6 +134,8 @@ class Bench:
         while (wake := self.core.wake_ns) is not None and wake <= until:
             self.now = max(self.now, wake)
             self.advance(ev.TimePassed())
+            again = self.core.wake_ns
+            assert again is None or again > self.now, "the core wakes for nothing"
         self.now = until
 
     def advance(self, event: ev.Event) -> list[ev.Action]:

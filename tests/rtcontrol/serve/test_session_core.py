@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +56,42 @@ def call(session: SessionFacts, tick: int = 1, seq: int | None = 7) -> CallMessa
 
 def picture(token: str) -> Picture:
     return Picture.model_construct(type="picture", session=token, t_ns=1)
+
+
+REAL = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
+
+
+def imported(module: str) -> set[str]:
+    """Return what a module of ours imports, and what that imports."""
+    found, waiting = set[str](), [module]
+    while waiting:
+        name = waiting.pop()
+        spec = None if name in found else importlib.util.find_spec(name)
+        found.add(name)
+        if spec is None or spec.origin is None or not name.startswith("rtcontrol"):
+            continue
+        for node in ast.walk(ast.parse(Path(spec.origin).read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                base = node.module
+                waiting += [base] + [f"{base}.{alias.name}" for alias in node.names if module_file(base, alias.name)]
+    return found
+
+
+def module_file(package: str, name: str) -> bool:
+    origin = importlib.util.find_spec(package)
+    return (
+        origin is not None
+        and bool(origin.submodule_search_locations)
+        and any((Path(folder) / f"{name}.py").exists() for folder in origin.submodule_search_locations or ())
+    )
+
+
+def test_core_has_no_clock_thread_socket_or_chance() -> None:
+    names = imported("rtcontrol.serve.session_core")
+    assert not names & REAL
+    assert len([name for name in names if name.startswith("rtcontrol")]) <= 20
 
 
 # -- hello ------------------------------------------------------------------------------------------------------------

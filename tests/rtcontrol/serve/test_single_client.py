@@ -111,11 +111,10 @@ def test_lost_client_costs_misses_and_comes_back_and_another_one_does_not_take_i
     assert told["misses_by_cause"]["stale_observation"] >= 5
 
 
-@pytest.mark.parametrize("pacing", ["server", "client"])
-def test_client_that_starts_again_takes_its_own_place(fly: Fly, tmp_path: Path, pacing: Any) -> None:
+def test_client_that_starts_again_takes_its_own_place(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly()
     with WirePeer(endpoint) as first:
-        first.enter(pacing=pacing)
+        first.enter()
         first.seq = 100
         first.observe()
         first.expect(CallMessage, status="fresh")
@@ -123,7 +122,7 @@ def test_client_that_starts_again_takes_its_own_place(fly: Fly, tmp_path: Path, 
     with WirePeer(endpoint) as other, WirePeer(endpoint) as again:
         give_up = time.monotonic() + 20
         while True:
-            again.hello(pacing=pacing)
+            again.hello()
             answer = again.expect((Welcome, ErrorMessage))  # type: ignore[type-var]
             if isinstance(answer, Welcome):
                 break
@@ -133,7 +132,7 @@ def test_client_that_starts_again_takes_its_own_place(fly: Fly, tmp_path: Path, 
         assert not answer.resumed and answer.epoch == 1
         again.observe()
         assert again.expect(CallMessage, status="fresh", epoch=1).seq_obs == 1
-        assert other.denied(pacing=pacing).code == "busy"
+        assert other.denied().code == "busy"
         again.send(Bye(session=again.token))
         assert status.result(20) == 0
     assert report(tmp_path)["ended_by"] == "client said bye"
