@@ -10,21 +10,20 @@ from typing import Any
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.loop.clock import WallClock
-from rtcontrol.loop.events import LoopReport
-from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.options import Listener, LoopOptions
+from rtcontrol.loop.options import LoopOptions
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import goal_tools
-from rtcontrol.serve import errors, refusals
+from rtcontrol.serve import errors
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.capacity import Need, need_of
 from rtcontrol.serve.negotiate import Terms, negotiate
 from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.runs import Run, open_record, write_report
 from rtcontrol.serve.session import SessionThread
+from rtcontrol.serve.session_listener import SessionListener
 from rtcontrol.serve.session_state import LoopStanding
 from rtcontrol.telemetry.pictures import received
 from rtcontrol_client.wire import Message, WireError
@@ -33,8 +32,6 @@ from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 
 class LoopSession(SessionThread):
     """Its world is the client's, the same for all its runs."""
-
-    # -- the session's thread -----------------------------------------------------------------------------------------
 
     def negotiate(self) -> Terms:
         options = self.owner.options
@@ -110,8 +107,6 @@ class LoopSession(SessionThread):
     def _trouble(self, emission: Emission, seq: int | None) -> None:
         self.owner.tell(ev.ObservationRefused(self.facts, seq, emission.error or "", errors.refusal(emission, seq)))
 
-    # -- from any thread ----------------------------------------------------------------------------------------------
-
     def take(self, message: Message) -> None:
         assert self.env is not None, "it is live"
         TAKE[type(message)](self.env, message)
@@ -145,35 +140,6 @@ class LoopSession(SessionThread):
             hz = loop.config.hz * loop.config.calls_per_tick
             self.needed = need_of(list(loop.host.shares), hz) or self.needed
         return self.needed
-
-
-class SessionListener(Listener):
-    """Passes on to the core what a session's loop reports."""
-
-    def __init__(self, session: LoopSession) -> None:
-        self._session = session
-
-    def report(self, what: LoopReport) -> None:
-        session, facts, tell = self._session, self._session.facts, self._session.owner.tell
-        if session.loop is None or session.env is None:
-            return
-        if what.what == "accepted":
-            session.env.accepted(what.text)
-        elif what.what == "refused":
-            tell(ev.InstructionRefused(facts, what.text, what.why, session.loop.instruction))
-        elif what.what == "doubted":
-            tell(ev.ErrorReported(facts, refusals.unsure(what.why)))
-        else:
-            tell(ev.ControlChanged(facts, errors.control_of(session.loop.operator, facts.token)))
-
-    def understood(self, result: Understood) -> None:
-        session, loop = self._session, self._session.loop
-        if loop is None or loop.interpretation is None:
-            return
-        token, interpreter = session.facts.token, loop.interpretation.interpreter
-        known = result.text is not None
-        answer = errors.understood_as(result, token) if known else errors.not_understood(result, interpreter)
-        session.owner.tell(ev.SentenceUnderstood(session.facts, result.said, result.why == "overtaken", answer))
 
 
 TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {

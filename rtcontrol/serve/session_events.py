@@ -32,6 +32,11 @@ class SessionEvent(Event):
 
 
 @dataclass(slots=True)
+class LoopEvent(SessionEvent):
+    """Of a session's loop: taken without the server's lock, as it comes in every tick, or with locks of the loop's."""
+
+
+@dataclass(slots=True)
 class Action:
     """What is to be done."""
 
@@ -111,7 +116,7 @@ class OperatorRequest(SessionEvent):
 
 
 @dataclass(slots=True)
-class InstructionGiven(SessionEvent):
+class InstructionGiven(LoopEvent):
     """An instruction of a person at the server."""
 
     text: str
@@ -140,7 +145,7 @@ class TermsAgreed(SessionEvent):
 
 
 @dataclass(slots=True)
-class LoopAttached(SessionEvent):
+class LoopAttached(LoopEvent):
     """Its loop is made, and will run."""
 
 
@@ -185,14 +190,14 @@ class SessionEnded(SessionEvent):
 
 
 @dataclass(slots=True)
-class LoopEmitted(SessionEvent):
+class LoopEmitted(LoopEvent):
     """The loop has a message for the client."""
 
     message: Message
 
 
 @dataclass(slots=True)
-class ObservationRefused(SessionEvent):
+class ObservationRefused(LoopEvent):
     """No decision was made of the client's observation `seq`: the error in words, and as the client is told it."""
 
     seq: int | None
@@ -201,14 +206,14 @@ class ObservationRefused(SessionEvent):
 
 
 @dataclass(slots=True)
-class ErrorReported(SessionEvent):
+class ErrorReported(LoopEvent):
     """The client is to be told that something came to nothing."""
 
     error: WireError
 
 
 @dataclass(slots=True)
-class InstructionRefused(SessionEvent):
+class InstructionRefused(LoopEvent):
     """The decider cannot take this instruction: the one before (`now`) is in force again."""
 
     text: str
@@ -217,7 +222,7 @@ class InstructionRefused(SessionEvent):
 
 
 @dataclass(slots=True)
-class SentenceUnderstood(SessionEvent):
+class SentenceUnderstood(LoopEvent):
     """The interpreter's result for a sentence, as the client is told it. `overtaken`: something newer was said."""
 
     sentence: str
@@ -226,14 +231,14 @@ class SentenceUnderstood(SessionEvent):
 
 
 @dataclass(slots=True)
-class ControlChanged(SessionEvent):
+class ControlChanged(LoopEvent):
     """What people did, or what waits for their yes."""
 
     control: ControlMessage
 
 
 @dataclass(slots=True)
-class LineNoted(SessionEvent):
+class LineNoted(LoopEvent):
     """A line for the log; `always`: whatever the rate."""
 
     line: str
@@ -244,7 +249,7 @@ class LineNoted(SessionEvent):
 
 
 @dataclass(slots=True)
-class InstructionHeard(SessionEvent):
+class InstructionHeard(LoopEvent):
     """The answer to `Instruct`: whether anything comes of it."""
 
     text: str

@@ -32,7 +32,7 @@ class SessionManager(SessionShell):
     def admit(self, connection: Connection) -> bool:
         """Return whether this peer may send another message now; False is counted as a refusal (`rate`)."""
         self._meet(connection)
-        return not self.tell(ev.MessageArrived(connection))
+        return not self.tell(ev.MessageArrived(connection), free=True)
 
     def receive(self, connection: Connection, message: Message) -> None:
         """Take a decoded message; whatever is wrong with it goes back as an `error`."""
@@ -43,12 +43,12 @@ class SessionManager(SessionShell):
         except Exception as error:
             log.exception("a message of type %s failed", message.type)
             unforeseen = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Tell the server's author.")
-            self.tell(ev.MessageFailed(connection, message, unforeseen))
+            self.tell(ev.MessageFailed(connection, message, unforeseen), free=True)
 
     def refuse(self, connection: Connection, error: WireError) -> None:
         """Refuse a message that could not be decoded."""
         self._meet(connection)
-        self.tell(ev.MessageFailed(connection, None, error))
+        self.tell(ev.MessageFailed(connection, None, error), free=True)
 
     def disconnected(self, connection: Connection) -> None:
         """The connection is gone: its session is parked."""

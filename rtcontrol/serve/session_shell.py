@@ -25,21 +25,6 @@ from rtcontrol.serve.stats import Totals
 from rtcontrol_client.wire import WireError
 
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
-# Taken without the lock: they are about one connection and its session alone, or come in every tick; what a loop is
-# told may take locks of its own.
-FREE = frozenset(
-    {
-        ev.MessageArrived,
-        ev.MessageFailed,
-        ev.LoopEmitted,
-        ev.ObservationRefused,
-        ev.ErrorReported,
-        ev.InstructionRefused,
-        ev.SentenceUnderstood,
-        ev.ControlChanged,
-    }
-    | {ev.LineNoted, ev.InstructionGiven, ev.InstructionHeard, ev.LoopAttached}
-)
 
 
 class SessionShell:
@@ -71,8 +56,9 @@ class SessionShell:
         self._sessions: dict[str, SessionThread] = {}
 
     def tell(self, event: ev.Event, free: bool = False) -> list[ev.Action]:
-        """Let the core take the event, do what it says, and return what is the caller's to do."""
-        if free or type(event) in FREE:
+        """Let the core take the event, do what it says, and return what is the caller's to do. `free`: without the
+        lock, for what is about one connection and its session alone."""
+        if free or isinstance(event, ev.LoopEvent):
             return self._dispatch(event)
         with self._lock:
             return self._dispatch(event)

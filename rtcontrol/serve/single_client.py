@@ -21,10 +21,11 @@ from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run_loop
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.loop_session import LoopSession, SessionListener
+from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Housekeeping
+from rtcontrol.serve.session_listener import SessionListener
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 from rtcontrol_client.console import Outbox
