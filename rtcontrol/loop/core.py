@@ -111,7 +111,7 @@ class LoopSettings:
 
     @property
     def guard_ns(self) -> int:
-        """The next release is due in a period: where it does not come, a call is held no longer than it may be."""
+        """Return how long the loop may stay away after a release: a call is held no longer than it may be."""
         return 2 * self.period_ns + (self.hold_ns if self.on_miss == "hold" else 0)
 
 
