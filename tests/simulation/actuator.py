@@ -1,0 +1,149 @@
+"""The actuator's thread, simulated: what may block takes simulated time, and the orders are the real shell's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rtcontrol.envs.base import Effect
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.actuator_core import Action, Perform
+from rtcontrol.loop.safe_calls import Attempt, AttemptResult
+from tests.simulation.referee import Referee
+from tests.simulation.timeline import S, Thread
+from tests.simulation.world import SimWorld
+
+
+class Bell:
+    """Rings by calling."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+
+    def put(self, item: None) -> None:
+        self._ring()
+
+
+class SimActuator(Actuator):
+    """`work` returns when a call is under way, and is called again when that has ended. `busy_ns` is since when.
+
+    `referee` sees when attempts begin and end, when a call has acted, and the order of what was given."""
+
+    def __init__(
+        self, agent: Any, env: Any, retry_ns: int | None, wake: Callable[[], None], thread: Thread, referee: Referee
+    ) -> None:
+        super().__init__(agent, env, retry_ns, wake)
+        self.worker, self.time, self.referee = thread, thread.process.time, referee
+        self._world = env if isinstance(env, SimWorld) else None
+        self._bell = Bell(self._ring)  # type: ignore[assignment]
+        self._rung = self.ended = False
+        self.busy_ns = self._timer_ns = 0
+        self.confirm: frozenset[str] = frozenset()  # tools that wait for a yes
+
+    def start(self) -> None:
+        """It is there."""
+
+    def execute(self, command: Any) -> Any:
+        self.referee.ordered(command.tick, command.call.name in self.confirm)
+        return super().execute(command)
+
+    def safe(self, why: str, emission: Any = None) -> Any:
+        self.referee.demanded()
+        return super().safe(why, emission)
+
+    def wait_safe(self, timeout_s: float) -> bool:
+        time = self.time
+        time.run(time.now_ns + int(timeout_s * S), lambda: bool(self.core.safe.in_force))
+        return super().wait_safe(0)
+
+    def close(self) -> None:
+        self.core.closed = True
+        self._ring()
+        self.time.run(self.time.now_ns + S // 2, lambda: self.core.done and not self.busy_ns)
+        self.ended = True
+
+    def _ring(self) -> None:
+        if not (self._rung or self.busy_ns or self.ended):
+            self._rung = True
+            self.worker.process.at(self.worker.wakes_ns(), self._turn)
+
+    def _turn(self) -> None:
+        self._rung = False
+        self.worker.arrives()
+        if not self.busy_ns and not self.ended:
+            self.work()
+
+    def work(self) -> float | None:
+        core, time = self.core, self.time
+        while not self.busy_ns and not core.done:
+            action = core.next(time.now_ns)
+            if action is None:
+                if (wake_ns := core.wake_ns) is not None:
+                    self._set_timer(wake_ns)
+                break
+            self._do(action)
+        self._report()
+        return None
+
+    def _timer(self) -> None:
+        self._timer_ns = 0
+        wake_ns = self.core.wake_ns
+        if wake_ns is None or self.busy_ns or self.ended:
+            return
+        if self.time.now_ns >= wake_ns:
+            self._ring()
+        else:
+            self._set_timer(wake_ns)
+
+    def _set_timer(self, wake_ns: int) -> None:
+        """Wake by then; a timer that comes too early is set again."""
+        at_ns = max(wake_ns, self.time.now_ns)
+        if not self._timer_ns or at_ns < self._timer_ns:
+            self._timer_ns = at_ns
+            self.worker.process.at(at_ns, self._timer)
+
+    def _do(self, action: Action) -> None:
+        if self._world is None or not isinstance(action, Perform | Attempt):
+            if isinstance(action, Perform):
+                self.referee.performs(action.command.tick)
+            if isinstance(action, Attempt):
+                self._attempt(action)  # it does not block: no thread of its own
+            else:
+                super()._do(action)
+        elif isinstance(action, Perform):
+            self.busy_ns = self.time.now_ns
+            command = action.command
+            self.referee.performs(command.tick)
+            self._world.begin(
+                command.call, command.epoch, command.not_after_ns, command, lambda *end: self._performed(action, *end)
+            )
+        else:
+            self.referee.attempted()
+            if not action.threaded:
+                self.busy_ns = self.time.now_ns
+            if action.acted_ns is not None or action.safe.call is None:
+                self._attempted(action, "acted", None)
+            else:
+                self._world.begin(action.safe.call, None, None, None, lambda *end: self._attempted(action, *end))
+
+    def _performed(self, action: Perform, effect: Effect, error: BaseException | None) -> None:
+        self.core.performed(action.command, effect, error, self.time.now_ns)
+        if effect == "acted" and error is None:
+            self.referee.renewed()
+        self._free()
+
+    def _attempted(self, attempt: Attempt, effect: Effect, error: BaseException | None) -> None:
+        if error is not None:
+            self.referee.failed()
+        self.core.attempted(attempt, AttemptResult(effect, self.time.now_ns, True, error), self.time.now_ns)
+        if attempt.threaded:
+            self._report()
+            self._ring()
+        else:
+            self._free()
+
+    def _free(self) -> None:
+        if self.busy_ns:
+            self.worker.away.append((self.busy_ns, self.time.now_ns))
+        self.busy_ns = 0
+        self.work()

@@ -1,0 +1,139 @@
+"""The faults of a simulated run: what each is, what a miss of it may be called, and when each is injected."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rtcontrol.hosts.protocol import LOSSES
+from tests.simulation.timeline import MS, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`causes`: what its misses may be called, by words (none: it may cost no tick at all). It lasts for so many
+    periods (least and most; 0: for one decision). `silent`: it leaves no evidence, so that `unknown` is right."""
+
+    name: str
+    causes: str = ""
+    periods: tuple[float, float] = (0.0, 0.0)
+    silent: bool = False
+
+
+_LATE = "decide.decoder_slow decide.queued"
+_STALE = "stale_observation.frozen stale_observation.late"
+_WORLD = f"execute.busy execute.slow wake.executor {_STALE}"
+_NET = f"{_STALE} no_observation.none_yet"
+# A call of a loop that was away for longer than its guard gives way to the safe call: "too late for the world".
+_GUARD = "execute.busy"
+_KINDS = (
+    Kind("slow", _LATE),
+    Kind("error", "decide.error"),
+    *(Kind(loss, f"decide.{loss}") for loss in LOSSES),
+    Kind("illegal", "invalid"),
+    Kind("send_raises", "decide.send"),
+    Kind("duplicate"),
+    Kind("stray"),
+    Kind("lost_in_transit", _LATE),
+    Kind("delivered_late", _LATE, silent=True),
+    Kind("stop_decoder", f"decide.decoder_stopped {_LATE}", (1.5, 4.0)),
+    Kind("kill_decoder", f"host.lost host.restarting {_LATE}", (1.0, 6.0)),
+    Kind("stop_loop", f"pause.stall wake.stall {_GUARD}", (1.5, 4.0)),
+    Kind("gc", f"pause.gc wake.gc {_GUARD}", (1.5, 3.0)),
+    Kind("starve_loop", f"wake.scheduler {_GUARD}", (1.5, 3.0)),
+    Kind("starve_actuator", "wake.scheduler execute.busy", (1.5, 3.0)),
+    Kind("frozen", _STALE, (3.0, 9.0)),
+    Kind("none_yet", "no_observation.none_yet", (2.0, 5.0)),
+    Kind("slow_text", f"decide.observe {_LATE} {_GUARD}", (1.0, 2.0)),
+    Kind("hung_text", f"decide.observe {_LATE} {_GUARD}", (4.0, 20.0)),
+    Kind("observe_raises", "no_observation.unreadable", (1.0, 3.0)),
+    Kind("slow_execute", _WORLD, (1.0, 3.0)),
+    Kind("execute_raises", "execute.raised execute.busy", (1.0, 3.0)),
+    Kind("hang", _WORLD, (1.5, 6.0)),
+    Kind("safe_raises", _STALE, (3.0, 9.0)),
+    Kind("net_delay", _NET, (2.0, 8.0)),
+    Kind("net_loss", _NET, (2.0, 8.0)),
+    Kind("net_reorder", _NET, (2.0, 8.0)),
+    Kind("net_duplicate", _NET, (2.0, 8.0)),
+    Kind("net_cut", _NET, (2.0, 20.0)),
+    Kind("net_silence", _NET, (2.0, 20.0)),
+    Kind("client_reset", "no_observation.none_yet"),
+    Kind("epoch_ends"),
+    Kind("pause"),
+    Kind("instruct"),
+)
+KINDS = {kind.name: kind for kind in _KINDS}
+# Of a world in the loop's process, and of one behind the wire.
+WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
+NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """One injected fault: from `begin_ns` until its last effect, as far as that is known."""
+
+    kind: Kind
+    begin_ns: int
+    end_ns: int
+    causes: frozenset[str] = field(default=frozenset())
+
+    def touch(self, t_ns: int) -> None:
+        """It still has an effect at `t_ns`."""
+        self.end_ns = max(self.end_ns, t_ns)
+
+
+class Faults:
+    """Injects faults one after the other, `every` so many periods on average. `begin` starts the effects of a kind.
+
+    `on` tells whether a window is open; `take` whether the next decision has the fault."""
+
+    def __init__(self, time: Timeline, period_ns: int, kinds: tuple[str, ...], every: float) -> None:
+        self.time, self.kinds, self.count = time, kinds, Counter[str]()
+        self.begin: dict[str, Callable[[Fault], None]] = {}
+        self.recent: list[Fault] = []
+        self.running = True
+        self._period_ns, self._every = period_ns, every
+        self._chance: random.Random = time.chance("faults")
+        self._open: dict[str, Fault] = {}
+        self._next: dict[str, Fault] = {}
+
+    def start(self) -> None:
+        """Inject from now on, after some ticks that tell what is usual."""
+        if self.kinds:
+            self.time.at(self.time.now_ns + 8 * self._period_ns, self._inject)
+
+    def on(self, name: str) -> Fault | None:
+        """Return the fault of this kind that is under way."""
+        fault = self._open.get(name)
+        return fault if fault is not None and self.time.now_ns < fault.end_ns else None
+
+    def take(self, name: str) -> Fault | None:
+        """Return the fault of this kind that waits for its decision: it has it now."""
+        return self._next.pop(name, None) if self._next else None
+
+    @property
+    def waiting(self) -> str | None:
+        """The kind of fault that the next decision has."""
+        return next(iter(self._next), None)
+
+    def _inject(self) -> None:
+        if not self.running:
+            return
+        kind = KINDS[self._chance.choice(self.kinds)]
+        now, least = self.time.now_ns, 12 * MS if kind.periods[1] else 0
+        for_ns = max(least, int(self._chance.uniform(*kind.periods) * self._period_ns))
+        fault = Fault(kind, now, now + for_ns, frozenset(kind.causes.split()))
+        self.count[kind.name] += 1
+        self.recent.append(fault)
+        if len(self.recent) > 256:
+            del self.recent[:128]
+        if kind.periods[1]:
+            self._open[kind.name] = fault
+        else:
+            self._next[kind.name] = fault
+        if (begin := self.begin.get(kind.name)) is not None:
+            begin(fault)
+        gap = max(0.5, self._chance.expovariate(1 / self._every))
+        self.time.at(fault.end_ns + int(gap * self._period_ns), self._inject)

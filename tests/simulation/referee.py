@@ -1,0 +1,298 @@
+"""The referee of a simulated run: knows the injected faults and what happened at the world, and nothing of the cores.
+
+It judges after each event that concerns a law:
+
+- no call acts after its deadline, of an older tick than one that acted, after a person's word, or where it was given
+  before the safe call was demanded;
+- the safe call is attempted by its instant: at the end of the hold, and at a person's word;
+- each release has one line, in order, or was counted as skipped before the next one;
+- each miss has a cause that an injected fault explains, or `unknown` where the fault leaves no evidence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.faults import Fault, Faults
+from tests.simulation.timeline import MS, US, Process, Thread, Timeline
+
+# A thread that is free takes up to 60 us to wake, and the two of the loop and the actuator come one after the other.
+SOON_NS = 400 * US
+TICK_KINDS = frozenset({"call", "null", "held", "overtaken", "repeated", "epoch_over", "miss"})
+
+
+class Violation(AssertionError):
+    """A law is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is known beforehand, in nanoseconds."""
+
+    period_ns: int
+    deadline_ns: int
+    hold_ns: int
+    max_age_ns: int
+    retry_ns: int
+    on_miss: str
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A call that begins to act: of tick `k`, asked for at `asked_ns`, of an observation of `captured_ns`. `confirmed`:
+    a person said yes to it; `epoch_on`: the world is in its epoch; `allowed`: it is legal, and sure enough."""
+
+    k: int
+    asked_ns: int
+    captured_ns: int
+    confirmed: bool
+    epoch_on: bool
+    allowed: bool
+
+
+class Referee:
+    """Judges one run. `cases` counts misses: attributed, or unknown and why; `words` the causes that were reported."""
+
+    def __init__(self, time: Timeline, faults: Faults, rules: Rules, process: Process) -> None:
+        self.time, self.faults, self.rules, self.process = time, faults, rules, process
+        self.threads: list[Thread] = []
+        self.cases, self.words = Counter[str](), Counter[str]()
+        self.lines: deque[dict[str, Any]] = deque(maxlen=60)
+        self.violation: Violation | None = None
+        self.origin_ns = 0
+        self.next_k = self.ticks = self.skipped = 0
+        self.order = self.demand = 0  # counts orders and demands; the last demand
+        self.orders: dict[int, int] = {}  # by tick
+        self.acted_k = -1
+        self.told_ks: deque[int] = deque(maxlen=32)
+        self.counted: set[int] = set()  # of those from `next_k` on
+        self.left_ns: int | None = None
+        self.acts: list[int] = []  # when fresh calls began to act
+        self.safes: list[int] = []  # when safe calls were attempted
+        self.renewals: list[int] = [time.now_ns]
+        self.sampled: dict[int, int] = {}  # by release, when the evidence of its miss was sampled first
+        self.paused_ns: int | None = None
+        self.opened_ns = 0
+
+    def fail(self, what: str) -> None:
+        """Say what is broken; the first stays."""
+        if self.violation is None:
+            self.violation = Violation(f"at {(self.time.now_ns - self.origin_ns) / 1e9:.6f} s: {what}")
+        raise self.violation
+
+    # -- at the world -------------------------------------------------------------------------------------------------
+
+    def ordered(self, k: int, confirmed: bool) -> None:
+        """The loop gives the call of tick `k` to the actuator."""
+        if not confirmed and self.time.now_ns > self.origin_ns + k * self.rules.period_ns + self.rules.deadline_ns:
+            self.fail(f"the call of tick {k} is ordered after its deadline")
+        self.order += 1
+        self.orders[k] = self.order
+        if len(self.orders) > 64:
+            del self.orders[next(iter(self.orders))]
+
+    def demanded(self) -> None:
+        """The safe call is demanded."""
+        self.order += 1
+        self.demand = self.order
+
+    def told(self, k: int) -> None:
+        """A client is told that the tick brought a call, or that the call before goes on."""
+        if k in self.told_ks:
+            self.fail(f"the client is told twice of tick {k}")
+        self.told_ks.append(k)
+
+    def performs(self, k: int) -> None:
+        """The actuator begins with the call of tick `k`, and may have to wait for the world."""
+        if self.orders[k] < self.demand:
+            self.fail(f"the call of tick {k} begins after the safe call was demanded")
+
+    def acts_now(self, act: Act) -> None:
+        """A call begins to act."""
+        k, now, rules = act.k, self.time.now_ns, self.rules
+        release_ns = self.origin_ns + k * rules.period_ns
+        late = not act.confirmed and now > release_ns + rules.deadline_ns
+        stale = act.captured_ns < release_ns - rules.max_age_ns - rules.period_ns
+        wrong = {
+            "after its deadline": late,
+            "again, or after that of a newer tick": k <= self.acted_k and not act.confirmed,
+            "while it is paused": self.paused_ns is not None,
+            "though it was asked for before the resume": act.asked_ns < self.opened_ns,
+            "after the end": self.left_ns is not None,
+            "in another epoch": not act.epoch_on,
+            "of an observation that was too old": stale,
+            "though it is in doubt, illegal, or waits for a yes": not act.allowed,
+        }
+        if any(wrong.values()):
+            self.fail(f"the call of tick {k} acts {'; '.join(what for what, is_so in wrong.items() if is_so)}")
+        self.acted_k = max(self.acted_k, k)
+        self.acts.append(now)
+
+    def renewed(self) -> None:
+        """A fresh call has acted, or an epoch begins: the hold limit runs from here."""
+        self.renewals.append(self.time.now_ns)
+
+    def attempted(self) -> None:
+        """A safe call is attempted."""
+        self.safes.append(self.time.now_ns)
+
+    def failed(self) -> None:
+        """An attempt failed: another one comes within a period of the retries, unless a newer call acts."""
+        now = self.time.now_ns
+        if self.left_ns is None:
+            self._expect_safe(now, now + self.rules.retry_ns, len(self.safes))
+
+    def said(self, word: str) -> None:
+        """A person's word was taken."""
+        now = self.time.now_ns
+        if word == "resume":
+            self.paused_ns, self.opened_ns = None, now
+        else:
+            self.paused_ns = now
+            self._expect_safe(now, now)
+
+    def samples(self, since_ns: int) -> None:
+        """Evidence since this release is sampled: it has missed."""
+        self.sampled.setdefault(since_ns, self.time.now_ns)
+        if len(self.sampled) > 64:
+            del self.sampled[next(iter(self.sampled))]
+
+    # -- the safe call by its instant ---------------------------------------------------------------------------------
+
+    def _expect_safe(self, missed_ns: int, by_ns: int, before: int = 0) -> None:
+        """Look soon after `by_ns`: by then the safe call was attempted (besides those
+        `before`), or what acts was renewed."""
+        self.time.at(by_ns + SOON_NS, lambda: self._look(missed_ns, by_ns, before))
+
+    def _look(self, missed_ns: int, by_ns: int, before: int) -> None:
+        last_act = self.acts[-1] if self.acts else 0
+        last_safe = self.safes[-1] if self.safes else 0
+        safe = last_safe > last_act and len(self.safes) > before
+        if safe or self.renewals[-1] > missed_ns or self.left_ns is not None:
+            return
+        free_ns = self._free_ns()
+        if free_ns is None:
+            self.fail(f"no safe call by {(by_ns - self.origin_ns) / 1e9:.6f} s")
+        else:  # whoever is to do it cannot: once it can, it does
+            self.time.at(free_ns, lambda: self._expect_safe(missed_ns, max(by_ns, self.time.now_ns), before))
+
+    def _free_ns(self) -> int | None:
+        """Return until when loop or actuator cannot act; None: they can."""
+        now = self.time.now_ns
+        ends = [end for begin, end in self._absences(now) if begin - SOON_NS <= now < end + SOON_NS]
+        return max(ends) + SOON_NS if ends else None
+
+    def _absences(self, now: int) -> list[tuple[int, int]]:
+        spans = list(self.process.stood[-3:])
+        for thread in self.threads:
+            spans += thread.away[-3:]
+        return spans + self.extra(now)
+
+    def extra(self, now: int) -> list[tuple[int, int]]:
+        """Return absences under way whose end is not known: it is asked again then."""
+        return []
+
+    # -- the record ---------------------------------------------------------------------------------------------------
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Take a line of the record."""
+        self.lines.append(line)
+        if "k" in line and line.get("kind") in TICK_KINDS:
+            self._tick(line)
+        elif "origin_ns" in line:
+            self.origin_ns = line["origin_ns"]
+        elif "revised" in line:
+            self.fail(f"tick {line['revised']} is judged again")
+
+    def _tick(self, line: dict[str, Any]) -> None:
+        k, skipped = line["k"], line.get("skipped", 0)
+        release_ns = self.origin_ns + k * self.rules.period_ns
+        if abs(line["t_s"] * 1e9 - (release_ns - self.origin_ns)) > 1000:
+            self.fail(f"tick {k} is of {line['t_s']} s")
+        self._count(k, skipped)
+        if skipped:
+            self._judge(line, "skip_cause", "skip_subcause", release_ns - skipped * self.rules.period_ns, release_ns)
+        end_ns = min(self.time.now_ns, release_ns + self.rules.deadline_ns)
+        if "cause" in line:
+            self._judge(line, "cause", "subcause", release_ns, self.time.now_ns)
+        elif line["kind"] == "miss":
+            self.fail(f"tick {k} missed without a cause")
+        if line["kind"] == "miss" and self.rules.on_miss != "stop":
+            if line["cause"] == "stale_observation":
+                end_ns = release_ns + int(line["wake_ms"] * MS)
+            self._missed(self.sampled.pop(release_ns, end_ns))
+
+    def _count(self, k: int, skipped: int) -> None:
+        """A tick is over: it, and the releases skipped before it, are counted once."""
+        for one in range(k - skipped, k + 1):
+            if one < self.next_k or one in self.counted:
+                self.fail(f"release {one} is counted twice")
+            self.counted.add(one)
+        while self.next_k in self.counted:
+            self.counted.remove(self.next_k)
+            self.next_k += 1
+        if len(self.counted) > 64:
+            self.fail(f"release {self.next_k} is not counted")
+        self.ticks += 1
+        self.skipped += skipped
+
+    def _missed(self, missed_ns: int) -> None:
+        """A miss is over at `missed_ns`: what is active may be held until the end of its hold."""
+        i = bisect_right(self.renewals, missed_ns) - 1
+        limit_ns = self.renewals[max(i, 0)] + self.rules.hold_ns
+        by_ns = max(missed_ns, limit_ns) if self.rules.on_miss == "hold" else missed_ns
+        self._expect_safe(missed_ns, max(by_ns, self.time.now_ns))
+
+    # -- the cause of a miss ------------------------------------------------------------------------------------------
+
+    def _judge(self, line: dict[str, Any], cause: str, subcause: str, begin_ns: int, end_ns: int) -> None:
+        word = line[cause] if line.get(subcause) is None else f"{line[cause]}.{line[subcause]}"
+        self.words[word] += 1
+        near = self._faults_of(begin_ns - self.rules.period_ns, end_ns)
+        if word == "unknown" and self.left_ns is not None:
+            self.cases["unknown: the run ended"] += 1
+        elif word == "unknown":
+            self._judge_unknown(line, near)
+        elif any(word in fault.causes for fault in near):
+            self.cases["attributed"] += 1
+        elif self._gave_way(line, word, begin_ns):
+            self.cases["attributed: gave way to the safe call"] += 1
+        else:
+            names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
+            self.fail(f"tick {line['k']} missed with cause {word}, where there was {names}: {line}")
+
+    def _gave_way(self, line: dict[str, Any], word: str, begin_ns: int) -> bool:
+        """Whether the hold that a fault began ended just when the call of this tick was ready."""
+        near = self._faults_of(begin_ns - self.rules.period_ns - self.rules.hold_ns, self.time.now_ns)
+        error = line.get("error", "")
+        return bool(near) and word == "execute.busy" and error.endswith("gave way to the safe call")
+
+    def _judge_unknown(self, line: dict[str, Any], near: list[Fault]) -> None:
+        if any(fault.kind.silent for fault in near):
+            self.cases["unknown: no evidence"] += 1
+        elif len({fault.kind.name for fault in near}) > 1:
+            self.cases["unknown: several, none half"] += 1
+        else:
+            names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
+            self.fail(f"tick {line['k']} missed with cause unknown, where there was {names}: {line}")
+
+    def _faults_of(self, begin_ns: int, end_ns: int) -> list[Fault]:
+        return [f for f in self.faults.recent if f.begin_ns <= end_ns and f.end_ns >= begin_ns]
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def leaves(self) -> None:
+        """The ticks are over."""
+        self.left_ns = self.time.now_ns
+
+    def ended(self, end_ns: int, open_ticks: int, open_skipped: int) -> None:
+        """The run is over. Every release until `end_ns` has its line, but those that were not over."""
+        last = (end_ns - self.origin_ns) // self.rules.period_ns
+        missing = [k for k in range(self.next_k, last) if k not in self.counted]
+        if len(missing) > open_ticks + open_skipped:
+            self.fail(f"of {last + 1} releases {missing} are not counted, where {open_ticks} ticks are open")
+        if not self.safes or (self.acts and self.safes[-1] < self.acts[-1]):
+            self.fail("the run ended without the safe call")

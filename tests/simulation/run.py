@@ -1,0 +1,440 @@
+"""One simulated run: the real cores, the loop's real shell and desk, and around them a simulated machine and world."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import rtcontrol.envs.remote
+import rtcontrol.envs.remote_parts
+import rtcontrol.loop.acting
+import rtcontrol.loop.actuator
+import rtcontrol.loop.desk
+import rtcontrol.loop.phases
+import rtcontrol.loop.shell
+import rtcontrol.loop.suspend
+from rtcontrol.hosts.protocol import LOSSES, DecisionReply
+from rtcontrol.loop.core import LoopCore, LoopSettings
+from rtcontrol.loop.core import Rules as AgentRules
+from rtcontrol.loop.desk import OperatorControl
+from rtcontrol.loop.events import Instructed, LoopReport, Stopped
+from rtcontrol.loop.grid import WallGrid
+from rtcontrol.loop.phases import finish
+from rtcontrol.loop.ports import Ports
+from rtcontrol.loop.running import RunState
+from rtcontrol.loop.shell import TickShell
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
+from tests.simulation.actuator import SimActuator
+from tests.simulation.decoder import FUNCTIONS, SimDecoder
+from tests.simulation.faults import KINDS, NETWORK, WORLD, Fault, Faults
+from tests.simulation.referee import Act, Referee, Rules
+from tests.simulation.timeline import MS, US, Process, S, Thread, Timeline
+from tests.simulation.world import SimAgent, SimWorld, check
+
+# Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
+# loop is in the agent's code or in the host's.
+POINTS = ("now", "order", "wait", "text", "send")
+MOST_TURNS = 200  # of the loop, within a period
+REMOTE = 0.04  # the share of worlds behind the wire
+RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
+TIMED = (rtcontrol.envs.remote, rtcontrol.envs.remote_parts, rtcontrol.loop.actuator, rtcontrol.loop.acting)
+TIMED += (rtcontrol.loop.desk, rtcontrol.loop.phases, rtcontrol.loop.shell, rtcontrol.loop.suspend)
+Trace = Callable[[Any, dict[str, Any]], None] | None
+DECODER = (
+    "slow",
+    "error",
+    "illegal",
+    "send_raises",
+    "duplicate",
+    "stray",
+    "lost_in_transit",
+    "delivered_late",
+    *LOSSES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What a seed says: the run's settings, and which faults are injected, `every` so many periods on average."""
+
+    seed: int
+    settings: LoopSettings
+    lanes: int
+    safe_calls: tuple[Call, ...]
+    kinds: tuple[str, ...]
+    every: float
+    null: float
+    doubts: float
+    confirm: frozenset[str]
+    remote: bool
+
+    @property
+    def mixed(self) -> bool:
+        return len(self.kinds) > 1
+
+    @property
+    def name(self) -> str:
+        settings, faults = self.settings, "all faults" if self.mixed else self.kinds[0]
+        where = "a client's world" if self.remote else "a world here"
+        return f"{settings.hz:g} Hz, {self.lanes} in flight, on_miss={settings.on_miss}, {where}, {faults}"
+
+
+def scenario(seed: int) -> Scenario:
+    """Return the scenario of a seed: of four, three with one kind of fault, and one with all kinds."""
+    chance = random.Random(f"{seed} scenario")
+    remote = chance.random() < REMOTE
+    hz = chance.choice(RATES_HZ[1:] if remote else RATES_HZ)
+    period_ns = S // hz
+    pipeline = chance.choice((1, 1, 1, 1, 2, 3))
+    deadline_ns = int(period_ns * (pipeline - chance.choice((0.0, 0.0, 0.1, 0.3))))
+    settings = LoopSettings(
+        instruction="go",
+        hz=hz,
+        period_ns=period_ns,
+        deadline_ns=deadline_ns,
+        max_age_ns=int(period_ns * chance.uniform(1.5, 2.5)) + 6 * MS,
+        hold_ns=int(period_ns * chance.choice((0.0, 0.5, 1.5, 3.0, 8.0))),
+        confirm_ns=4 * period_ns,
+        pipeline=pipeline,
+        calls_per_tick=1,
+        on_miss=chance.choice(("hold", "hold", "hold", "safe")),
+        emits=remote,
+        records=chance.random() < 0.5,
+        steady=chance.random() < 0.2,
+    )
+    names = sorted(set(KINDS) - set(WORLD if remote else NETWORK))
+    mixed = chance.random() < 0.25
+    kinds = tuple(names) if mixed else (chance.choice(names),)
+    safe_calls = (Call("stop"), Call("open"))[: chance.choice((1, 1, 2))]
+    doubts = chance.choice((0.0, 0.0, 0.1))
+    confirm = frozenset({"grip"}) if chance.random() < 0.15 and not remote else frozenset[str]()
+    every = chance.uniform(3.0, 8.0) if mixed else chance.uniform(5.0, 12.0)
+    return Scenario(
+        seed, settings, pipeline, safe_calls, kinds, every, chance.choice((0.0, 0.1)), doubts, confirm, remote
+    )
+
+
+class SimSampler:
+    """What the kernel, the heartbeats and the collector's callbacks tell."""
+
+    def __init__(self, run: SimRun) -> None:
+        self._run = run
+        self.collections: list[tuple[int, int]] = []
+
+    def runs(self) -> tuple[bytes, ...]:
+        run = self._run
+        return run.thread.schedstat, run.worker.schedstat
+
+    def follow(self) -> EvidenceSample:
+        return self.sample(self._run.time.now_ns)
+
+    def sample(self, since_ns: int) -> EvidenceSample:
+        run, now = self._run, self._run.time.now_ns
+        run.referee.samples(since_ns)
+        least_ns = min(max(run.scenario.settings.period_ns // 5, 2 * MS), 10 * MS)
+        pauses = [(b, e, "gc") for b, e in self.collections if e > since_ns]
+        pauses += [(b, min(e, now), "stall") for b, e in run.process.stood if e > since_ns and e - b > least_ns]
+        decoder = run.decoder
+        stopped = now < decoder.process.frozen_ns
+        state = "X" if not decoder.there else "T" if stopped else "S"
+        threads = [
+            ThreadReading("loop", "R", 0, 0, run.thread.ran_ns, run.thread.delayed_ns),
+            ThreadReading(
+                "actuator", "R" if run.worker.ready_ns else "S", 0, 0, run.worker.ran_ns, run.worker.delayed_ns
+            ),
+            ThreadReading("decoder", state, 0, 0, None, None),
+        ]
+        acting = [(begin, end) for begin, end in run.actuator.doings]
+        return EvidenceSample(now, sorted(pauses), acting, threads, True, decoder.incarnation)
+
+    def close(self) -> None: ...
+
+
+class SimClock:
+    """Lets simulated time pass until the loop has something to do. A loop that turns all the time `spins`."""
+
+    def __init__(self, thread: Thread, grid: WallGrid, spins: Callable[[], None]) -> None:
+        self.thread, self.grid, self._spins = thread, grid, spins
+        self._turns = self._since_ns = 0
+
+    def wait(self, until_ns: int | None, host: Any, in_flight: bool) -> Any:
+        time = self.thread.process.time
+        if time.now_ns - self._since_ns > self.grid.period_ns:
+            self._since_ns, self._turns = time.now_ns, 0
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            self._spins()
+        self.thread.sleep(time.now_ns + S if until_ns is None else until_ns, host.ready)
+        return host.wait(0)
+
+    def advance(self, dt_ns: int) -> int | None:
+        raise AssertionError("the world runs by itself")
+
+
+class Machine:
+    """What outlives a loop: time, the loop's process with its two threads, the decoder, and the faults."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        settings = scenario.settings
+        self.time = time = Timeline(scenario.seed)
+        self.process = Process(time)
+        self.thread = Thread(self.process, time.chance("loop"))
+        self.worker = Thread(self.process, time.chance("actuator"))
+        self.people = time.chance("people")
+        self.faults = Faults(time, settings.period_ns, scenario.kinds, scenario.every)
+        usual_ns = (settings.deadline_ns // 20 + 50 * US, settings.deadline_ns // 3 + 60 * US)
+        self.decoder = SimDecoder(time, self.faults, usual_ns, settings.period_ns, scenario.lanes)
+        self.decoder.null, self.decoder.doubts = scenario.null, scenario.doubts
+
+
+class SimRun:
+    """One run of a loop. It has what `phases.finish` needs of one. `trace` takes each line of the record. Without an
+    `env` there is a simulated one."""
+
+    interpretation = None
+
+    def __init__(
+        self, scenario: Scenario, trace: Trace = None, machine: Machine | None = None, env: Any = None
+    ) -> None:
+        self.scenario, self.trace = scenario, trace
+        self.machine = machine = machine or Machine(scenario)
+        self.time, self.process, self.thread = machine.time, machine.process, machine.thread
+        self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
+        self.decoder = self.host = machine.decoder
+        self.point = ""
+        self.retry_ns = min(scenario.settings.period_ns, S)
+        self.referee = Referee(self.time, self.faults, rules_of(scenario, self.retry_ns), self.process)
+        self.referee.threads = [self.thread, self.worker]
+        self.referee.extra = self._absent  # type: ignore[method-assign]
+        self.env = env or self._world()
+        self.agent = SimAgent(self.thread, self.faults, scenario.safe_calls, scenario.settings.deadline_ns)
+        self.decoder.reach = self.agent.reach = self._reach
+        self.decoder.taken = self._taken
+        wake = self.decoder.wake
+        self.actuator = SimActuator(self.agent, self.env, self.retry_ns, wake, self.worker, self.referee)
+        self.actuator.confirm = scenario.confirm
+        self.confirmed: set[int] = set()  # ticks to whose call a person said yes
+        self.state = RunState(launched=True)
+        self.recorder = SimpleNamespace(write=self._write)
+        self.shell = self._assemble(self.agent)
+        self.faults.begin |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
+        self.faults.begin |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
+
+    def _world(self) -> SimWorld:
+        settings = self.scenario.settings
+        step_ns, begins = settings.period_ns // 3, self.referee.renewed
+        world = SimWorld(self.time, self.process, self.faults, step_ns, settings.deadline_ns, self._acts, begins)
+        world.reach = self._reach
+        return world
+
+    def _assemble(self, agent: SimAgent) -> TickShell:
+        scenario = self.scenario
+        rules = AgentRules(
+            check=self._check,
+            describe=lambda error: (f"{type(error).__name__}: {error}", None),
+            plain=dict,
+            safe_calls=scenario.safe_calls,
+            doubt=doubt if scenario.doubts else None,
+            confirm=scenario.confirm,
+            history=3,
+        )
+        self.grid = WallGrid(scenario.settings.period_ns)
+        core = LoopCore(scenario.settings, rules, self.grid)
+        ports = Ports(
+            agent=agent,  # type: ignore[arg-type]
+            env=self.env,
+            host=self.decoder,
+            actuator=self.actuator,
+            sampler=SimSampler(self),  # type: ignore[arg-type]
+            operator=OperatorControl(self.actuator, scenario.settings.confirm_ns, self.stop, self.decoder.wake),
+            write=self._write,
+            notify=lambda line: None,
+            stop=self.stop,
+            report=self._report,
+            retake=lambda: None,
+        )
+        return TickShell(core, SimClock(self.thread, self.grid, self._spins), ports)  # type: ignore[arg-type]
+
+    @property
+    def operator(self) -> OperatorControl:
+        return self.shell.ports.operator
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def fly(self, ticks: int) -> None:
+        """Run for so many releases, and end."""
+        with simulated(self.time):
+            self.faults.start()
+            end_ns = self.time.now_ns + ticks * self.scenario.settings.period_ns
+            self.time.at(end_ns, self._end)
+            self.loop()
+
+    def loop(self) -> None:
+        """Run until it is stopped, and end with the safe call. Raises Violation."""
+        self.referee.renewed()
+        self.shell.run(SimpleNamespace(collect=lambda slack_ns: None))  # type: ignore[arg-type]
+        self.state.t_end_ns = self.time.now_ns
+        self.referee.leaves()
+        finish(self, 10.0)  # type: ignore[arg-type]
+        if self.referee.violation is not None:
+            raise self.referee.violation  # it may have been raised within user code, whose errors cost a tick
+
+    def _end(self) -> None:
+        self.faults.running = False
+        self.stop("duration")
+
+    def stop(self, why: str) -> None:
+        if self.state.ended_by is None:
+            self.state.ended_by = why
+            self.shell.inbox.append(Stopped(why))
+            self.decoder.wake()
+
+    def tell(self, line: str) -> None:
+        if self.trace is not None:
+            self.trace(self, {"log": line})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.trace is not None:
+            self.trace(self, line)
+        self.referee.write(line)
+        if "end" in line:
+            self._ended()
+
+    def _ended(self) -> None:
+        flights = self.shell.core.flights
+        ticks = [*flights.pending.values(), *(flight.tick for flight in flights.unsettled())]
+        skipped = sum(tick.skip.get("skipped", 0) for tick in ticks)
+        self.referee.ended(self.state.t_end_ns, len(ticks), skipped)
+
+    # -- what the referee sees ----------------------------------------------------------------------------------------
+
+    def _acts(self, call: Call, barrier: Any) -> None:
+        if barrier is None:
+            return
+        k = barrier.tick
+        asked_ns, request = self.decoder.asked[k]
+        decision = self.decoder.decided[k].decision
+        sure = not self.scenario.doubts or (decision is not None and doubt(decision) is None)
+        named = call.name in self.scenario.confirm
+        allowed = sure and call.name in FUNCTIONS and (not named or k in self.confirmed)
+        epoch_on = request.epoch == self.env.epoch
+        self.referee.acts_now(Act(k, asked_ns, request.captured_ns, named, epoch_on, allowed))
+
+    def _taken(self, reply: DecisionReply) -> None:
+        """The loop takes a reply: one to go on, in time, renews what is active."""
+        settings, decision = self.scenario.settings, reply.decision
+        due_ns = self.referee.origin_ns + reply.tick * settings.period_ns + settings.deadline_ns
+        if decision is not None and decision.call is None and self.time.now_ns <= due_ns:
+            self.referee.renewed()
+
+    def _spins(self) -> None:
+        self.referee.fail("the loop spins")
+
+    def _absent(self, now: int) -> list[tuple[int, int]]:
+        spans = []
+        if self.actuator.busy_ns:
+            spans.append((self.actuator.busy_ns, now + self.scenario.settings.period_ns // 4))
+        if self.agent.since_ns:
+            settings = self.scenario.settings
+            guard_ns = 2 * settings.period_ns + (settings.hold_ns if settings.on_miss == "hold" else 0)
+            if now < self.agent.since_ns + guard_ns:
+                spans.append((self.agent.since_ns, self.agent.since_ns + guard_ns))
+        return spans
+
+    # -- faults of the machine, and words of people -------------------------------------------------------------------
+
+    def _stop(self, fault: Fault) -> None:
+        self.process.freeze(fault.end_ns - self.time.now_ns)
+        fault.touch(fault.end_ns + self.scenario.settings.period_ns)
+
+    def _collect(self, fault: Fault) -> None:
+        self._stop(fault)
+        self.shell.ports.sampler.collections.append(self.process.stood[-1])  # type: ignore[attr-defined]
+
+    def _starve(self, fault: Fault) -> None:
+        thread = self.thread if fault.kind.name == "starve_loop" else self.worker
+        thread.starved_ns = fault.end_ns
+        fault.touch(fault.end_ns + self.scenario.settings.period_ns)
+
+    def _pause(self, fault: Fault) -> None:
+        self.faults.take("pause")
+        self.point = self.people.choice(POINTS)
+        if self.point == "now":
+            self.process.at(self.time.now_ns, lambda: self._reach("now"))
+
+    def _reach(self, point: str) -> None:
+        """A thread is at a point where a word of a person comes between."""
+        if self.point != point:
+            return
+        self.point = ""
+        if self.operator.state == "running":
+            self._say("pause")
+            resumes_ns = self.time.now_ns + self.people.randrange(1, 6 * self.scenario.settings.period_ns)
+            self.process.at(resumes_ns, lambda: self._say("resume"))
+
+    def _check(self, call: Call) -> tuple[Call, str]:
+        """Return a legal call; a person may speak just now."""
+        checked = check(call)
+        self._reach("order")
+        return checked
+
+    def _say(self, word: str) -> None:
+        if self.operator.state == "stopped":
+            return
+        self.operator.say(word, "page")
+        self.referee.said(word)
+
+    def _instruct(self, fault: Fault) -> None:
+        self.faults.take("instruct")
+        self.shell.inbox.append(Instructed(f"go {self.time.now_ns}"))
+
+    def _report(self, report: LoopReport) -> None:
+        """A call that waits for a yes gets an answer, most of the time."""
+        asking = self.operator.asking
+        if report.what == "changed" and asking is not None:
+            word = self.people.choice(("confirm", "confirm", "deny", None))
+            if word is not None:
+                at_ns = self.time.now_ns + self.people.randrange(1, 3 * self.scenario.settings.period_ns)
+                self.process.at(at_ns, lambda: self._answer(word, asking.tick.k))
+
+    def _answer(self, word: str, k: int) -> None:
+        if word == "confirm":
+            self.confirmed.add(k)
+        self.operator.say(word, "page", k)
+
+
+def rules_of(scenario: Scenario, retry_ns: int) -> Rules:
+    settings = scenario.settings
+    return Rules(
+        settings.period_ns,
+        settings.deadline_ns,
+        settings.hold_ns,
+        settings.max_age_ns,
+        retry_ns,
+        settings.on_miss,
+    )
+
+
+def doubt(decision: Decision) -> Doubt | None:
+    sure = decision.confidence.get("function", 1.0)
+    return None if sure > 0.5 else Doubt("function", sure, 0.5)
+
+
+@contextmanager
+def simulated(time: Timeline) -> Iterator[None]:
+    """Let the shells read the simulated clock."""
+    clock = SimpleNamespace(monotonic_ns=lambda: time.now_ns, monotonic=lambda: time.now_ns / 1e9)
+    before = [module.time for module in TIMED if hasattr(module, "time")]
+    timed = [module for module in TIMED if hasattr(module, "time")]
+    for module in timed:
+        module.time = clock  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module, real in zip(timed, before, strict=True):
+            module.time = real  # type: ignore[attr-defined]
