@@ -91,14 +91,3 @@ def test_a_call_that_its_client_did_not_carry_out_is_not_in_force(status: Any, w
     steady.carried_out([Acknowledgement(2, "refused", 0), Acknowledgement(3, status, 0, why)])
     assert (steady.standing(2, "go") is not None) == stands
     assert steady.standing(3, "go") is None and steady.standing(2, "stop") is None
-
-
-@pytest.mark.parametrize(("called", "action"), [(True, "safe"), (False, "none")])
-def test_hold_after_a_safe_call_demands_it_again_where_a_call_was_ordered(called: bool, action: str) -> None:
-    policy = FallbackPolicy("hold", 100)
-    policy.epoch(0)
-    assert policy.miss(100) == "safe"
-    policy.renew(110)  # a null decision: the safe call stays, and is held from here
-    assert policy.miss(120) == "hold"  # a call failed, and may have acted in part
-    assert policy.expire(209, called) == "none"
-    assert policy.expire(210, called) == action
