@@ -83,8 +83,14 @@ class Command:
     shut: str | None = None
 
 
+class Event:
+    """What the core of a loop is told: those here, and those of `loop.events`."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Event):
     """What became of an order. `stands`: no safe call was demanded since it was given."""
 
     tick: int
@@ -96,7 +102,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class SafeAttempt:
+class SafeAttempt(Event):
     """One try to bring one safe call (None: the agent has none) in force. `in_force`: now all that were demanded are;
     `acted`: False where the world is over and takes no calls; `over`: there, or where it makes no step with it."""
 
@@ -111,7 +117,7 @@ class SafeAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Event):
     """The environment raised over what it was told."""
 
     doing: str
@@ -156,7 +162,7 @@ class InFlightCall:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorCommand:
+class OperatorCommand(Event):
     """What a person said, and by what: keyboard, page or wire. `k`: the tick whose call is meant."""
 
     said: str
@@ -187,16 +193,6 @@ class Doubt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HostState:
-    """The decoder host at one instant: as `Host` says of each."""
-
-    alive: bool = True
-    incarnation: int = 0
-    gave_up: str | None = None
-    events: Sequence[HostEvent] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadReading:
     """One reading of a thread: its state (a letter; X: it is gone), and since its start its major faults, how long its
     group was throttled, how long it ran and waited for a processor. None where the kernel does not tell."""
@@ -224,3 +220,14 @@ class EvidenceSample:
     threads: Sequence[ThreadReading] = ()
     apart: bool = False
     incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostState(Event):
+    """The decoder host at one instant: as `Host` says of each. `sample` is the first of the threads that decide now."""
+
+    alive: bool = True
+    incarnation: int = 0
+    gave_up: str | None = None
+    events: Sequence[HostEvent] = ()
+    sample: EvidenceSample = EvidenceSample()

@@ -27,8 +27,8 @@ class Actuator:
 
     A world that blocks stops this thread alone. Any thread may give orders: none blocks. `wake` tells of `effects`."""
 
-    shut, open_ns, parting = (property(attrgetter(f"core.{name}")) for name in ("shut", "open_ns", "parting"))
-    attempting, pending, over = (property(attrgetter(f"core.{name}")) for name in ("attempting", "pending", "over"))
+    parting, over = property(attrgetter("core.parting")), property(attrgetter("core.over"))
+    attempting, pending = property(attrgetter("core.attempting")), property(attrgetter("core.pending"))
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._acting, self._wake = Acting(agent, env), wake
@@ -43,14 +43,13 @@ class Actuator:
     def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
         """Expect the loop to call this again by `guard_ns` (None: no limit)."""
         with self._lock:
-            first = self.core.guard_ns is None
+            first = self.core.guard_ns is None and guard_ns is not None
             self.core.arm(guard_ns, parting)
         if first:  # else the thread wakes by itself
             self._bell.put(None)
 
     def disarm(self) -> None:
-        """Expect nothing of the loop until it arms again."""
-        self.core.guard_ns = None
+        self.core.guard_ns = None  # nothing is expected of the loop until it arms again
 
     def execute(self, command: Command) -> Command | None:
         """Act as soon as the world lets it. Return the command that waited until now, which is dropped."""
@@ -93,7 +92,7 @@ class Actuator:
     def _order(self, order: Callable[..., T], *given: Any) -> T:
         with self._lock:
             result = order(*given)
-            if not self.core.safe.in_force:
+            if self._in_force.is_set() and not self.core.safe.in_force:
                 self._in_force.clear()
         self._bell.put(None)
         return result
@@ -141,9 +140,11 @@ class Actuator:
         self._bell.put(None)
 
     def _report(self) -> None:
-        with self._lock:
-            news, self._news = self.core.news != self._news, self.core.news
-            if self.core.safe.in_force:
-                self._in_force.set()
-        if news:
+        core = self.core
+        if core.safe.in_force and not self._in_force.is_set():
+            with self._lock:
+                if core.safe.in_force:
+                    self._in_force.set()
+        if core.news != self._news:
+            self._news = core.news
             self._wake()

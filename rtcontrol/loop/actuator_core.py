@@ -68,7 +68,8 @@ class Jobs(deque[Perform | Emit | Instruct]):
 class ActuatorCore:
     """What waits, what is under way, and the results.
 
-    `effects`: the results, in order, which the loop takes; `news` grows with each of them, and when an attempt ends.
+    `effects`: the results, in order, which the loop takes; `news` grows with each, with a demand, and when an attempt
+    ends.
     `doings`: start and end (0: not yet) of the last calls. `shut`: why nothing but the safe calls may act; `open_ns`:
     until then it was shut, and what was asked for before does not act. `guard_ns`: by then the loop is to be back
     (None: no limit); `parting`: what the world is told where it is not."""
@@ -120,6 +121,7 @@ class ActuatorCore:
             self.jobs.appendleft(self.safe.again)
             self.safe.again = None
         number = self.safe.require(why, emission is not None)
+        self.news += 1
         if emission is not None:
             self.jobs.append(Emit(emission, number))
         return cleared

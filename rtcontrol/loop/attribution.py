@@ -6,7 +6,7 @@ Times are milliseconds from the tick's release, as in its event's `spans_ms`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -53,6 +53,9 @@ class ThreadUsage:
     waking_ms: float | None = None
     major_faults: int | None = None
     throttled_ms: float | None = None
+
+
+USAGE = tuple(one.name for one in fields(ThreadUsage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +112,15 @@ class Evidence:
         if verdict.explained_ms is not None:
             line["explained_ms"] = round(verdict.explained_ms, 3)
         line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
-        still: dict[str, Sequence[tuple[Any, ...]]]
-        still = {"pauses": self.pauses, "decoder_gaps": self.gaps, "acting": self.acting}
-        still["texts"] = self.texts
-        for name, spans in still.items():
-            if spans:
-                line[name] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
+        names = {"pauses": "pauses", "gaps": "decoder_gaps", "acting": "acting", "texts": "texts"}
+        for name, shown in names.items():
+            if spans := getattr(self, name):
+                line[shown] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
         for name in ("loop", "actuator", "decoder", "sockets"):
-            kernel = getattr(self, name)
-            if known := {key: value for key, value in asdict(kernel).items() if value is not None}:
-                line[name] = known
+            usage = getattr(self, name)
+            counted = {key: value for key in USAGE if (value := getattr(usage, key)) is not None}
+            if counted:
+                line[name] = counted
         return line
 
     def steps(self) -> dict[str, float]:
@@ -163,7 +165,8 @@ def attribute(e: Evidence) -> Verdict:
     failed just the same.
     """
     in_time = e.late_ms is None and e.end_ms < e.deadline_ms
-    if e.fault is not None and (in_time or e.fault[1] == "raised"):
+    gave_way = in_time and e.fault == (Cause.EXECUTE, "busy")  # what kept the call waiting is to be found
+    if e.fault is not None and ((in_time and not gave_way) or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.excess_ms / 2, LEAST_MS)
     took = e.steps()
@@ -174,7 +177,7 @@ def attribute(e: Evidence) -> Verdict:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
         return verdict
-    if e.fault is not None and e.fault[0] is not Cause.EXECUTE:
+    if e.fault is not None and (gave_way or e.fault[0] is not Cause.EXECUTE):
         return Verdict(*e.fault)
     decided = _all(Cause.DECIDE, _deciding(e, took), e.usual, need)
     return decided or _all(Cause.EXECUTE, _acting(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)

@@ -16,7 +16,7 @@ Status = Literal["fresh", "held", "safe"]
 
 
 class FallbackPolicy:
-    """Keeps the age of the call in force. Times are the world's (`ReleaseReleaseGrid.world_ns`), in nanoseconds.
+    """Keeps the age of the call in force. Times are the world's (`ReleaseGrid.world_ns`), in nanoseconds.
 
     Under `hold`, a miss leaves the call in force until it has not been renewed for `hold_ns`; then the safe call is
     demanded, also between two ticks: at `expires_ns` (None: no call is being held). It is not demanded again until a

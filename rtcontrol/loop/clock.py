@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from rtcontrol.hosts.protocol import DecisionReply, Host
-from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
+from rtcontrol.loop.grid import StepGrid, WallGrid
 
 # The kernel wakes a sleeper up to about 0.1 ms late (timer slack 50 us, a context switch); the rest is polled.
 SPIN_NS = 200_000
 # The longest single sleep, so that a signal's flag is seen soon even at 0.1 Hz.
 MAX_SLEEP_NS = 50_000_000
-
-
-class LoopClock(Protocol):
-    """What the loop's shell waits by; `grid` says when the next release is due."""
-
-    @property
-    def grid(self) -> ReleaseGrid:
-        """The releases."""
-
-    def wait(self, until_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
-        """Wait until `until_ns` (None: a little while) or for a reply, whichever is first. It may return early."""
-
-    def advance(self, dt_ns: int) -> int | None:
-        """Let the world move on. Return since when the next release is due; None: not yet."""
 
 
 class WallClock:
@@ -37,6 +22,7 @@ class WallClock:
         self._spin_ns = spin_ns
 
     def wait(self, until_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        """Wait until `until_ns` or for a reply, whichever is first. It may return early."""
         assert until_ns is not None, "the next release has its instant"
         while (left := until_ns - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
@@ -44,7 +30,7 @@ class WallClock:
                 return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
             if in_flight and (reply := host.wait(0)) is not None:
                 return reply
-        return None
+        return host.wait(0)
 
     def advance(self, dt_ns: int) -> int | None:
         raise AssertionError("the world runs by itself")
@@ -63,6 +49,9 @@ class StepClock:
 
     def advance(self, dt_ns: int) -> int | None:
         return self._move(dt_ns)
+
+
+LoopClock = WallClock | StepClock
 
 
 def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> StepClock:

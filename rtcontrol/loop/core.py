@@ -19,46 +19,8 @@ from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
+from rtcontrol.loop import events as ev
 from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy, FallbackState, Measure, Status
-from rtcontrol.loop.events import (
-    Action,
-    Advance,
-    Advanced,
-    Ask,
-    Cancel,
-    Closed,
-    Ended,
-    Event,
-    Execute,
-    Follow,
-    Followed,
-    GaveWay,
-    Guard,
-    Instructed,
-    Left,
-    ListEpisodes,
-    LoopReport,
-    Notify,
-    Observe,
-    Observed,
-    Overdue,
-    Read,
-    Replied,
-    Retry,
-    Safe,
-    SafeState,
-    Sampled,
-    Sent,
-    Started,
-    Stop,
-    Stopped,
-    TakeSample,
-    Tell,
-    TextRead,
-    Withdraw,
-    Withdrawn,
-    Woke,
-)
 from rtcontrol.loop.evidence import MissFinding, Witness, spans_of
 from rtcontrol.loop.grid import ReleaseGrid
 from rtcontrol.loop.instructions import GoalList, Instructions, Requests
@@ -83,6 +45,10 @@ from rtcontrol.telemetry.causes import Cause
 
 # Of these nobody changes a value.
 PLAIN = frozenset({bool, int, float, str, type(None)})
+# A call that was ordered so shortly before the end of a hold may act yet: only then the safe call is demanded.
+GRACE_NS = 1_000_000
+GAVE_WAY = "the call could not begin, and gave way to the safe call"
+TOO_LATE = "the call was too late when the world was free for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +150,7 @@ class World:
     """
 
     host: HostState = field(default_factory=HostState)
-    safe: SafeState = field(default_factory=lambda: SafeState(False, False))
+    safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
     started_ns: int = 0  # by the world's time
     woke_ns: int = 0
     tick: Tick | None = None
@@ -203,7 +169,7 @@ class LoopCore:
     def __init__(self, settings: LoopSettings, rules: Rules, grid: ReleaseGrid) -> None:
         self.settings, self.rules, self.grid = settings, rules, grid
         self.now_ns = 0
-        self.out: list[Action] = []
+        self.out: list[ev.Action] = []
         self.world, self.flights = World(), Flights()
         policy = FallbackPolicy(settings.on_miss, settings.hold_ns)
         self.fallback = FallbackState(policy, settings.emits, rules.safe_calls)
@@ -214,7 +180,7 @@ class LoopCore:
         instructions = Instructions(settings.instruction, self.out, self.ledger, rules.goals)
         self.requests = Requests(instructions, rules.history, CallInForce(policy) if settings.steady else None)
 
-    def advance(self, event: Event, now_ns: int) -> Sequence[Action]:
+    def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
         """Take an event at `now_ns`. Return what is to be done, in order."""
         self.now_ns = now_ns
         self.out.clear()  # of an event that an interrupt cut short
@@ -231,10 +197,10 @@ class LoopCore:
         return self.world.stopped
 
     @property
-    def open(self) -> int:
-        """How many ticks are not over."""
+    def open(self) -> list[Tick]:
+        """The ticks that are not over."""
         ticks = [*self.flights.pending.values(), *(flight.tick for flight in self.flights.unsettled())]
-        return sum(not tick.calls for tick in ticks)
+        return [tick for tick in ticks if not tick.calls]
 
     @property
     def busy(self) -> bool:
@@ -249,7 +215,7 @@ class LoopCore:
             waits = self.busy or (self.grid.waits and not self.world.host.alive)
             return None if waits else self.now_ns
         first = self.grid.next_release_ns
-        expires_ns = self.fallback.policy.expires_ns
+        expires_ns = self._hold_ends_ns
         if expires_ns is not None and expires_ns < first:
             first = expires_ns
         for tick in self.flights.pending.values():
@@ -271,9 +237,18 @@ class LoopCore:
     def _world_ns(self) -> int:
         return self.grid.world_ns(self.now_ns)
 
+    @property
+    def _hold_ends_ns(self) -> int | None:
+        """When the safe call takes over from a call that is held: one that was ordered just before may act yet."""
+        ends_ns = self.fallback.policy.expires_ns
+        if ends_ns is None or not self.flights.ordered:
+            return ends_ns
+        given_ns = max(flight.given_ns for flight in self.flights.ordered.values())
+        return max(ends_ns, given_ns + GRACE_NS) if given_ns <= ends_ns else ends_ns
+
     # -- release -------------------------------------------------------------------------------------------------------
 
-    def _started(self, event: Started) -> None:
+    def _started(self, event: ev.Started) -> None:
         t0_ns, world_ns = self.grid.start(self.now_ns)
         self.world.started_ns = world_ns
         self.witness.before = event.sample
@@ -281,11 +256,11 @@ class LoopCore:
         self.ledger.write({"origin_ns": t0_ns})
         self.fallback.policy.epoch(world_ns)
 
-    def _woke(self, event: Woke) -> None:
+    def _woke(self, event: ev.Woke) -> None:
         self._expire()
         self._release()
 
-    def _advanced(self, event: Advanced) -> None:
+    def _advanced(self, event: ev.Advanced) -> None:
         self.grid.advanced(event.due_ns)  # it is taken at the next `Woke`: after what came meanwhile
 
     def _release(self) -> None:
@@ -301,10 +276,10 @@ class LoopCore:
             return
         elif not due:
             if world.host.alive or not grid.waits:
-                self.out.append(Advance(self.settings.period_ns))
+                self.out.append(ev.Advance(self.settings.period_ns))
         elif world.safe.pending and not world.retried:
             world.retried = True  # first what is not active yet
-            self.out.append(Retry())
+            self.out.append(ev.Retry())
         else:
             world.retried = False
             self._look()
@@ -313,9 +288,9 @@ class LoopCore:
         self.world.woke_ns = self.now_ns
         next_ns = self.grid.next_release_ns
         skips = self.grid.enforced and self.now_ns - next_ns >= self.settings.period_ns
-        self.out.append(Observe(next_ns if skips else None))
+        self.out.append(ev.Observe(next_ns if skips else None))
 
-    def _observed(self, event: Observed) -> None:
+    def _observed(self, event: ev.Observed) -> None:
         world, duration_ns = self.world, self.settings.duration_ns
         if event.finished:
             self._stop("episodes")
@@ -325,7 +300,7 @@ class LoopCore:
             tick = world.tick = self._begin(event)
             self._see(tick, event.observation)
 
-    def _begin(self, event: Observed) -> Tick:
+    def _begin(self, event: ev.Observed) -> Tick:
         """Begin the tick of the release that is due."""
         world, settings = self.world, self.settings
         k, release_ns, skipped = self.grid.take(world.woke_ns)
@@ -334,7 +309,7 @@ class LoopCore:
         tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
         self.flights.newest_k = k
         guard_ns = world.woke_ns + settings.guard_ns if self.grid.enforced else None
-        self.out.append(Guard(guard_ns, self.fallback.parting(tick)))
+        self.out.append(ev.Guard(guard_ns, self.fallback.parting(tick)))
         if skipped:
             self._skip(tick, skipped, event.sample or self.witness.before)
         self.requests.instructions.change(self.now_ns)
@@ -368,15 +343,15 @@ class LoopCore:
         elif not world.host.alive or (enforced and self.now_ns > tick.deadline_ns):
             self._miss(tick, None)
         else:
-            self.out.append(Read(seen))
+            self.out.append(ev.Read(seen))
 
     def _begin_epoch(self, epoch: int) -> None:
         self.world.epoch = epoch
         self.requests.history.clear()
-        self.out.append(ListEpisodes())
+        self.out.append(ev.ListEpisodes())
         self.fallback.policy.epoch(self._world_ns)
 
-    def _text_read(self, event: TextRead) -> None:
+    def _text_read(self, event: ev.TextRead) -> None:
         world, tick, seen = self.world, self.world.tick, self.world.seen
         assert tick is not None and seen is not None, "an observation was read"
         self.requests.acknowledge(event.acknowledged)
@@ -394,9 +369,9 @@ class LoopCore:
 
     def _ask(self, tick: Tick) -> None:
         self.world.tick = tick
-        self.out.append(Ask(tick.request))
+        self.out.append(ev.Ask(tick.request))
 
-    def _sent(self, event: Sent) -> None:
+    def _sent(self, event: ev.Sent) -> None:
         tick, seen = self.world.tick, self.world.seen
         assert tick is not None and seen is not None, "a request was sent"
         if event.error is not None:  # it costs its tick, not the run
@@ -424,18 +399,15 @@ class LoopCore:
         for flight in overdue:
             if not flight.overdue:
                 flight.overdue = True
-                self.out.append(Withdraw(flight.tick.k))
+                self.out.append(ev.Withdraw(flight.tick.k))
         if not overdue:
             self._expire_hold()
 
     def _expire_hold(self) -> None:
         """Demand the safe call where a call is held for too long, also between two ticks."""
-        policy = self.fallback.policy
-        if policy.expires_ns is None:
-            return
+        policy, ends_ns = self.fallback.policy, self._hold_ends_ns
         idle = not (self.flights.pending or self.flights.ordered)
-        over = self.now_ns >= policy.expires_ns if self.grid.enforced else idle
-        if not over:
+        if ends_ns is None or not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return
         measure = policy.expire(self._world_ns)
         # A call that failed since the safe call took over may have acted in part.
@@ -447,7 +419,7 @@ class LoopCore:
         return not self.world.host.alive or self.world.host.incarnation != tick.incarnation
 
     def _expect_late(self, tick: Tick) -> None:
-        self.out.append(Cancel(tick.k))
+        self.out.append(ev.Cancel(tick.k))
         if tick.incarnation != self.world.host.incarnation:
             return  # it died with its decoder
         late = self.flights.late
@@ -455,7 +427,7 @@ class LoopCore:
         while len(late) > 2 * self.settings.pipeline:
             del late[min(late)]
 
-    def _replied(self, event: Replied) -> None:
+    def _replied(self, event: ev.Replied) -> None:
         reply, flights = event.reply, self.flights
         if flights.late:
             oldest = reply.tick - self.settings.pipeline
@@ -562,9 +534,9 @@ class LoopCore:
         flights = self.flights
         flights.ordered[tick.k] = InFlightCall(tick, reply, call, text, late, given_ns=self.now_ns)
         flights.ordered_k, flights.called = max(flights.ordered_k, tick.k), True
-        self.out.append(Execute(command))
+        self.out.append(ev.Execute(command))
 
-    def _gave_way(self, event: GaveWay) -> None:
+    def _gave_way(self, event: ev.GaveWay) -> None:
         """A call that waited for the world was dropped for a newer one, or for the safe call."""
         if self.world.left:
             return  # what waits when the run ends is no release
@@ -575,11 +547,9 @@ class LoopCore:
         elif newer and self.now_ns - flight.given_ns < max(self.settings.period_ns // 4, 1_000_000):
             self._leave_out("overtaken", flight.tick, flight.reply, flight.call)
         else:  # the world is busy
-            self._overrun(
-                flight, f"the call could not begin, and gave way to {'a newer one' if newer else 'the safe call'}"
-            )
+            self._overrun(flight, "the call could not begin, and gave way to a newer one" if newer else GAVE_WAY)
 
-    def _withdrawn(self, event: Withdrawn) -> None:
+    def _withdrawn(self, event: ev.Withdrawn) -> None:
         """The deadline is here, and the call has not ended: it was dropped if it had not begun."""
         flight = self.flights.ordered.get(event.k)
         if flight is not None and not flight.settled:
@@ -612,7 +582,7 @@ class LoopCore:
             if acted and self.settings.calls_per_tick > 1:
                 self._go_on(flight, done)
         else:
-            what = done.error or "the call was too late when the world was free for it"
+            what = done.error or (GAVE_WAY if done.ended_ns < tick.deadline_ns else TOO_LATE)
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
             self._miss(tick, fault, reply, error=what, call=flight.text, done=done)
 
@@ -653,7 +623,7 @@ class LoopCore:
         line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
         if end_ns <= tick.deadline_ns:
             if not tick.calls:
-                self.witness.usual.append(line["spans_ms"])
+                self.witness.on_time(line["spans_ms"])
             self.ledger.write(line)
             return
         if tick.calls:
@@ -689,46 +659,38 @@ class LoopCore:
         cause = line.get("cause")
         failed = cause == Cause.EXECUTE.value
         measure: Measure = self.fallback.policy.miss(self._world_ns) if failed else "hold"
-        if cause is not None:
-            self.ledger.put_error(line, outcome.error, f"tick {outcome.tick.k}: {cause}: ", outcome.doing)
-        line["action"] = self._fall_back(measure, outcome.tick, cause, outcome.reply)
-        if outcome.reply is not None and outcome.fault is not None:
-            line["decide_ms"] = round(outcome.reply.decide_ns / 1e6, 4)
+        self._follow_up(outcome, line, measure, cause)
         self.ledger.write(line)
 
     def _judge(self, miss: OpenMiss) -> None:
         tick, fault = miss.outcome.tick, miss.outcome.fault
         self.flights.misses[tick.k] = miss
         stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
-        self.out.append(TakeSample(tick.k, tick.capture_ns if stale else tick.release_ns))
+        self.out.append(ev.TakeSample(tick.k, tick.capture_ns if stale else tick.release_ns))
 
-    def _sampled(self, event: Sampled) -> None:
+    def _sampled(self, event: ev.Sampled) -> None:
         miss = self.flights.misses.get(event.k)
         if miss is None:
             return
         if miss.finding is not None and miss.completed is not None:
             self._close(miss, self.witness.completed(miss.finding, event.sample, *miss.completed))
             return
-        finding = self._find(miss, event.sample)
+        finding = self.witness.finding(miss.outcome, event.sample, self.world.host, miss.end_ns)
         if miss.outcome.kind == "miss":
-            self._follow_up(miss, finding)
+            self._follow_up(miss.outcome, miss.line, miss.measure, finding.verdict.cause.value)
         if self._expects(miss, finding):
             miss.finding, miss.until_ns = finding, self.now_ns + self.settings.period_ns
         else:
             self._close(miss, finding)
 
-    def _find(self, miss: OpenMiss, sample: EvidenceSample) -> MissFinding:
-        return self.witness.finding(miss.outcome, sample, self.world.host, miss.end_ns)
-
-    def _follow_up(self, miss: OpenMiss, finding: MissFinding) -> None:
+    def _follow_up(self, outcome: TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
         """Do what the fallback policy says. A world elsewhere receives the cause that is known now."""
-        outcome, line = miss.outcome, miss.line
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
-        cause = finding.verdict.cause.value
-        self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
+        if cause is not None:
+            self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
         # A remote world executes nothing: that its call waited is our business.
-        ours = fault is not None and fault[0] is Cause.EXECUTE
-        line["action"] = self._fall_back(miss.measure, tick, cause, reply, None if ours else line.get("error"))
+        ours = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
+        line["action"] = self._fall_back(measure, tick, cause, reply, None if ours else line.get("error"))
         if reply is not None and fault is not None:
             line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
 
@@ -744,7 +706,7 @@ class LoopCore:
         miss = self.flights.misses.get(tick.k)
         if miss is not None and miss.finding is not None:
             miss.completed = spans, reply
-            self.out.append(TakeSample(tick.k, tick.release_ns))
+            self.out.append(ev.TakeSample(tick.k, tick.release_ns))
 
     def _close(self, miss: OpenMiss, finding: MissFinding) -> None:
         """Record the miss with its cause."""
@@ -768,19 +730,19 @@ class LoopCore:
             self._demand("miss", emission, tick.k)
             return "pending" if measure == "none" else measure
         if emission is not None:
-            self.out.append(Tell(emission))
+            self.out.append(ev.Tell(emission))
         return "pending" if measure == "none" and self.world.safe.pending else measure
 
     def _demand(self, why: str, emission: Any, k: int) -> None:
         """Demand the safe call, for the sake of tick `k`."""
         self.ledger.safe_k, self.flights.called = k, False
-        self.world.safe = SafeState(True, True)
-        self.out.append(Safe(why, emission))
+        self.world.safe = ev.SafeState(True, True)
+        self.out.append(ev.Safe(why, emission))
 
     def _tell(self, tick: Tick, status: Status, reply: DecisionReply) -> None:
         """Tell the world, if it wants to know, of a tick that brought no call."""
         if (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
-            self.out.append(Tell(emission))
+            self.out.append(ev.Tell(emission))
 
     def _suspend(self, k: int) -> None:
         """People hold the calls back: the safe call was demanded, at tick `k`."""
@@ -799,36 +761,20 @@ class LoopCore:
             self.fallback.policy.suspended = False
         if confirmed is not None:
             self._order(confirmed.tick, confirmed.reply, confirmed.call, confirmed.expires_ns, late=True)
-        self.out.append(LoopReport("changed"))
-
-    def _instructed(self, event: Instructed) -> None:
-        self.requests.instructions.waiting.append(event.text)
+        self.out.append(ev.LoopReport("changed"))
 
     def _host_changed(self, state: HostState) -> None:
-        self.world.host = state
+        self.world.host, self.witness.before = state, state.sample
         if len(state.events) != self.ledger.events:
             self.ledger.host_events(state.events)
-            self.out.append(Follow())  # other threads decide after a restart
             late = self.flights.late.values()
             self.flights.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
         if state.gave_up is not None and not self.over:
-            self.out.append(Notify(f"no more decisions: {state.gave_up}"))
+            self.out.append(ev.Notify(f"no more decisions: {state.gave_up}"))
             self._stop("host")
 
-    def _followed(self, event: Followed) -> None:
-        self.witness.before = event.sample
-
-    def _safe_changed(self, state: SafeState) -> None:
+    def _safe_changed(self, state: ev.SafeState) -> None:
         self.world.safe = state
-
-    def _attempted(self, attempt: SafeAttempt) -> None:
-        self.ledger.attempted(attempt)
-
-    def _faulted(self, fault: Fault) -> None:
-        self.ledger.fault(fault, self.now_ns)
-
-    def _ended(self, event: Ended) -> None:
-        self.ledger.ended(event.episodes)
 
     def _acknowledge(self, heard: deque[Acknowledgement]) -> None:
         """Take what the world says became of calls, but of those whose tick is not over."""
@@ -845,19 +791,16 @@ class LoopCore:
 
     def _stop(self, why: str) -> None:
         self.world.stopped = True
-        self.out.append(Stop(why))
+        self.out.append(ev.Stop(why))
 
-    def _stopped(self, event: Stopped) -> None:
-        self._stop(event.why)
-
-    def _left(self, event: Left) -> None:
+    def _left(self, event: ev.Left) -> None:
         """Nothing but the safe call acts from here on, whatever the end is."""
         self.world.stopped = self.world.left = True
         self.people.state = "stopped"
         self.people.drop(self.now_ns)
         self._demand("exit", self.fallback.parting(), self.flights.newest_k)
 
-    def _overdue(self, event: Overdue) -> None:
+    def _overdue(self, event: ev.Overdue) -> None:
         """The loop was away when the run ended: what was due meanwhile is missed all the same."""
         grid, settings = self.grid, self.settings
         if not (self.ledger.t0_ns and grid.enforced and grid.due(event.t_ns - settings.period_ns)):
@@ -866,14 +809,17 @@ class LoopCore:
         k, release_ns, skipped = grid.take(event.t_ns)
         tick = Tick(k, release_ns, release_ns + settings.deadline_ns, event.t_ns)
         tick.incarnation = self.world.host.incarnation
+        tick.runs_before, tick.runs = self.world.runs, event.runs
         if skipped:
             self._skip(tick, skipped, event.sample)
         self._miss(tick, None)
 
-    def _closed(self, event: Closed) -> None:
+    def _closed(self, event: ev.Closed) -> None:
         for miss in tuple(self.flights.misses.values()):
             # An interrupt may have come before its sample.
-            finding = miss.finding or self._find(miss, self.witness.before)
+            finding = miss.finding
+            if finding is None:
+                finding = self.witness.finding(miss.outcome, self.witness.before, self.world.host, miss.end_ns)
             self._close(miss, self.witness.final(finding))
         if event.heard:
             self.flights.ordered.clear()  # their effects will not come any more
@@ -890,27 +836,26 @@ def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
 
 
 HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
-    Started: LoopCore._started,
-    Woke: LoopCore._woke,
-    Advanced: LoopCore._advanced,
-    Observed: LoopCore._observed,
-    TextRead: LoopCore._text_read,
-    Sent: LoopCore._sent,
-    Replied: LoopCore._replied,
-    GaveWay: LoopCore._gave_way,
-    Withdrawn: LoopCore._withdrawn,
+    ev.Started: LoopCore._started,
+    ev.Woke: LoopCore._woke,
+    ev.Advanced: LoopCore._advanced,
+    ev.Observed: LoopCore._observed,
+    ev.TextRead: LoopCore._text_read,
+    ev.Sent: LoopCore._sent,
+    ev.Replied: LoopCore._replied,
+    ev.GaveWay: LoopCore._gave_way,
+    ev.Withdrawn: LoopCore._withdrawn,
     Completion: LoopCore._completed,
-    Sampled: LoopCore._sampled,
+    ev.Sampled: LoopCore._sampled,
     OperatorCommand: LoopCore._commanded,
-    Instructed: LoopCore._instructed,
     HostState: LoopCore._host_changed,
-    Followed: LoopCore._followed,
-    SafeState: LoopCore._safe_changed,
-    SafeAttempt: LoopCore._attempted,
-    Fault: LoopCore._faulted,
-    Ended: LoopCore._ended,
-    Stopped: LoopCore._stopped,
-    Left: LoopCore._left,
-    Overdue: LoopCore._overdue,
-    Closed: LoopCore._closed,
+    ev.SafeState: LoopCore._safe_changed,
+    SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
+    Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
+    ev.Ended: lambda core, event: core.ledger.ended(event.episodes),
+    ev.Instructed: lambda core, event: core.requests.instructions.waiting.append(event.text),
+    ev.Stopped: lambda core, event: core._stop(event.why),
+    ev.Left: LoopCore._left,
+    ev.Overdue: LoopCore._overdue,
+    ev.Closed: LoopCore._closed,
 }

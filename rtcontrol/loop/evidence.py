@@ -45,42 +45,40 @@ class MissFinding:
 
 
 class Witness:
-    """Knows what evidence needs beyond the tick itself: what is `usual` (spans of ticks on time), when the loop's
-    thread was long at work on `texts`, in which `gaps` the decoder stood still (by its newest reply), and the sample
-    before. `periodic`: a release comes by the clock, not by an arrival."""
+    """Knows what evidence needs beyond the tick itself: what is usual (spans of ticks on time), when the loop's thread
+    was long at work on `texts`, in which `gaps` the decoder stood still (by its newest reply), and the sample before.
+    `periodic`: a release comes by the clock, not by an arrival."""
 
     def __init__(self, periodic: bool) -> None:
-        self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)
         self.gaps: Sequence[tuple[int, int]] = ()
         self.before = EvidenceSample()
+        self._on_time: deque[Mapping[str, float]] = deque(maxlen=USUAL)
+        self._usual: Mapping[str, float] | None = {}  # None: to be computed
         self._periodic = periodic
+
+    def on_time(self, spans: Mapping[str, float]) -> None:
+        """A tick was on time."""
+        self._on_time.append(spans)
+        self._usual = None
 
     def finding(self, outcome: TickOutcome, sample: EvidenceSample, host: HostState, end_ns: int) -> MissFinding:
         """Judge a tick that was over at `end_ns`: with a call, or a reply, that came after its deadline, or without."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
-        end = _ms(end_ns - tick.release_ns)
         spans = spans_of(tick, reply, outcome.done)
         late, since = self._lateness(outcome, spans)
-        evidence = Evidence(
-            deadline_ms=_ms(tick.deadline_ns - tick.release_ns),
-            end_ms=end,
-            spans=_filled(spans, reply),
+        evidence = self._evidence(
+            tick,
+            sample,
+            _filled(spans, reply),
+            _ms(end_ns - tick.release_ns),
+            since,
             over=reply is not None and fault is None,
             fault=fault,
             late_ms=late,
-            since_ms=since,
-            usual=usual(self.usual),
-            pauses=_pauses(tick, sample, since, end),
-            apart=sample.apart,
-            gaps=_clip(tick, self.gaps, end),
             behind=tick.behind,
-            arrival=not self._periodic,
             host=_host_failure(tick, host) if reply is None else None,
-            texts=_clip(tick, self.texts, end),
-            acting=_acting(tick, sample, end),
         )
-        evidence = replace(evidence, **self._usages(tick, sample))
         self.before = sample
         return MissFinding(tick, evidence, attribute(evidence))
 
@@ -122,23 +120,29 @@ class Witness:
         """Return why the releases from `first_ns` until the tick's did not begin: the loop's thread was away."""
         skipped = replace(tick, release_ns=first_ns)
         woke = _ms(tick.woke_ns - first_ns)
-        evidence = Evidence(
-            deadline_ms=_ms(tick.deadline_ns - first_ns),
-            end_ms=woke,
-            spans={"woke": woke},
-            over=True,
-            late_ms=woke,
-            usual=usual(self.usual),
-            pauses=_pauses(skipped, sample, 0.0, woke),
-            apart=sample.apart,
-            gaps=_clip(skipped, self.gaps, woke),
-            arrival=not self._periodic,
-            texts=_clip(skipped, self.texts, woke),
-            acting=_acting(skipped, sample, woke),
-        )
-        evidence = replace(evidence, **{**self._usages(skipped, sample), "decoder": ThreadUsage()})
+        away: dict[str, Any] = {"over": True, "late_ms": woke, "decoder": ThreadUsage()}
+        evidence = self._evidence(skipped, sample, {"woke": woke}, woke, **away)
         fields = MissFinding(skipped, evidence, attribute(evidence)).fields()
         return {f"skip_{name}": value for name, value in fields.items()}
+
+    def _evidence(
+        self, tick: Tick, sample: EvidenceSample, spans: dict[str, float], end: float, since: float = 0.0, **more: Any
+    ) -> Evidence:
+        """Return what is known of a tick from its release until `end`."""
+        if self._usual is None:
+            self._usual = usual(self._on_time)
+        known: dict[str, Any] = {
+            "usual": self._usual,
+            "pauses": _pauses(tick, sample, since, end),
+            "apart": sample.apart,
+            "gaps": _clip(tick, self.gaps, end),
+            "arrival": not self._periodic,
+            "texts": _clip(tick, self.texts, end),
+            "acting": _acting(tick, sample, end),
+            **self._usages(tick, sample),
+        }
+        deadline = _ms(tick.deadline_ns - tick.release_ns)
+        return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
 
     def _lateness(self, outcome: TickOutcome, spans: Mapping[str, float]) -> tuple[float | None, float]:
         """Return an observation's lateness, and from when on it grew, where that is what is judged."""
@@ -146,11 +150,11 @@ class Witness:
         if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
             return None, 0.0
         # What kept the loop from looking kept the world's own thread, too.
-        ages = [spans["woke"] - spans["captured"] for spans in self.usual if "captured" in spans]
+        ages = [spans["woke"] - spans["captured"] for spans in self._on_time if "captured" in spans]
         late = _ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         return late, _ms(tick.capture_ns - tick.release_ns)
 
-    def _usages(self, tick: Tick, sample: EvidenceSample) -> dict[str, Any]:
+    def _usages(self, tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
         """Return what the kernel counted of each role since the release; what is older is none of this tick's."""
         recent = self.before.t_ns >= 2 * tick.release_ns - tick.deadline_ns
         before = self.before.threads if recent and len(self.before.threads) == len(sample.threads) else None

@@ -1,30 +1,42 @@
-"""When the next tick is due: on an absolute grid in wall-clock time, or as a world that waits moves on. No clock."""
+"""When the next tick is due: on an absolute grid in wall-clock time, or as a world that waits moves on. No clock.
+
+Where a grid is `enforced`, releases come at a fixed rate of real time and a deadline ends a tick; otherwise each one
+comes when the one before is settled, and a deadline is only compared with afterwards. `waits`: for a decoder that is
+away. `world_ns` is the world's time, which limits how long a call is held. Instants are CLOCK_MONOTONIC nanoseconds.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 # From the start of the clock to release 0.
 LEAD_NS = 1_000_000
 
 
-class RateClock:
-    """Absolute grid of releases r_k = t0 + k * period on CLOCK_MONOTONIC.
+class WallGrid:
+    """The world runs on whatever the controller does: releases r_k = t0 + k * period, deadlines enforced.
 
     Late by whole periods, it skips those releases and keeps the phase; it never bursts to catch up.
     """
 
+    enforced, waits = True, False
+
     def __init__(self, period_ns: int) -> None:
-        if period_ns <= 0:
-            raise ValueError(f"period_ns={period_ns} must be > 0")
         self.period_ns = period_ns
         self.begin(0)
 
     def begin(self, t0_ns: int) -> None:
         """Release 0 is at `t0_ns`."""
-        self._t0_ns = t0_ns
+        self._t0_ns = self.next_release_ns = t0_ns
         self._next = 0
-        self.next_release_ns = t0_ns
+
+    def start(self, now_ns: int) -> tuple[int, int]:
+        """Set the first release; return its instant, and the world's time then."""
+        self.begin(now_ns + min(LEAD_NS, self.period_ns))
+        return self._t0_ns, self._t0_ns
+
+    def due(self, now_ns: int) -> bool:
+        return now_ns >= self.next_release_ns
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
         """Start the release that is due: (its index k, r_k, how many releases before it were skipped).
@@ -40,49 +52,6 @@ class RateClock:
         self._next, self.next_release_ns = k + 1, release_ns + self.period_ns
         return k, release_ns, skipped
 
-
-class ReleaseGrid(Protocol):
-    """The releases of a run; times are CLOCK_MONOTONIC nanoseconds.
-
-    `enforced`: releases come at a fixed rate of real time and a deadline ends a tick; otherwise each release comes when
-    the one before is settled, and a deadline is only compared with afterwards.
-    `waits` for a decoder that is away, or does not.
-    """
-
-    enforced: bool
-    waits: bool
-    next_release_ns: int
-
-    def start(self, now_ns: int) -> tuple[int, int]:
-        """Set the first release; return its instant, and the world's time (`world_ns`) then."""
-
-    def due(self, now_ns: int) -> bool: ...
-
-    def take(self, now_ns: int) -> tuple[int, int, int]: ...
-
-    def world_ns(self, now_ns: int) -> int:
-        """Return the world's time, which limits how long a call is held."""
-
-    def advanced(self, due_ns: int | None) -> None:
-        """The world moved on: a release is due since then."""
-
-    def slack_ns(self, now_ns: int) -> int:
-        """Return how long nothing is due when no decision is in flight."""
-
-
-class WallGrid(RateClock):
-    """The world runs on whatever the controller does: releases on an absolute grid, deadlines enforced."""
-
-    enforced, waits = True, False
-
-    def start(self, now_ns: int) -> tuple[int, int]:
-        t0_ns = now_ns + min(LEAD_NS, self.period_ns)
-        self.begin(t0_ns)
-        return t0_ns, t0_ns
-
-    def due(self, now_ns: int) -> bool:
-        return now_ns >= self.next_release_ns
-
     def world_ns(self, now_ns: int) -> int:
         return now_ns
 
@@ -90,6 +59,7 @@ class WallGrid(RateClock):
         raise AssertionError("the world runs by itself")
 
     def slack_ns(self, now_ns: int) -> int:
+        """Return how long nothing is due when no decision is in flight."""
         return self.next_release_ns - now_ns
 
 
@@ -127,7 +97,11 @@ class StepGrid:
         return (self._k + 1) * self.period_ns
 
     def advanced(self, due_ns: int | None) -> None:
+        """The world moved on: a release is due since then (None: not yet)."""
         self._due_ns = due_ns
 
     def slack_ns(self, now_ns: int) -> int:
         return self._slack_ns
+
+
+ReleaseGrid = WallGrid | StepGrid

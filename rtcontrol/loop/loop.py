@@ -14,25 +14,25 @@ from rtcontrol.loop.config import RunConfig, instruction_text
 from rtcontrol.loop.desk import OperatorControl
 from rtcontrol.loop.events import Instructed, Stopped
 from rtcontrol.loop.instructions import Instructions
+from rtcontrol.loop.interpreter import Interpretation
 from rtcontrol.loop.options import LoopOptions
 from rtcontrol.loop.phases import broke_down, finish, launch, prepare
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.running import RunState
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.recent import Recent
 from rtcontrol.telemetry.recorder import Recorder
 
-# How long the shutdown waits for the safe call to be active.
-LEAVE_S = 10.0
-# After the third signal: time enough for a world that is free.
-LEAVE_AT_ONCE_S = 0.5
+LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
+LEAVE_AT_ONCE_S = 0.5  # the same after the third signal: time enough for a world that is free
 
 
 class ControlLoop:
     """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
 
     Its ticks happen on the thread that calls `run` (`TickShell`), what reaches the environment on the actuator's;
-    `instruct` and `stop` any thread (or signal handler) may call. `state` says how far it is, and how it ended.
+    `instruct` and `stop` any thread (or signal handler) may call.
     """
 
     def __init__(
@@ -49,8 +49,12 @@ class ControlLoop:
         self.state = RunState()
         self._watch = self.options.watch or PauseWatch(config.period_ns)
         self.shell = wiring.assemble(self, self._watch)
-        self.interpretation = wiring.interpretation_of(self)
-        self.recent = wiring.recent_of(recorder)  # for those who look on
+        self.interpretation: Interpretation | None = None
+        if (interpreter := self.options.interpreter) is not None:
+            answered = self.options.listener.understood
+            self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
+        self.recent = Recent(recorder.header)  # for those who look on
+        recorder.fold = self.recent.add
 
     # -- for whoever looks on, from any thread ------------------------------------------------------------------------
 
@@ -61,12 +65,10 @@ class ControlLoop:
 
     @property
     def phase(self) -> str:
-        """What it does, for people."""
         return self.state.phase
 
     @property
     def account(self) -> Account:
-        """What the run came to so far."""
         return self.recent.account
 
     @property
@@ -81,12 +83,11 @@ class ControlLoop:
 
     @property
     def instruction(self) -> str:
-        """What is decided by now."""
         return self.instructions.now
 
     def instruct(self, text: str) -> bool:
-        """From the next release on, decide (and judge) by `text`; with an interpreter, by what it is understood as,
-        once it is. False where nothing comes of it any more: it is over. UserError for one that is too long."""
+        """From the next release on, decide (and judge) by `text`, or by what an interpreter makes of it. False where
+        the run is over. UserError for one that is too long."""
         if self.interpretation is not None:
             return self.interpretation.hear(text) and self.ended_by is None
         self.put(text)
@@ -97,7 +98,6 @@ class ControlLoop:
         self.shell.inbox.append(Instructed(instruction_text(text)))
 
     def tell(self, line: str) -> None:
-        """Tell people, and the record."""
         self.recorder.write({"log": line, "t_s": self.now_s()})
         self.options.notify(line)
 

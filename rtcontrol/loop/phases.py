@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from typing import Any
+
 from rtcontrol.envs.base import Acknowledging, Observation, WorldError
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
@@ -68,20 +71,13 @@ def _warm_up(loop: RunningLoop, seen: Observation | None) -> None:
 
 def finish(loop: RunningLoop, patience_s: float) -> None:
     """Bring the safe call in force, waiting for it so long, and close everything."""
-    try:
+    with ExitStack() as then:  # each of them, whatever the one before raises; the last comes first
+        then.callback(loop.env.close)
+        then.callback(loop.host.close)
+        then.callback(write_end, loop)
+        then.callback(_close_world, loop)
         if loop.state.launched:
             _leave(loop, patience_s)
-    finally:
-        try:
-            _close_world(loop)
-        finally:
-            try:
-                write_end(loop)
-            finally:
-                try:
-                    loop.host.close()
-                finally:
-                    loop.env.close()
 
 
 def _leave(loop: RunningLoop, patience_s: float) -> None:
@@ -102,8 +98,8 @@ def _leave(loop: RunningLoop, patience_s: float) -> None:
     if not state.safe_in_force:
         why = "its episode had ended" if ended else f"it did not take it within {patience_s:g} s"
         loop.tell(UNSAFE.format(why) if state.unsafe else OVER)
-    next_ns = shell.core.grid.next_release_ns
-    shell.dispatch(Overdue(state.t_end_ns, shell.ports.sampler.sample(next_ns)))
+    sampler = shell.ports.sampler
+    shell.dispatch(Overdue(state.t_end_ns, sampler.sample(shell.core.grid.next_release_ns), sampler.runs()))
 
 
 def _close_world(loop: RunningLoop) -> None:
@@ -121,8 +117,12 @@ def write_end(loop: RunningLoop) -> None:
     """Write the record's last line, unless it is written: an interrupt of `run` may have cut it short."""
     state, core = loop.state, loop.shell.core
     if not state.end_written:
-        # What is still in flight is no release: nobody waited for it until its deadline.
-        end = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": core.open}
+        # What is still in flight is no release: nobody waited for it until its deadline. What was skipped before it is.
+        in_flight = core.open
+        end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(in_flight)}
+        for tick in in_flight:
+            if tick.skip:
+                end |= tick.skip | {"skipped": tick.skip["skipped"] + end.get("skipped", 0)}
         loop.recorder.write({**end, "safe_in_force": state.safe_in_force if state.launched else None})
         state.end_written = True
 

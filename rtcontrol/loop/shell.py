@@ -1,7 +1,6 @@
 """Do what the core says, in real time, and tell it what came of it. Decides nothing.
 
-All on the thread that calls `run`; it calls nothing of the environment that can block, but that it moves a lockstep
-world on: the rest is the actuator's.
+All on the thread that calls `run`. Of the environment only a lockstep world's `advance` can block it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.suspend import suspend
 from rtcontrol.records import HostState
 
-# The handlers of signals are looked at before a tick's end, but no more often than this.
-RETAKE_NS = 10_000_000
+RETAKE_NS = 10_000_000  # the handlers of signals are looked at once a tick, but no more often than this
 
 
 class TickShell:
@@ -36,6 +34,7 @@ class TickShell:
         self._world = ports.env if isinstance(ports.env, Acknowledging) else None
         self._retake_ns = 0
         self._safe: tuple[bool, bool] | None = None
+        self._news = 0  # of the actuator's core
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
         self._reports = mailbox_of(ports.host)
 
@@ -47,7 +46,7 @@ class TickShell:
             if (halt := self.halt) is not None:
                 self.halt = None
                 suspend(self.ports, not core.grid.enforced, self.collect, halt)
-            reply = clock.wait(core.wake_ns, host, core.busy) or host.wait(0)
+            reply = clock.wait(core.wake_ns, host, core.busy)
             self.collect()
             self.dispatch(ev.Woke() if reply is None else ev.Replied(reply))
             # With a decision always in flight there is never slack, but garbage must not grow without bounds.
@@ -74,10 +73,12 @@ class TickShell:
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._host:
             self._host = state
-            self.dispatch(HostState(*state[:3], tuple(host.events)))
-        if (safe := (actuator.attempting, actuator.pending)) != self._safe:
-            self._safe = safe
-            self.dispatch(ev.SafeState(*safe))
+            self.dispatch(HostState(*state[:3], tuple(host.events), ports.sampler.follow()))
+        if (news := actuator.core.news) != self._news:
+            self._news = news
+            if (safe := (actuator.attempting, actuator.pending)) != self._safe:
+                self._safe = safe
+                self.dispatch(ev.SafeState(*safe))
         for queue in (self.inbox, actuator.effects):
             while queue:
                 self.dispatch(queue.popleft())
@@ -106,9 +107,9 @@ class TickShell:
     def _ask(self, action: ev.Ask) -> ev.Sent:
         try:
             self.ports.host.submit(action.request)
+            return ev.Sent()
         except Exception as error:
             return ev.Sent(error)
-        return ev.Sent()
 
     def _execute(self, action: ev.Execute) -> ev.Event | None:
         replaced = self.ports.actuator.execute(action.command)
@@ -135,7 +136,6 @@ DO: dict[type, Callable[[TickShell, Any], ev.Event | None]] = {
     ev.Advance: lambda self, action: ev.Advanced(self.clock.advance(action.dt_ns)),
     ev.Withdraw: lambda self, action: ev.Withdrawn(action.k, self.ports.actuator.withdraw(action.k)),
     ev.TakeSample: lambda self, action: ev.Sampled(action.k, self.ports.sampler.sample(action.since_ns)),
-    ev.Follow: lambda self, action: ev.Followed(self.ports.sampler.follow()),
     ev.ListEpisodes: lambda self, action: ev.Ended(self.ports.env.episodes),
     ev.Cancel: lambda self, action: self.ports.host.cancel(action.k),
     ev.Retry: TickShell._retry,

@@ -7,21 +7,17 @@ from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Emitting, Environment
 from rtcontrol.loop import errors
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.clock import LoopClock, WallClock, lockstep_clock
+from rtcontrol.loop.clock import WallClock, lockstep_clock
 from rtcontrol.loop.confidence import ConfidenceGate
 from rtcontrol.loop.config import RunConfig, plain_text
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.desk import OperatorControl
-from rtcontrol.loop.interpreter import Interpretation
 from rtcontrol.loop.legal import LegalCalls
 from rtcontrol.loop.ports import Ports
 from rtcontrol.loop.running import RunningLoop
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.shell import TickShell
-from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.encoder import plain
-from rtcontrol.telemetry.recent import Recent
-from rtcontrol.telemetry.recorder import Recorder
 
 # A safe call that is not active is tried again every period, but at slow rates too as often as this.
 RETRY_NS = 1_000_000_000
@@ -65,15 +61,13 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None) -> Rules:
     )
 
 
-def clock_of(config: RunConfig, env: Environment) -> LoopClock:
-    """Return the clock that the configuration names."""
-    return WallClock(config.period_ns) if config.clock == "wall" else lockstep_clock(config.period_ns, env.advance)
-
-
 def assemble(loop: RunningLoop, watch: PauseWatch) -> TickShell:
     """Return what runs the ticks of a loop."""
     config, agent, env, host, options = loop.config, loop.agent, loop.env, loop.host, loop.options
-    clock = options.clock or clock_of(config, env)
+    clock = options.clock
+    if clock is None:
+        wall = config.clock == "wall"
+        clock = WallClock(config.period_ns) if wall else lockstep_clock(config.period_ns, env.advance)
     core = LoopCore(settings_of(config, agent, env), rules_of(config, agent, options.goals), clock.grid)
     retry_ns = min(config.period_ns, RETRY_NS) if clock.grid.enforced else None
     actuator = Actuator(agent, env, retry_ns, host.wake)
@@ -96,21 +90,3 @@ def assemble(loop: RunningLoop, watch: PauseWatch) -> TickShell:
         retake=retake,
     )
     return TickShell(core, clock, ports)
-
-
-def interpretation_of(loop: RunningLoop) -> Interpretation | None:
-    """Return what understands the instructions of a loop; None: they are taken as they are."""
-    options = loop.options
-    if options.interpreter is None:
-        return None
-    answered = options.listener.understood
-    return Interpretation(options.interpreter, loop.put, loop.recorder.write, loop.tell, loop.now_s, answered)
-
-
-def recent_of(recorder: Recorder) -> Recent:
-    """Return what the recorder's lines come to, as they are written."""
-    account = Account()
-    account.add({"header": recorder.header})
-    recent = Recent(account)
-    recorder.fold = recent.add
-    return recent

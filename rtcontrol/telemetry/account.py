@@ -213,6 +213,7 @@ class Account:
             self.origin_ns = event["origin_ns"]
         elif "end" in event:
             self.end = dict(event)
+            self._skipped(event, self.last_k + 1 + event.get("skipped", 0))
 
     def check(self) -> None:
         """Raises AssertionError with the relation that does not hold."""
@@ -234,10 +235,7 @@ class Account:
         if "member" in event:
             count_member(self.members, event)
         self.superseded += event["superseded"]
-        if skipped := event.get("skipped", 0):
-            self.skipped_releases += skipped
-            self.skipped_by_cause[event["skip_cause"]] += skipped
-            self.miss_runs.add(k - skipped, k)
+        self._skipped(event, k)
         if "cause" in event:
             self._miss(k, event["cause"], event.get("subcause"))
         else:
@@ -257,6 +255,13 @@ class Account:
             self.calls.add(1)
         self._decided(event, kind == "call")
         self._times(event)
+
+    def _skipped(self, event: Mapping[str, Any], k: int) -> None:
+        """Count the releases before `k` that did not begin."""
+        if skipped := event.get("skipped", 0):
+            self.skipped_releases += skipped
+            self.skipped_by_cause[event["skip_cause"]] += skipped
+            self.miss_runs.add(k - skipped, k)
 
     def _further(self, event: Mapping[str, Any]) -> None:
         """A further call of a tick: neither on time nor a miss, and in none of the times, which are of ticks."""

@@ -184,7 +184,7 @@ CHANNELS: dict[str, tuple[str, str, str]] = {
     "/run": (
         "The run: its settings first, then how it started, the first release, and how it ended.",
         "header start origin_ns end",
-        "schema_version t_s open safe_in_force",
+        "schema_version t_s open safe_in_force skipped skip_cause skip_subcause skip_evidence",
     ),
 }
 # `observation` before `instruction`: an observation has both.

@@ -23,8 +23,9 @@ class Recent:
     """Takes a run's events on their way into the account, from the recorder's thread; any thread may take a `picture`
     of it. Its cost is a few appends an event: who looks on pays for the rest, and the loop's thread for nothing."""
 
-    def __init__(self, account: Account) -> None:
-        self.account = account
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        self.account = Account()
+        self.account.add({"header": header})
         self.asking: dict[str, Any] | None = None
         self.instruction: str | None = None
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)

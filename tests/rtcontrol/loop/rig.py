@@ -104,6 +104,7 @@ class Rig:
         self.heard: deque[Any] | None = None
         self.acknowledged: Any = None
         self.wakes: dict[int, float] = {}  # by release: so late the loop wakes
+        self.runs: Callable[[float], tuple[bytes, ...]] = lambda ms: ()
         self._seq = itertools.count()
         self._heap: list[tuple[int, int, Callable[[], Any]]] = []
         self._n = itertools.count()
@@ -127,8 +128,20 @@ class Rig:
         return self
 
     def host(self, **state: Any) -> HostState:
-        self._host = replace(self._host, **state)
+        self.host_sample = EvidenceSample(self.now_ns)
+        self._host = replace(self._host, sample=self.host_sample, **state)
         return self._host
+
+    def keep_busy(self, until_ms: float) -> None:
+        """The world is busy until then: calls wait."""
+        self._acting_until = START_NS + MS + round(until_ms * MS)
+        self._put(self._acting_until, self._begin)
+
+    def drop(self, effect: Any) -> Completion:
+        """Drop the call that waits."""
+        command, self._waiting = self._waiting, None
+        assert command is not None
+        return Completion(command.tick, effect, self.now_ns, self.now_ns, False)
 
     def say(self, said: str, k: int | None = None) -> str:
         """A person says it; as the shell does, the actuator is shut at once."""
@@ -170,7 +183,7 @@ class Rig:
         self.now_ns = end_ns
         self._dispatch(ev.Left())
         self._settle_safe()
-        self._dispatch(ev.Overdue(end_ns, self.sample))
+        self._dispatch(ev.Overdue(end_ns, self.sample, self.runs(self.ms)))
         self._dispatch(ev.Closed(self.episodes, self.heard))
         return self
 
@@ -195,7 +208,8 @@ class Rig:
                 data = self.look(self.ms)
                 age_ns = round(self.age_ms * MS)
                 seen = None if data is None else Observation(next(self._seq), self.epoch, self.now_ns - age_ns, data)
-                return ev.Observed(seen, self.finished, (), self.heard, None if since is None else self.sample)
+                sample = None if since is None else self.sample
+                return ev.Observed(seen, self.finished, self.runs(self.ms), self.heard, sample)
             case ev.Read(observation):
                 try:
                     return ev.TextRead(self.read(observation.data), None, self.acknowledged)
@@ -226,8 +240,6 @@ class Rig:
                 self.desk.show(action, self.now_ns)
             case ev.ListEpisodes():
                 return ev.Ended(self.episodes)
-            case ev.Follow():
-                return ev.Followed(self.sample)
         return None
 
     # -- the decider and the actuator ----------------------------------------------------------------------------------
@@ -289,9 +301,8 @@ class Rig:
         return Completion(command.tick, effect, began_ns, self.now_ns, stands, error)
 
     def _cleared(self, effect: Any) -> None:
-        if (command := self._waiting) is not None:
-            self._waiting = None
-            self._dispatch(Completion(command.tick, effect, self.now_ns, self.now_ns, False))
+        if self._waiting is not None:
+            self._dispatch(self.drop(effect))
 
     def _safe(self, why: str, emission: Emission | None) -> None:
         self._demand += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,8 @@ from rtcontrol.agents import Agent, Fallback, Tools, tool
 from rtcontrol.envs.base import Barrier, Effect, Emission, Observation
 from rtcontrol.loop.acting import Acting
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.actuator_core import Instruct
 from rtcontrol.loop.safe_calls import Attempt, SafeCall
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError
 from rtcontrol.records import Command, Completion, SafeAttempt
 
 FOREVER = 1 << 62
@@ -110,14 +107,6 @@ def test_tool_that_raises_anything_has_failed_and_is_survived(error: type[BaseEx
     assert isinstance(acting.attempt(attempt(call=Call("nudge", {}))).error, error)
 
 
-def test_tool_that_returns_an_awaitable_has_failed() -> None:
-    agent, _ = nudging(lambda: asyncio.sleep(0))
-    acting = Acting(agent, World())  # type: ignore[arg-type]
-    effect, raised = acting.perform(Command(0, Call("nudge", {}), 1, None))
-    assert effect == "failed" and isinstance(raised, UserError)
-    assert isinstance(acting.attempt(attempt(call=Call("nudge", {}))).error, UserError)
-
-
 @pytest.mark.parametrize("stepped", [True, False, None])
 def test_safe_call_that_acted_is_settled_and_not_called_again(stepped: bool | None) -> None:
     world = World()
@@ -152,7 +141,7 @@ def test_bar_within_the_call_keeps_the_world_from_being_told() -> None:
     actuator.work()
     [done] = actuator.effects
     assert isinstance(done, Completion) and done.effect == "refused" and len(world.heard) == 1
-    assert actuator.shut == "stopped"
+    assert actuator.core.shut == "stopped"
 
 
 def test_safe_call_is_waited_for_and_a_newer_demand_begins_anew() -> None:
@@ -181,13 +170,3 @@ def test_several_safe_calls_are_made_here_where_no_thread_can_be_had(monkeypatch
     actuator.safe("miss")
     actuator.work()
     assert [heard[0] for heard in world.heard] == [STOP, OPEN] and actuator.wait_safe(0)
-
-
-def test_world_that_raises_over_what_it_is_told_is_survived() -> None:
-    world = World()
-
-    def does() -> None:
-        raise SystemExit
-
-    world.does = does
-    assert isinstance(Acting(arm_agent(), world).tell(Instruct("go")), SystemExit)  # type: ignore[arg-type]

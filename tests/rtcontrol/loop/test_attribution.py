@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,14 +39,6 @@ def named(flight: Flight) -> dict[int, str]:
     return said
 
 
-def mostly(said: Iterable[str], *names: str, least: int = 1, others: int = 3) -> None:
-    """A busy machine may add some that are its own, and says so, and a few besides."""
-    counts = Counter(name for name in said if name in names or not name.startswith(("pause.", "wake.")))
-    assert sum(counts[name] for name in names) >= least, counts
-    assert all(counts[name] for name in names), counts
-    assert sum(counts.values()) - sum(counts[name] for name in names) <= others, counts
-
-
 @pytest.mark.realtime
 def test_every_step_of_a_tick_has_its_stamp_in_order(tmp_path: Path) -> None:
     flight = Flight(tmp_path, host=LinkedHost(tmp_path)).run()
@@ -77,20 +68,11 @@ def test_a_stopped_decoder_is_named_in_every_tick_that_it_cost(tmp_path: Path) -
     flight.after(10, stop)
     flight.run()
     said = named(flight)
-    mostly(said.values(), "decide.decoder_stopped", least=8)
+    assert Counter(said.values())["decide.decoder_stopped"] >= 8, said
     late = [line for line in flight.lines if line.get("subcause") == "decoder_stopped"]
     assert any(line["evidence"].get("decoder", {}).get("state") == "T" for line in late)
     # The decoder's own heartbeat tells of it, too.
     assert max(end - begin for begin, end in flight.loop.shell.core.witness.gaps) > 100e6
-
-
-@pytest.mark.realtime
-def test_a_decoder_that_was_killed_is_lost(tmp_path: Path) -> None:
-    host = LinkedHost(tmp_path)
-    flight = Flight(tmp_path, host=host)
-    flight.after(10, lambda: host.signal(signal.SIGKILL))
-    flight.run()
-    mostly(named(flight).values(), "host.lost", least=8)
 
 
 def test_a_later_word_moves_a_miss_to_another_cause() -> None:
@@ -101,17 +83,6 @@ def test_a_later_word_moves_a_miss_to_another_cause() -> None:
     account.add({"late": 3, "used": False, "cause": "pause", "subcause": "gc"})
     assert account.misses_by_cause == {"pause": 1} and account.misses_by_subcause == {"pause.gc": 1}
     account.add({"revised": 9, "cause": "host", "t_s": 1.3})
-    account.check()
-
-
-def test_a_safe_calls_acknowledgement_is_not_its_ticks() -> None:
-    account = Account()
-    for k in (1, 2):
-        account.add({"k": k, "kind": "call", "call": "go()", "t_s": 1.0, "superseded": 0})
-    account.add({"ack": 1, "why": "safe", "status": "failed", "t_s": 1.1})
-    account.add({"ack": 2, "why": "fresh", "status": "refused", "t_s": 1.1})
-    assert (account.on_time, account.misses) == (1, 1)
-    assert account.misses_by_subcause == {"execute.refused": 1}
     account.check()
 
 
@@ -321,7 +292,10 @@ def test_a_call_that_waits_for_the_actuator_is_the_worlds_only_while_that_is_at_
     assert cause_of(replace(waits, actuator=ThreadUsage("S", 1.0, 40.0))) == "wake.scheduler"
     assert cause_of(replace(waits, actuator=ThreadUsage("R", 0.0, 0.0))) == "wake.scheduler", "it waits still"
     assert cause_of(replace(waits, actuator=ThreadUsage("R", 20.0, 0.0))) == "unknown"
-    assert cause_of(replace(waits, end_ms=D - 20.0)) == f"execute.{sub}", "it gave way, and not for being late"
+    early = replace(waits, end_ms=D - 20.0)
+    assert cause_of(early) == f"execute.{sub}", "it gave way, and not for being late"
+    stood = replace(early, pauses=[(5.0, D - 21.0, "stall")])
+    assert cause_of(stood) == ("pause.stall" if sub == "busy" else "execute.slow")
     assert cause_of(replace(waits, loop=ThreadUsage("R", 1.0, 40.0))) == "unknown", (
         "another thread's waiting is none of it"
     )

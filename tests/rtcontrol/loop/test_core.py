@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import deque
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 from rig import GO, GRIP, MS, START_NS, Answer, Rig, go
 
@@ -15,8 +18,12 @@ from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
 from rtcontrol.loop import events as ev
 from rtcontrol.loop.core import Rules
+from rtcontrol.loop.phases import write_end
+from rtcontrol.loop.running import RunState
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.channels import schema, topic_of
 
 ROOT = Path(__file__).resolve().parents[3]
 REAL = {
@@ -285,6 +292,29 @@ def test_what_was_due_while_the_loop_was_away_is_missed() -> None:
     assert (last["kind"], last["skipped"], rig.acts[-1][1]) == ("miss", 7, "SAFE")
 
 
+def test_tick_that_is_overdue_at_the_end_has_its_threads_times() -> None:
+    rig = Rig()
+    rig.wakes = {100: 300.0}
+    rig.runs = lambda ms: (b"0 0 1",) * 2 if ms < 250 else (b"0 150000000 1",) * 2
+    rig.sample = EvidenceSample(threads=[ThreadReading("loop", "R", 0, 0, 0, 150 * MS)])
+    rig.run(250)
+    assert rig.causes == {12: "wake.scheduler"} and rig.ticks[12]["skip_subcause"] == "scheduler"
+
+
+def test_releases_skipped_before_a_tick_in_flight_are_counted() -> None:
+    rig = Rig(on(7, Answer(go(), 30.0)))
+    rig.wakes = {100: 45.0}
+    rig.run(150)
+    loop: Any = SimpleNamespace(state=RunState(ended_by="duration"), shell=SimpleNamespace(core=rig.core))
+    loop.recorder = SimpleNamespace(write=rig.lines.append)
+    write_end(loop)
+    account = Account()
+    for line in rig.lines:
+        account.add(line)
+    account.check()
+    assert (account.ticks, account.skipped_releases, rig.lines[-1]["open"]) == (5, 2, 1)
+
+
 # -- check ------------------------------------------------------------------------------------------------------------
 
 
@@ -412,6 +442,23 @@ def test_acknowledgements_wait_for_their_tick() -> None:
     seen: list[int] = []
     rig.at(25, lambda: seen.append(len(rig.said("ack")))).run(100)
     assert seen == [0] and len(rig.said("ack")) == 1
+
+
+@pytest.mark.parametrize(("free", "kind", "acts"), [(50.3, "call", [GO.text()]), (60.0, "miss", ["SAFE"])])
+def test_call_that_is_ordered_as_the_hold_ends_may_act(free: float, kind: str, acts: list[str]) -> None:
+    answers = {0: Answer(go()), 2: Answer(go(), 10.0)}
+    rig = Rig(lambda request: answers.get(request.tick, Answer(None, None)), hold_ns=45 * MS)
+    rig.at(30, lambda: rig.keep_busy(free)).run(70)
+    assert rig.ticks[2]["kind"] == kind and [call for ms, call in rig.acts if 30 < ms < 70] == acts
+    assert rig.causes.get(2) == ("execute.busy" if kind == "miss" else None)
+
+
+def test_call_in_time_that_the_guard_dropped_is_the_pauses() -> None:
+    rig = Rig(on(2, Answer(go(), 6.0)), pipeline=3, deadline_ns=60 * MS)
+    rig.decide = lambda request: Answer(go()) if request.tick == 2 else Answer(Decision(None))
+    rig.sample = EvidenceSample(pauses=((START_NS + MS + 46 * MS, START_NS + MS + 69 * MS, "stall"),))
+    rig.at(41, lambda: rig.keep_busy(200.0)).at(70, lambda: rig.drop("too_late")).run(75)
+    assert rig.causes == {2: "pause.stall"} and rig.ticks[2]["error"].endswith("gave way to the safe call")
 
 
 # -- people -----------------------------------------------------------------------------------------------------------
@@ -591,6 +638,17 @@ def test_decision_that_was_held_back_is_not_compared_with() -> None:
     assert standing(rig) == [None, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("status", "why", "stands"),
+    [("executed", "fresh", True), ("refused", "fresh", False), ("expired", "fresh", False), ("refused", "safe", True)],
+)
+def test_call_that_its_client_did_not_carry_out_is_not_compared_with(status: Any, why: Any, stands: bool) -> None:
+    rig = Rig(emits=True, steady=True)
+    rig.heard = heard = deque()
+    rig.at(50, lambda: heard.append(Acknowledgement(2, status, START_NS, why))).run(80)
+    assert standing(rig) == [None, 1, 1, 1 if stands else None]
+
+
 # -- evidence that the core keeps -------------------------------------------------------------------------------------
 
 
@@ -609,10 +667,8 @@ def test_other_threads_decide_after_a_restart() -> None:
     rig = Rig()
     restarted = (HostEvent(START_NS, "lost", 0.0), HostEvent(START_NS, "restarted", 0.1))
     rig.at(30, lambda: rig.host(incarnation=1, events=restarted)).run(100)
-    assert ev.Follow() in rig.actions and [e["host_event"]["event"] for e in rig.said("host_event")] == [
-        "lost",
-        "restarted",
-    ]
+    assert rig.core.witness.before is rig.host_sample
+    assert [e["host_event"]["event"] for e in rig.said("host_event")] == ["lost", "restarted"]
 
 
 def test_slow_texts_of_the_agent_are_the_loops_own_work() -> None:
@@ -625,6 +681,19 @@ def test_slow_texts_of_the_agent_are_the_loops_own_work() -> None:
     rig.read = read
     rig.decide = lambda request: Answer(go(), 8.0)
     assert set(rig.run(100).causes.values()) == {"decide.observe"}
+
+
+def test_every_line_fits_its_schema() -> None:
+    rig = Rig(lambda request: Answer(replace(go(request.tick % 3), kept={"arg1": "2"})), calls_per_tick=2, steady=True)
+    rig.wakes = {100: 45.0}
+    rig.act_ms = lambda call: 30.0 if 60 < rig.ms < 80 else 0.1
+    rig.at(210, lambda: rig.say("pause") and None).at(230, lambda: ev.Instructed("go left")).run(300)
+    kinds = set()
+    for line in rig.lines:
+        kinds.add(topic := topic_of(line))
+        jsonschema.validate(json.loads(json.dumps(line)), {**schema(topic), "additionalProperties": False})
+    assert {"/tick", "/further", "/observation", "/call", "/safe", "/late"} <= kinds
+    assert rig.ticks[3]["kept"] == {"arg1": "2"}
 
 
 # -- instructions, and worlds that wait -------------------------------------------------------------------------------
