@@ -3,44 +3,26 @@ themselves are in test_actuator_core.py, by a fake clock."""
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arm import HZ, MOVE, OPEN, PERIOD_S, STOP, Arm, arm_agent, beside, failing, flight, on, safes, until
+from arm import HZ, MOVE, PERIOD_S, STOP, Arm, arm_agent, beside, failing, flight, safes, until
 from cart import CartWorld, Flight
 
-from rtcontrol.agents import Agent, Fallback, Tools, tool
-from rtcontrol.envs.base import Emission
-from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.agents import Agent
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import loop as loops
-from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.events import Left
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Command, SafeAttempt
 from rtcontrol.telemetry import report
 
 pytestmark = pytest.mark.realtime
-
-
-@contextmanager
-def acting(agent: Agent, world: PacedEnvironment | None = None, period_ns: int | None = None) -> Iterator[Actuator]:
-    """An actuator under way, of a world in real time; closed at the end, which its `effects` outlast."""
-    world = world or Arm().world()
-    world.start("wall")
-    actuator = Actuator(agent, world, period_ns, lambda: None)
-    actuator.start()
-    yield actuator
-    actuator.close()
 
 
 def silent_from(tick: int) -> Any:
@@ -110,84 +92,6 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     assert arm.acts[found["acts"] + 1][1] == MOVE
 
 
-def test_a_call_that_acts_and_then_raises_is_followed_by_the_safe_call_that_was_in_force(tmp_path: Path) -> None:
-    arm = Arm()
-
-    def decide(request: DecisionRequest) -> Decision:
-        if request.tick == 3:
-            raise ValueError("misses, so that it is safe")
-        return Decision(MOVE if request.tick <= 4 else None)
-
-    def half(call: Call) -> None:
-        if call == MOVE and any(call == STOP for _, call in arm.acts):
-            arm.acts.append((time.monotonic_ns(), call))
-            raise OSError("no acknowledgement")
-
-    arm.refuse = half
-    flown = flight(tmp_path, arm, decide, on_miss="safe", duration_s=0.5).run()
-    assert [call for _, call in arm.acts][-4:] == [STOP, MOVE, STOP, STOP], flown.dump()
-    assert [a["in_force"] for a in safes(flown)] == [True, True]
-
-
-def three_tools() -> tuple[Agent, dict[str, Any], list[str]]:
-    """An agent whose tools are its own functions, and do what the dictionary says of them."""
-    does: dict[str, Any] = {}
-    acts: list[str] = []
-
-    @tool
-    def arm(go: bool) -> None:
-        """Moves the arm."""
-        acts.append(f"arm {go}")
-        does["arm"]()
-
-    @tool
-    def claw(go: bool) -> None:
-        """Grips."""
-        does["claw"]()
-        acts.append(f"claw {go}")
-
-    @tool
-    def base(go: bool) -> None:
-        """Drives."""
-        does["base"]()
-        acts.append(f"base {go}")
-
-    calls = [Call(name, {"go": False}) for name in ("arm", "claw", "base")]
-    return replace(arm_agent(), tools=Tools([arm, claw, base]), fallback=Fallback(calls=calls)), does, acts
-
-
-def test_a_safe_call_that_hangs_or_raises_holds_up_no_other() -> None:
-    agent, does, acts = three_tools()
-    free, refusing = threading.Event(), threading.Event()
-    refusing.set()
-
-    def refuse() -> None:
-        if refusing.is_set():
-            raise OSError("no claw")
-
-    does |= {"arm": free.wait, "claw": refuse, "base": lambda: None}
-    with acting(agent, period_ns=50_000_000) as actuator:
-        demanded_s = time.monotonic()
-        actuator.safe("miss")
-        until(lambda: "base False" in acts)
-        assert time.monotonic() - demanded_s < 1.0 and actuator.pending
-        attempts = actuator.effects
-        until(lambda: sum(e.error is not None for e in attempts if isinstance(e, SafeAttempt)) == 3)
-        refusing.clear()
-        until(lambda: "claw False" in acts)
-        # A fresh call waits, as what hangs would act after it.
-        actuator.execute(Command(0, Call("base", {"go": True}), 1, None))
-        assert not actuator.wait_safe(0.12) and acts == ["arm False", "base False", "claw False"]
-        free.set()
-        assert actuator.wait_safe(5)
-        until(lambda: acts[3:] == ["base True"])
-    done = [(e.call.name, e.error is None, e.in_force) for e in attempts if isinstance(e, SafeAttempt) and e.call]
-    refused = [("claw", False, False)]
-    assert sorted(done) == sorted(
-        [*refused * (len(done) - 3), ("base", True, False), ("claw", True, False), ("arm", True, True)]
-    )
-
-
 def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
     world = CartWorld()
     world.on_execute = lambda call: time.sleep(2.0) if call.arguments["force"] == 0 else None
@@ -206,18 +110,6 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
             began.append(flown.loop.state.t_end_ns)
     assert time.monotonic_ns() - began[0] < 1.5e9
     assert not flown.loop.state.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
-
-
-def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path) -> None:
-    arm = Arm()
-    arm.refuse = failing(5, MOVE, SystemExit)
-    flown = flight(tmp_path, arm, duration_s=0.6).run()
-    flown.blames("execute", 5, 5)
-    told = [line for line in flown.said if "does not answer" in line]
-    assert len(told) == 1 and "tests/rtcontrol/arm.py:" in told[0]
-    entry = report.of_record(flown.path)["errors"][0]
-    assert entry["error"] == "SystemExit: the drive does not answer" and entry["count"] == 5
-    assert entry["cause"] == "execute" and "tests/rtcontrol/arm.py:" in entry["where"] and entry["first_t_s"] < 0.2
 
 
 @pytest.mark.parametrize("times", [3, 10**9])
@@ -295,62 +187,11 @@ def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path:
     assert arm.acts[-1][1] == STOP and flown.loop.state.safe_in_force
 
 
-def test_calls_that_a_hung_tool_kept_waiting_are_no_ticks_on_time(tmp_path: Path) -> None:
-    arm = Arm()
-    arm.refuse = lambda call: time.sleep(1.0 if len(arm.tries) == 6 else 0)
-    waits = {"pipeline": 4, "deadline_ms": 4e3 * PERIOD_S, "max_age_ms": 60_000.0}
-    flown = flight(tmp_path, arm, hold_ms=60_000.0, duration_s=1.4, **waits).run()
-    waited = [t for t in flown.ticks if t["kind"] == "miss" and t["cause"] == "execute"]
-    assert len(waited) >= 10, [(t["kind"], t.get("cause")) for t in flown.ticks]
-
-
 # -- where the world is told, and cannot be --------------------------------------------------------------------------
-
-
-class Radio(PacedEnvironment):
-    """An arm that is told what becomes of each tick. `refuse` is asked before, and may raise."""
-
-    def __init__(self, refuse: Callable[[Emission], object]) -> None:
-        super().__init__("arm", Arm())
-        self.heard: list[tuple[int, Emission]] = []
-        self._refuse = refuse
-
-    def emit(self, emission: Emission) -> None:
-        self._refuse(emission)
-        self.heard.append((time.monotonic_ns(), emission))
-
-
-def deaf(times: int, status: str) -> Callable[[Emission], None]:
-    refuse = failing(times)
-    return lambda emission: refuse(STOP if emission.status == status else MOVE)
-
-
-def test_a_call_that_could_not_be_sent_is_a_miss_and_a_loop_that_hangs_is_told_to_the_world(tmp_path: Path) -> None:
-    world = Radio(deaf(1, "fresh"))
-    flown = Flight(tmp_path, on, world=world, agent=hung(0.6)[0], hz=HZ, duration_s=1.4)  # type: ignore[arg-type]
-    flown.run()
-    flown.blames("execute", 1, 1)
-    assert [t["error"] for t in flown.ticks if t.get("cause") == "execute"] == ["OSError: the drive does not answer"]
-    [attempt] = safes(flown, "loop")
-    assert attempt["in_force"] and report.of_record(flown.path)["safe_calls"] == flown.loop.account.safe_calls >= 1
-    # It is told while the loop hangs.
-    first = next(number for number, (_, e) in enumerate(world.heard) if e.status == "safe")
-    assert world.heard[first][0] - world.heard[first - 1][0] < 0.55e9 and world.heard[first][1].call == STOP
-    assert "fresh" in [e.status for _, e in world.heard[first:]], "it went on when the loop was back"
 
 
 # What is in force stays so: no miss of a busy machine's brings the safe call before the end does.
 PATIENT = {"hold_ms": 60_000.0}
-
-
-@pytest.mark.parametrize("calls", [(STOP,), (STOP, OPEN)])
-def test_the_way_out_waits_until_the_safe_call_is_in_force(tmp_path: Path, calls: tuple[Call, ...]) -> None:
-    arm = Arm()
-    arm.refuse = failing(3, calls[-1])
-    flown = flight(tmp_path, arm, on, *calls, **PATIENT, duration_s=0.3).run()
-    assert flown.loop.state.safe_in_force and arm.acts[-1][1] == calls[-1]
-    assert [a["attempt"] for a in safes(flown, "exit") if a["safe"] == calls[-1].text()] == [1, 2, 3, 4]
-    assert flown.lines[-1]["safe_in_force"]
 
 
 def test_a_safe_call_that_never_succeeds_is_told_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,41 +202,6 @@ def test_a_safe_call_that_never_succeeds_is_told_loudly(tmp_path: Path, monkeypa
     assert not flown.loop.state.safe_in_force and not flown.lines[-1]["safe_in_force"]
     assert any("NOT IN FORCE" in line for line in flown.said)
     assert len(safes(flown, "exit")) >= 3 and not any(a["in_force"] for a in safes(flown, "exit"))
-
-
-@pytest.mark.parametrize("interrupts", [False, True])
-def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path, interrupts: bool) -> None:
-    arm, ended = Arm(), threading.Event()
-    arm.refuse = lambda call: ended.wait(20.0 if interrupts else 0.7) if call == STOP else None
-    flown = flight(tmp_path, arm, **PATIENT)
-    came: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        came.append(number)
-        if len(came) == 1:
-            flown.loop.stop("SIGINT")
-        elif len(came) == 3:
-            raise KeyboardInterrupt
-
-    def send() -> None:
-        until(lambda: flown.loop.account.ticks >= 3)
-        os.kill(os.getpid(), signal.SIGINT)
-        until(lambda: arm.tries[-1][1] == STOP)
-        for number in (2, 3) if interrupts else (2,):
-            os.kill(os.getpid(), signal.SIGINT)
-            until(lambda n=number: len(came) == n)  # two at once would be one
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
-            beside(send, flown.run)
-    finally:
-        ended.set()
-        signal.signal(signal.SIGINT, before)
-    assert flown.loop.state.safe_in_force is not interrupts
-    assert flown.lines[-1]["end"] == "SIGINT" and flown.lines[-1]["safe_in_force"] is not interrupts
-    if not interrupts:
-        assert arm.acts[-1][1] == STOP
 
 
 @pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect"])
@@ -425,42 +231,3 @@ def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_pat
     assert flown.lines[-1]["end"] == "duration"
     assert flown.lines[-1]["safe_in_force"] is (when not in ("leave", "wait_safe"))
     until(lambda: arm.acts[-1][1] == STOP)
-
-
-def test_a_world_is_closed_after_an_interrupt_only_once_its_safe_call_was_tried(tmp_path: Path) -> None:
-    arm = Arm()
-    flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
-    actuator, plainly = flown.loop.shell.ports.actuator, flown.loop.shell.ports.actuator._attempt
-
-    def starved(attempt: Any) -> None:
-        time.sleep(0.2)  # as on a busy machine: its thread is woken late
-        plainly(attempt)
-
-    def interrupted(timeout_s: float) -> bool:
-        raise KeyboardInterrupt
-
-    actuator._attempt, actuator.wait_safe = starved, interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        flown.run()
-    assert arm.acts[-1][1] == STOP
-
-
-@pytest.mark.parametrize("signalled", [False, True])
-def test_what_was_due_while_the_loop_was_away_at_the_end_is_missed(tmp_path: Path, signalled: bool) -> None:
-    hangs = threading.Event()
-
-    def observe(data: Any) -> str:
-        if flown.loop.shell.core.flights.newest_k >= 5 and not hangs.is_set():
-            hangs.set()
-            time.sleep(0.8)
-        return "-"
-
-    arm = Arm()
-    flown = flight(tmp_path, arm, **PATIENT, duration_s=None if signalled else 0.6)
-    object.__setattr__(flown.agent, "observe", observe)
-    beside(lambda: hangs.wait(20) and signalled and flown.loop.stop("SIGTERM"), flown.run)
-    account = flown.loop.account
-    assert account.skipped_releases >= 12 and account.releases >= 18
-    last = flown.ticks[-1]
-    assert last["kind"] == "miss" and last["skipped"] >= 12 and flown.lines[-1]["safe_in_force"]
-    assert arm.acts[-1][1] == STOP

@@ -109,15 +109,6 @@ def test_newer_call_that_does_not_act_leaves_the_safe_call_wanted(how: str) -> N
     assert worker.names == ["stop:raise", f"move:{how}", "stop"] and worker.core.safe.in_force
 
 
-def test_call_given_before_a_demand_does_not_end_its_retries() -> None:
-    worker = Worker(STOP)
-    worker.script(stop="raise")
-    with worker.performing(0):
-        worker.core.demand("miss", None)
-    worker.at(50)
-    assert worker.names == ["move:hang", "stop:raise", "stop"]
-
-
 def test_world_that_takes_no_calls_ends_the_attempts_and_is_over() -> None:
     worker = Worker(STOP, OPEN)
     worker.script(open="over")
@@ -190,26 +181,6 @@ def test_world_is_asked_for_its_step_before_a_newer_call(
     assert worker.core.over is (looked == "never") and not worker.core.pending
 
 
-def test_newer_call_of_another_tool_leaves_the_step_to_be_waited_for() -> None:
-    worker = Worker(STOP, OPEN, steps=True)
-    worker.script(stop="wait wait", open="wait wait")
-    worker.core.demand("miss", None)
-    worker.work()
-    worker.execute(1, MOVE)
-    worker.at(60)
-    assert worker.names == ["stop:wait", "open:wait", "look stop:wait", "look open:wait", "move", "look open"]
-    assert worker.numbers == [("stop", 1, False), ("open", 1, True)]
-
-
-def test_settling_that_raises_makes_the_call_again() -> None:
-    worker = Worker(STOP, steps=True)
-    worker.script(stop="wait raise wait")
-    worker.core.demand("miss", None)
-    worker.at(300)
-    assert worker.names == ["stop:wait", "look stop:raise", "stop:wait", "look stop"]
-    assert worker.numbers == [("stop!", 1, False), ("stop", 2, True)]
-
-
 def test_demand_while_a_step_is_waited_for_calls_again_and_reports_the_act_once() -> None:
     worker = Worker(STOP, OPEN, steps=True)
     worker.script(stop="wait hang", open="wait")
@@ -237,14 +208,6 @@ def test_emissions_are_told_in_order_each_demands_before_its_calls() -> None:
     assert worker.names == ["move:hang", "emit 0", "emit 1", "emit 2", "stop", "say go", "emit 3"]
 
 
-def test_emission_after_a_command_waits_for_it() -> None:
-    worker = Worker(STOP)
-    worker.execute(0, fresh=said(0, "fresh"))
-    worker.core.tell(said(1, "held"))
-    worker.work()
-    assert worker.names == ["move", "emit 0", "emit 1"]
-
-
 @pytest.mark.parametrize("calls", [(), (STOP,), (STOP, OPEN)])
 def test_demand_that_could_not_be_told_fails_and_is_told_again(calls: tuple[Call, ...]) -> None:
     worker = Worker(*calls)
@@ -258,28 +221,6 @@ def test_demand_that_could_not_be_told_fails_and_is_told_again(calls: tuple[Call
     failed = [(f"{name}!", number, False) for number in (1, 2) for name in names or ["-"]]
     last = [(name, 3, name == (names or ["-"])[-1]) for name in names or ["-"]]
     assert worker.numbers == failed + last and not worker.faults
-
-
-def test_demand_that_could_not_be_told_is_told_before_the_next() -> None:
-    worker = Worker(STOP)
-    worker.script(emit="raise")
-    worker.core.demand("miss", said(0))
-    worker.at(10)
-    worker.core.tell(said(1))
-    worker.core.demand("exit", said(2))
-    worker.at(20)
-    assert worker.names == ["emit 0:raise", "stop", "emit 0", "emit 1", "emit 2", "stop"]
-    assert worker.core.safe.in_force and not worker.faults
-
-
-def test_newer_call_drops_a_demand_that_could_not_be_told() -> None:
-    worker = Worker(STOP)
-    worker.script(emit="raise")
-    worker.core.demand("miss", said(0))
-    worker.work()
-    worker.execute(1, fresh=said(1, "fresh"))
-    worker.at(500)
-    assert worker.names == ["emit 0:raise", "stop", "move", "emit 1"] and not worker.core.pending
 
 
 @pytest.mark.parametrize("what", ["emit", "instruct"])
@@ -320,30 +261,6 @@ def test_hung_safe_call_holds_up_no_other(why: str, retry_ms: float | None, pati
     assert worker.numbers == [("open", 1, False), ("park", 1, False), ("stop", 1, True)]
 
 
-def test_emissions_go_on_while_a_safe_call_hangs() -> None:
-    worker = Worker(*SEVERAL)
-    worker.script(stop="hang")
-    worker.core.demand("miss", None)
-    worker.at(30)
-    worker.core.instruct("go")
-    worker.core.tell(said(1))
-    worker.work()
-    assert worker.names[3:] == ["emit 1"]
-    worker.free("stop")
-    assert worker.names[3:] == ["emit 1", "say go"]
-
-
-def test_failing_safe_call_is_tried_again_next_to_one_that_hangs() -> None:
-    worker = Worker(*SEVERAL)
-    worker.script(stop="hang", open="raise raise")
-    worker.core.demand("miss", None)
-    worker.at(240)
-    assert worker.log[1:] == [(20, "open:raise"), (20, "park"), (50, "open:raise"), (100, "open")]
-    assert worker.core.pending and not worker.core.safe.in_force
-    worker.free("stop")
-    assert worker.core.safe.in_force and worker.numbers[-1] == ("stop", 1, True)
-
-
 def test_hung_safe_call_is_made_again_for_a_newer_demand() -> None:
     worker = Worker(*SEVERAL)
     worker.script(stop="hang")
@@ -356,18 +273,6 @@ def test_hung_safe_call_is_made_again_for_a_newer_demand() -> None:
     assert worker.names[5:] == ["stop"]
     assert worker.numbers[-2:] == [("stop", 1, False), ("stop", 2, True)]
     assert [one.why for one in worker.attempts[-2:]] == ["miss", "exit"]
-
-
-def test_demand_within_a_round_starts_over_in_order() -> None:
-    worker = Worker(*SEVERAL)
-    worker.script(stop="hang")
-    worker.core.demand("miss", None)
-    worker.at(5)
-    worker.core.demand("exit", None)
-    worker.at(60)
-    assert worker.names == ["stop:hang", "open", "park"], "the rest of the older round is not made twice"
-    worker.free("stop")
-    assert worker.names[3:] == ["stop"] and worker.core.safe.in_force
 
 
 # -- the guard ---------------------------------------------------------------------------------------------------------
@@ -405,17 +310,6 @@ def test_guard_that_passes_while_a_tool_hangs_clears_what_waits() -> None:
     assert worker.completions == [(0, "acted", True), (1, "too_late", False)]
 
 
-def test_guard_that_passes_while_a_safe_call_hangs_demands_it_again() -> None:
-    worker = Worker(*SEVERAL)
-    worker.script(stop="hang")
-    worker.core.arm(100 * MS, None)
-    worker.core.demand("miss", None)
-    worker.at(150)
-    assert worker.log[3:] == [(100, "open"), (100, "park")]
-    worker.free("stop")
-    assert worker.names[5:] == ["stop"] and worker.core.safe.in_force
-
-
 # -- people ------------------------------------------------------------------------------------------------------------
 
 
@@ -444,23 +338,6 @@ def test_bar_between_the_act_and_its_emission_tells_nothing() -> None:
     assert worker.names == ["move:hang"] and worker.completions == [(0, "refused", True)]
 
 
-def test_bar_and_resume_while_a_call_is_under_way_leave_it_shut() -> None:
-    worker = Worker(STOP)
-    with worker.performing(0, fresh=said(0, "fresh")):
-        worker.core.bar("paused", 0)
-        worker.core.bar(None, 1)
-    assert worker.completions == [(0, "refused", True)]
-
-
-def test_safe_calls_act_while_people_hold_the_calls_back() -> None:
-    worker = Worker(STOP)
-    worker.core.bar("stopped", 0)
-    worker.core.demand("stop", said(0))
-    worker.execute(1)
-    worker.work()
-    assert worker.names == ["emit 0", "stop"] and worker.completions == [(1, "refused", True)]
-
-
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
@@ -478,100 +355,7 @@ def test_end_tries_once_what_was_demanded_and_starts_nothing_else() -> None:
     assert worker.core.done
 
 
-@pytest.mark.parametrize("tried", [False, True])
-def test_end_with_nothing_to_try_is_at_once(tried: bool) -> None:
-    worker = Worker(STOP)
-    if tried:
-        worker.script(stop="raise")
-        worker.core.demand("exit", None)
-        worker.work()
-    worker.execute(0)
-    worker.core.closed = True
-    worker.at(500)
-    assert worker.core.done and worker.names == ["stop:raise"] * tried
-
-
-def test_end_waits_for_a_hung_call_of_an_older_demand_and_tries_it_again() -> None:
-    worker = Worker(STOP, OPEN)
-    worker.script(stop="hang", open="hang")
-    worker.core.demand("miss", None)
-    worker.at(30)
-    worker.core.demand("exit", None)
-    worker.core.closed = True
-    worker.at(100)
-    assert not worker.core.done
-    worker.free("open")
-    assert worker.core.done and worker.names == ["stop:hang", "open:hang", "open"]
-
-
 # -- a hostile mind's cases --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["ok", "raise", "over"])
-def test_demand_while_the_only_safe_call_is_under_way_calls_it_again(how: str) -> None:
-    worker = Worker(STOP)
-    worker.script(stop="hang")
-    worker.core.demand("miss", None)
-    worker.work()
-    worker.core.demand("exit", None)
-    worker.free(how=how)
-    worker.at(200)
-    assert worker.names == ["stop:hang", "stop"]
-    assert [one.in_force for one in worker.attempts] == [False, True] and worker.core.safe.in_force
-    assert not worker.core.over, "what an older demand met says nothing of this one"
-
-
-def test_safe_demanded_twice_before_the_first_attempt_is_made_once() -> None:
-    worker = Worker(STOP)
-    worker.core.demand("miss", said(0))
-    worker.core.demand("pause", said(1))
-    worker.at(200)
-    assert worker.names == ["emit 0", "emit 1", "stop"]
-    assert [(one.why, one.in_force) for one in worker.attempts] == [("pause", True)]
-
-
-def test_command_that_began_is_not_withdrawn_and_one_that_looks_is() -> None:
-    worker = Worker(STOP, OPEN, steps=True)
-    worker.script(stop="wait hang")
-    worker.core.demand("miss", None)
-    worker.work()
-    worker.execute(1)
-    worker.work()
-    assert worker.names[-1] == "look stop:hang" and worker.core.withdraw(1), "it waits while the world is asked"
-    worker.free("stop")
-    assert "move" not in worker.names
-    with worker.performing(2):
-        assert not worker.core.withdraw(2)
-    assert worker.completions == [(2, "acted", True)]
-
-
-def test_two_calls_of_one_tick_complete_each() -> None:
-    worker = Worker(STOP)
-    with worker.performing(5):
-        worker.execute(5, OPEN)
-    assert worker.completions == [(5, "acted", True), (5, "acted", True)]
-
-
-def test_demand_between_a_calls_start_and_its_end_does_not_stand() -> None:
-    worker = Worker(STOP)
-    with worker.performing(0):
-        worker.core.demand("miss", None)
-        worker.execute(1)
-    assert worker.names == ["move:hang", "stop", "move"]
-    assert worker.completions == [(0, "acted", False), (1, "acted", True)]
-
-
-def test_retry_while_every_safe_call_hangs_calls_none_twice() -> None:
-    worker = Worker(STOP, OPEN, retry_ms=None)
-    worker.script(stop="hang", open="hang")
-    worker.core.demand("miss", None)
-    worker.at(3000)
-    assert worker.core.retry() and worker.core.attempting
-    worker.at(4000)
-    assert worker.names == ["stop:hang", "open:hang"] and worker.core.attempting
-    worker.free("stop")
-    worker.free("open")
-    assert worker.core.safe.in_force and not worker.core.attempting
 
 
 def test_doings_tell_when_calls_were_at_work() -> None:

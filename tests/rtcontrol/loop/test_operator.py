@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from arm import MOVE, STOP, Arm, arm_agent, failing, on
-from cart import Flight
+from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.loop import suspend as suspends
@@ -50,15 +50,6 @@ def acted(arm: Arm, call: Call, since_ns: int, until_ns: int) -> int:
 
 def people(flight: Flight) -> list[str]:
     return [line["people"] for line in flight.lines if "people" in line]
-
-
-def asked_for(flight: Flight) -> list[float]:
-    """When the decisions were asked for whose calls acted after the run was resumed."""
-    lines = flight.lines
-    resumed_s = next(line["t_s"] for line in lines if line.get("people") == "resume")
-    ticks = {t["k"]: t["t_s"] + t["wake_ms"] / 1e3 for t in lines if "kind" in t}
-    acted = [line for line in lines if "called" in line and line["why"] != "safe" and line["t_s"] > resumed_s]
-    return [ticks[line["k"]] - resumed_s for line in acted if line["k"] in ticks]
 
 
 def hanging() -> tuple[threading.Event, Agent]:
@@ -99,33 +90,6 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
 
 
 @pytest.mark.realtime
-def test_process_stops_once_the_safe_call_is_active(tmp_path: Path) -> None:
-    at: dict[str, Any] = {}
-
-    def person(flight: Flight, arm: Arm) -> None:
-        halted, continued = threading.Event(), threading.Event()
-
-        def halt() -> None:
-            at["halted"], at["last"] = time.monotonic_ns(), arm.acts[-1][1]
-            halted.set()
-            continued.wait(20)
-            at["continued"] = time.monotonic_ns()
-
-        flight.loop.suspend(halt)
-        assert halted.wait(20)
-        time.sleep(3 * PERIOD_S)
-        continued.set()
-        until(lambda: any(call == MOVE and t > at.get("continued", t) for t, call in arm.acts))
-
-    flight, arm = flown(tmp_path, person)
-    assert at["last"] == STOP
-    assert not [call for t, call in arm.acts if at["halted"] < t < at["continued"] and call != STOP]
-    assert people(flight) == ["pause", "resume"]
-    # As after a pause: nothing that was decided before acts.
-    assert min(asked_for(flight)) >= 0
-
-
-@pytest.mark.realtime
 def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspends, "HALT_WAIT_S", 0.2)
     halts: list[int] = []
@@ -163,21 +127,6 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tm
 
 
 @pytest.mark.realtime
-def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_that_is_over_by_then(tmp_path: Path) -> None:
-    def person(flight: Flight, arm: Arm) -> None:
-        arm.hang()
-        time.sleep(2.5 * PERIOD_S)
-        flight.loop.operator.say("pause", "page")
-        flight.loop.operator.say("resume", "page")
-        since = arm.let_go()
-        until(lambda: acted(arm, MOVE, since, time.monotonic_ns()) >= 4)
-
-    flight, _ = flown(tmp_path, person, pipeline=20, deadline_ms=900.0)
-    asked = asked_for(flight)
-    assert len(asked) >= 3 and min(asked) > -1e-5, asked
-
-
-@pytest.mark.realtime
 @pytest.mark.parametrize("said", ["pause", "stop"])
 def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said: str) -> None:
     free, agent = hanging()
@@ -209,6 +158,17 @@ def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named(
         check_named(RunConfig(env="lander", confirm=("launch",)), lander)
     with pytest.raises(UserError, match="no probability"):
         RunConfig(env="lander", min_confidence={"main": 1.5})
+
+
+def test_calls_that_a_prompt_would_not_show_are_refused_before_the_run() -> None:
+    config = RunConfig(env="cart", calls_per_tick=4)
+    check_named(config, cart_agent(history=3))
+    with pytest.raises(UserError, match="is shown its last 2 calls") as caught:
+        check_named(config, cart_agent(history=2))
+    assert "history=3" in caught.value.remedy
+    for wrong in (0, 8):
+        with pytest.raises(UserError, match="--calls-per-tick"):
+            RunConfig(env="cart", calls_per_tick=wrong)
 
 
 def test_head_below_its_floor_is_in_doubt() -> None:

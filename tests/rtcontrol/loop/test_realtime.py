@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cart import Flight
-from hypothesis import strategies as st
 
 from rtcontrol.loop.core import snapshot
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import PauseWatch
-from rtcontrol.telemetry.causes import Cause
 from rtcontrol.telemetry.encoder import plain
 
 
@@ -85,24 +80,6 @@ def test_a_large_array_does_not_wait_in_memory_for_the_disk() -> None:
     }
 
 
-def test_what_the_world_changes_afterwards_is_kept_as_it_was() -> None:
-    data = {"x": 1.0, "arm": {"joints": [1, 2]}}
-    plain = {"x": 1.0}
-    then, before = kept(data), kept(plain)
-    data["arm"]["joints"].append(3)  # type: ignore[index]
-    data["x"] = plain["x"] = 2.0
-    assert then == {"x": 1.0, "arm": {"joints": [1, 2]}} and before == {"x": 1.0}
-
-
-events = st.lists(
-    st.one_of(
-        st.just(("hit", 0, None)),
-        st.tuples(st.just("miss"), st.just(0), st.sampled_from(list(Cause))),
-        st.tuples(st.just("skip"), st.integers(1, 5), st.sampled_from(list(Cause))),
-    )
-)
-
-
 def test_pauses_are_clipped_to_the_time_that_is_asked_for() -> None:
     watch = PauseWatch(62_500_000)
     base = time.monotonic_ns()
@@ -113,19 +90,3 @@ def test_pauses_are_clipped_to_the_time_that_is_asked_for() -> None:
         (base + 10, base + 40, "stall"),
         (base + 100, base + 105, "gc"),
     ]
-
-
-def test_no_collection_runs_inside_a_tick(tmp_path: Path) -> None:
-    collected: list[int] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        collected.append(threading.get_ident())
-
-    flight = Flight(tmp_path, duration_s=1.0)
-    gc.callbacks.append(note)
-    try:
-        flight.run()
-    finally:
-        gc.callbacks.remove(note)
-    assert gc.isenabled()
-    assert set(collected) <= {threading.get_ident()}
