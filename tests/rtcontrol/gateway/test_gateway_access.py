@@ -136,7 +136,7 @@ def test_a_rebound_name_is_refused_by_its_host(served: Served, path: str) -> Non
     assert httpx.get(served.url.rstrip("/") + path, headers=both).status_code == 421
 
 
-@pytest.mark.parametrize("broken", ["[::1", "::1]", "[", "[zone", "[127.0.0.1]x", "a:b:c", "\\", "%"])
+@pytest.mark.parametrize("broken", ["[::1", "[127.0.0.1]x", "a:b:c", "%"])
 def test_a_host_or_origin_that_is_none_is_refused_and_no_fault(served: Served, broken: str) -> None:
     host = raw(served, head(served, "GET /health", "Connection: close", host=broken))
     assert host.startswith((b"HTTP/1.1 421", b"HTTP/1.1 400"))

@@ -23,7 +23,6 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import tool_schemas
 
 USER = {"role": "user", "content": "Turn left."}
-LONG = {"role": "user", "content": "left 1 2 3 4 5 " * 2000}
 # One legal call: whatever decides, it is repeated.
 LAMP: dict[str, Any] = {
     "type": "function",
@@ -85,18 +84,6 @@ def test_a_call_whose_result_is_there_is_not_repeated_and_ends_with_it(serve: Se
         assert "stopped" not in answer.model_extra["rtcontrol"]
 
 
-def test_after_a_result_the_model_may_call_nothing_but_not_before_or_when_it_must(client: openai.OpenAI) -> None:
-    def sure(*said: Any, **more: Any) -> float:
-        extra: dict[str, Any] = ask(client, *said, tools=[LAMP], **more).model_extra["rtcontrol"]
-        return float(extra["confidence"]["function"])
-
-    result = called("horn", {}, "It sounds.")
-    # One tool: to call it is certain, unless nothing may be called.
-    assert sure(USER) == 1.0 and sure(USER, *result) < 1.0
-    assert sure(USER, *result, tool_choice="required") == 1.0
-    assert sure(USER, *result, USER) == 1.0
-
-
 def test_a_null_call_after_a_result_ends_with_it(serve: Serve) -> None:
     noop = serve(model="noop")
     client = openai.OpenAI(base_url=noop.url + "v1", api_key="none", max_retries=0)
@@ -122,16 +109,6 @@ def test_where_a_call_must_be_made_the_answered_one_gives_way_to_the_others(clie
     # There is no other: it must be one of them.
     assert ask(client, *said, tools=[LAMP, *done], tool_choice="required").choices[0].message.tool_calls
     assert ask(client, *said, tools=[LAMP, *done]).choices[0].finish_reason == "stop"
-
-
-def test_results_reach_the_model_with_their_calls(client: openai.OpenAI) -> None:
-    short, long = (
-        ask(client, USER, *called("horn", {}, result), USER).usage.prompt_tokens for result in ("1", "1" + " 2" * 40)
-    )
-    assert long >= short + 40
-    with pytest.raises(openai.BadRequestError) as caught:
-        ask(client, USER, {"role": "tool", "tool_call_id": "c9", "content": "done"})
-    assert caught.value.param == "messages[1].tool_call_id"
 
 
 def test_a_schema_is_answered_in_the_content_streamed_too(client: openai.OpenAI) -> None:
@@ -180,14 +157,9 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
     [
         ({"tools": [TURN, SAY], "tool_choice": SAID}, "tools"),
         ({"tools": [TURN, {"function": {"parameters": {}}}]}, "tools"),
-        ({"tools": [TURN, TURN]}, "tools"),
         ({"tools": [], "response_format": TEXTS}, "response_format.json_schema"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"messages": [{"role": "banana", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [USER, {"role": "user", "content": [{"text": "x"}]}]}, "messages[1].content[0].type"),
-        ({"messages": [LONG]}, "messages"),
-        ({"tool_choice": "maybe"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice.function.name"),
         ({"functions": [TURN["function"]]}, "functions"),
         ({"n": 2}, "n"),
@@ -219,13 +191,6 @@ def test_a_model_that_may_not_know_the_tools_says_so_in_field_and_header(serve: 
     assert known.json()["rtcontrol"]["trained"] is True
     for answer in (known, plain.post("v1/chat/completions", {**body, "model": "random"})):
         assert "x-rtcontrol-warning" not in answer.headers and "warning" not in answer.json()["rtcontrol"]
-
-
-def test_one_model_can_be_looked_up_and_another_is_not_found(client: openai.OpenAI) -> None:
-    assert (client.models.retrieve("lander").id, client.models.retrieve("default").object) == ("lander", "model")
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.models.retrieve("gpt-4o")
-    assert caught.value.code == "model_not_found" and "lander" in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["v1/responses", "chat/completions", "v1/v1/chat/completions"])
@@ -286,8 +251,6 @@ def test_each_call_has_its_own_result_whatever_the_ids(own: str | None) -> None:
         ([LOOK, calls(call("left", "1")), *[result("free", tool_call_id="1")] * 2], "messages[3].tool_call_id"),
         ([LOOK, calls(call("left", "1")), result("free", tool_call_id="2")], "messages[2].tool_call_id"),
         ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": "{side"}})], "arguments"),
-        ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": "[1]"}})], "arguments"),
-        ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": '{"a": NaN}'}})], "arguments"),
         ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": r'{"a": "\ud800"}'}})], "arguments"),
         ([LOOK, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[1].content[0].type"),
         ([{"role": "user", "content": [{"type": "text", "content": "x"}]}], "messages[0].content[0]"),
@@ -300,19 +263,13 @@ def test_what_cannot_be_read_of_a_conversation_is_refused_by_its_place(messages:
     assert str(caught.value.param).endswith(param) and str(caught.value.param) in f"{caught.value.what} {param}"
 
 
-DEEP = 20_000
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
         (b'{"model": "default", "messages": ' + b"[" * 100_000, "nested deeper than"),
         (b'\xff\xfe{"model"}', "no utf-16"),
-        (b'{"model": "caf\xe9"}', "no utf-8"),
         (b'{"model": "default", "messages": [], "n": NaN}', "NaN is none of its numbers"),
         (b'{"model": "default", "messages": [], "messages": []}', "'messages' stands twice"),
-        (rb'{"model": "default", "messages": [{"role": "user", "content": "\ud83d"}]}', "a lone surrogate"),
-        (b'{"model": "default", "messages": [{"role": "user", "content": 1e999}]}', "is not finite"),
     ],
 )
 @pytest.mark.parametrize("route", ["chat/completions", "decisions", "systemone"])
@@ -321,15 +278,6 @@ def test_a_body_that_is_no_plain_json_is_the_clients_mistake(
 ) -> None:
     answer = served.post(f"v1/{route}", content=body)
     assert answer.status_code in (400, 422) and words in answer.text
-
-
-@pytest.mark.parametrize("text", ['{"a": ' + "[" * DEEP + "]" * DEEP + "}", '{"a": ' * 900 + "1" + "}" * 900])
-def test_arguments_nested_beyond_reading_are_refused_by_their_place(served: Served, text: str) -> None:
-    made = calls({"id": "1", "type": "function", "function": {"name": "probe", "arguments": text}})
-    body = {"model": "default", "messages": [LOOK, made, result("free", tool_call_id="1")], "tools": [PROBE]}
-    answer = served.post("v1/chat/completions", body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "messages[1].tool_calls[0].function.arguments"
 
 
 # `/v1` obeys the gate of a checkpoint that knows the tools of a request. Without a server.
@@ -360,11 +308,6 @@ def test_call_below_the_gate_is_held_with_the_reason() -> None:
 def test_null_means_not_understood_unless_it_was_asked_for() -> None:
     assert gate().allow_null and "not understood" in str(gate().held(made(None, 0.9)))
     assert gate(allow_null=True).held(made(None, 0.9)) is None
-
-
-def test_tools_unknown_to_the_checkpoint_have_no_gate() -> None:
-    other = CheckpointGate.of("random", SCHEMAS, False)
-    assert not other.allow_null and other.held(made(BURN, 0.01)) is None
 
 
 def test_system_message_is_no_instruction_of_a_trained_model() -> None:

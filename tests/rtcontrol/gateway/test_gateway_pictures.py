@@ -106,18 +106,6 @@ def next_picture(view: ClientConnection) -> tuple[bytes, dict[str, Any]]:
     raise AssertionError("no picture came")
 
 
-def test_a_sessions_picture_is_shown_once_as_it_came(served: tuple[Process, str], flown: Client) -> None:
-    page = served[1]
-    until(lambda: flown.send_picture(LARGE), "not in session")
-    with watching(page, newest_session(page)) as view:
-        data, told = next_picture(view)
-        assert data == LARGE and told["picture_age_s"] is not None
-        began = len([1 for _ in range(8) if isinstance(view.recv(timeout=20), bytes)])
-        assert began == 0, "it was sent again"
-        flown.send_picture(SMALL)
-        assert next_picture(view)[0] == SMALL
-
-
 def test_a_runs_picture_is_shown_on_its_page_and_by_mcp_with_its_type(run: tuple[Program, str, str]) -> None:
     _, endpoint, page = run
 
@@ -168,24 +156,3 @@ def test_the_page_tells_an_old_picture_and_shows_none_of_another_session(
         with Client.connect(served[0].endpoint, **OWN, hz=20, name="other") as other, observing(other):
             page.open(f"{url}/live.html?session={newest_session(url)}")
             page.until("rtcontrol.last?.env === 'other' && document.getElementById('world').hidden")
-
-
-def test_a_client_over_websocket_sends_them_as_base64(served: tuple[Process, str]) -> None:
-    url = served[1]
-    with connect(f"{url.replace('http', 'ws', 1)}/ws", compression=None) as socket:
-        hello = {"type": "hello", "protocol": [1, 1], "client": {"name": "page"}, "t_client_ns": 1}
-        own = {**OWN, "capabilities": ["pictures"], "hz": 20}
-        socket.send(json.dumps(hello | own))
-        told: dict[str, Any] = {}
-        while told.get("type") != "welcome":
-            told = json.loads(socket.recv(timeout=60))
-        assert "pictures" in told["capabilities"]
-        token = told["session"]
-        for form, says in (("webp", "image.format"), ("png", None)):
-            image = {"format": form, "base64": base64.b64encode(SMALL).decode()}
-            socket.send(json.dumps({"type": "picture", "session": token, "t_ns": 2, "image": image}))
-            while says is not None and told.get("type") != "error":
-                told = json.loads(socket.recv(timeout=60))
-            assert says is None or told["field"] == says
-        with watching(url, newest_session(url)) as view:
-            assert next_picture(view)[0] == SMALL

@@ -149,16 +149,6 @@ def test_lines_of_the_terminal_pause_and_resume_and_a_stop_from_the_page_ends_th
     until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_picture_that_cannot_be_drawn_and_what_is_no_json_disturb_nobody() -> None:
-    fed = Fed()
-    told = {"number": 1, "ticks": [{"k": 0}], "env": "lander", "seed": 0, "data": {"x": float("nan")}}
-    fed.take(told)
-    assert fed.picture() is None
-    json.dumps(fed.snapshot(0), allow_nan=False)
-    fed.take(told | {"data": {**dict.fromkeys(("x", "y", "vx", "vy", "angle", "spin"), 0.0), "legs": 0}})
-    fed.picture()
-
-
 def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "STUCK_S", 0.05)
     fed = Fed()

@@ -18,7 +18,6 @@ from websockets.sync.client import ClientConnection, connect
 from rtcontrol_client.wire import LIMITS, decode_json, encode_json
 from rtcontrol_client.wire.crowd import CallMany, CrowdWish, Join, Member, MemberLook, ObserveMany
 from rtcontrol_client.wire.messages import CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
-from tests.helpers.processes import until
 
 M = TypeVar("M", bound=Message)
 STATE = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
@@ -99,16 +98,6 @@ def ended(bare: socket.socket) -> bool:
     return True
 
 
-def test_a_session_from_hello_to_bye(served: Served) -> None:
-    with line(served) as client:
-        welcome = client.hello()
-        assert welcome.agent == "lander" and welcome.hz == 50.0
-        assert client.call().session == welcome.session
-        client.send(Ping(id=7, t_ns=5))
-        pong = client.until(Pong)
-        assert (pong.id, pong.t_ping_ns) == (7, 5)
-
-
 def test_a_lost_connection_is_resumed_on_another(served: Served) -> None:
     with line(served) as client:
         first = client.hello()
@@ -170,34 +159,10 @@ def test_a_slow_reader_is_cut_off_and_harms_no_other(served: Served) -> None:
         assert "rtcontrol_websockets_cut_off_total" in served.get("metrics")
 
 
-def test_pings_without_reading_the_pongs_are_cut_off(served: Served) -> None:
-    with raw_socket(served) as bare:
-        bare.settimeout(0.5)
-        burst = frame(9, b"x" * 125) * 500
-        with pytest.raises((BrokenPipeError, ConnectionResetError)):
-            for _ in range(2000):
-                try:
-                    bare.sendall(burst)
-                except TimeoutError:
-                    continue
-
-
 def test_a_message_in_endless_fragments_is_cut_off(served: Served) -> None:
     with raw_socket(served) as bare:
         bare.sendall(frame(1, b"{", fin=False) + frame(0, b"", fin=False) * 200)
         assert ended(bare)
-
-
-def test_a_client_that_vanishes_leaves_a_parked_session(served: Served) -> None:
-    bare = raw_socket(served)
-    first = Hello(protocol=[1, 0], client=Program(name="vanishing"), t_client_ns=1, agent="lander", hz=50.0)
-    bare.sendall(frame(1, encode_json(first).encode()))
-    bare.recv(65536)
-    before = [s for s in served.admission.all() if s.state == "live"]
-    bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    bare.close()
-    assert before
-    until(lambda: {s.state for s in served.admission.all() if s.shown_name == "vanishing"} == {"parked"})
 
 
 def test_a_crowd_comes_in_by_websocket_too(served: Served) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +19,7 @@ from rtcontrol.gateway import view_client
 from rtcontrol.gateway.view_client import ViewClient
 from rtcontrol.models.errors import UserError
 from rtcontrol_client import Client as Robot
-from tests.helpers.processes import ROOT, Program, environment, free_port, python, until
+from tests.helpers.processes import Program, environment, free_port, until
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 from mcp import Client, StdioServerParameters
@@ -136,22 +134,6 @@ def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_
     done(supervise())
 
 
-def test_misses_say_their_cause_with_evidence(flying: Flying) -> None:
-    async def supervise() -> None:
-        async with agent(flying.url) as client:
-            await status(client, connected=True, phase="running")
-            flying.popen.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(0.4)
-            flying.popen.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(30):
-                told: list[dict[str, Any]] = []
-                while "pause" not in {miss["cause"] for miss in told}:
-                    told = (await called(client, "misses"))["misses"]
-            assert all(miss["meaning"] and miss["evidence"] and miss["releases"] for miss in told)
-
-    done(supervise())
-
-
 def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) -> None:
     port = free_port()
 
@@ -223,23 +205,6 @@ def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: P
             done(supervise(robot))
     finally:
         server.kill()
-
-
-@pytest.mark.realtime
-def test_the_example_hovers_lower_and_lands_when_it_is_steady(tmp_path: Path) -> None:
-    flight = ("--env", "lander", "--host", "inprocess", "--episodes", "3", "--instruct", "hover at 0.9", "--view")
-    run = Program(["-m", "rtcontrol", "run", *flight, "--no-live", "--out", str(tmp_path / "run")], tmp_path / "log")
-    try:
-        run.says("watch it at http")
-        address = re.search(r"watch it at (\S+)", run.log())
-        assert address is not None
-        done = python(str(ROOT / "examples" / "supervise.py"), address[1])
-        assert done.returncode == 0, done.stderr
-        assert "\nlanded\n" in done.stdout
-        assert done.stdout.splitlines()[-1].startswith("stop() -> stop;")
-        assert run.popen.wait(30) == 0
-    finally:
-        run.kill()
 
 
 # Peers' servers went on for ever behind a closed stdin (modelcontextprotocol/typescript-sdk#2002), broke the protocol
@@ -320,55 +285,3 @@ def test_a_late_answer_is_no_answer_to_the_next_question(monkeypatch: pytest.Mon
             assert await asking == 'to {"say": "stop"}'
 
     done(late())
-
-
-def test_a_connection_made_anew_tells_no_miss_twice_and_shows_no_picture_of_before() -> None:
-    async def again() -> None:
-        async with viewed() as (page, client):
-            late = {"k": 7, "kind": "miss", "cause": "decide", "evidence": {"late_ms": 3.0}}
-            page.snapshot = {**page.snapshot, "number": 8, "ticks": [late, {"k": 8, "kind": "call"}]}
-            await page.sockets[-1].send(b"\x89PNG")
-            for _ in range(3):
-                count = len(page.sockets)
-                await page.sockets[-1].close()
-                while len(page.sockets) == count or not client.connected:
-                    await asyncio.sleep(0.01)
-                assert client.picture is None
-            assert [miss["k"] for miss in client.misses] == [7]
-            page.snapshot = {
-                **page.snapshot,
-                "number": 2,
-                "ticks": [{"k": 1, "kind": "call"}, {"k": 2, "kind": "call"}],
-            }
-            await page.sockets[-1].close()
-            while client.snapshot is None or client.snapshot["number"] != 2:
-                await asyncio.sleep(0.01)
-            assert not client.misses  # another run's
-
-    done(again())
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_though_its_stdin_is_open(flying: Flying, tmp_path: Path, number: int) -> None:
-    program = Program(command(flying.url), tmp_path / "log", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert program.popen.stdin is not None and program.popen.stdout is not None
-    program.popen.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
-    program.popen.stdin.flush()
-    program.popen.stdout.readline()  # it runs
-    assert program.end(number) in (128 + number, -number)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (("--connect", "http://127.0.0.1:80a0"), "Write such as http://"),
-        (("--connect", "127.0.0.1:8080"), "Write such as http://"),
-        (("--connect", "http://127.0.0.1:1", "--token-file", "none"), "is no file"),
-    ],
-)
-def test_mistakes_are_one_paragraph(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "rtcontrol", "mcp", *given]
-    ended = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert says in ended.stderr
-    assert "Traceback" not in ended.stderr

@@ -1,15 +1,16 @@
-"""Around the pages' clients: slow refusals, handlers that throw, and what is asked of a session that ends."""
+"""The pages' clients under Node: slow refusals, handlers that throw, sessions that end, crowds on a full line."""
 
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_peer import REST, Page, Peer, has_websocket
+from gateway_peer import REST, Page, Peer, Serve, has_websocket
 
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -19,9 +20,7 @@ from rtcontrol_client.wire.messages import (
     FunctionCall,
     Hello,
     Instruct,
-    Message,
     Observe,
-    Reset,
 )
 
 MOVE = FunctionCall(name="move", arguments={"velocity": 2})
@@ -69,12 +68,6 @@ def move(peer: Peer, token: str, tick: int = 0, **changes: Any) -> None:
     """The answer to the observation that comes next."""
     told: dict[str, Any] = {"session": token, "tick": tick, "epoch": 0, "status": "fresh", "call": MOVE, "ttl_ms": 6e4}
     peer.send(CallMessage(**{**told, "t_obs_ns": peer.expect(Observe).t_ns, **changes}, deadline_ns=0, t_server_ns=0))
-
-
-def following(peer: Peer) -> Message:
-    """Whatever is said next."""
-    peer.line, message = peer.heard.get(timeout=10)
-    return message
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -148,20 +141,6 @@ def test_what_is_asked_while_the_session_ends_is_answered_and_the_safe_call_carr
     assert page.do("session.answers") == [False, False, None, False, None]
 
 
-def test_a_reset_while_a_call_is_carried_out_acknowledges_no_tick_in_the_new_episode(peer: Peer, start: Start) -> None:
-    page = start()
-    peer.expect(Hello)
-    token = peer.welcome()
-    page.until("state", "live")
-    page.do("(session.on.act = () => { session.reset(); }, null)")
-    page.do(OBSERVE)
-    move(peer, token)
-    reset = following(peer)
-    assert isinstance(reset, Reset) and reset.epoch == 1
-    page.do(OBSERVE)
-    assert isinstance(following(peer), Observe), "of the tick of the episode before nothing is said"
-
-
 THROWS = "function Socket(url, protocols) { throw new Error(`'${protocols[1]}' of ${url} is invalid.`); }"
 
 
@@ -176,3 +155,42 @@ def test_no_token_is_told_where_a_connection_cannot_be_made(start: Start, token:
     assert '"refused", "ws://a:1/ws cannot be opened' in told
     assert SECRET not in told and str(token) not in told
     assert ("the access token" in told) is (token != SECRET)
+
+
+# -- crowds -------------------------------------------------------------------------------------------------------------
+
+
+FALLING = "x 0 y 60 vx 0 vy -3 angle 0 spin 0 legs 0 0"
+
+
+# can1357/oh-my-pi#4248, websockets/ws#1620: sent to a socket that is open and slow, messages gather without bound.
+def test_on_a_line_that_is_full_only_the_newest_look_of_each_waits(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        page = start("crowd.mjs", f"ws://127.0.0.1:{deaf.getsockname()[1]}/ws")
+        line, _ = deaf.accept()
+        with line:
+            page.do("(crowd.join('anna'), crowd.join('bert'), null)")
+            full = "(crowd.state = 'live', crowd.welcome = {session: 'x'.repeat(16)}, crowd.sent = [], crowd.socket = "
+            full += "{readyState: 1, bufferedAmount: 1e6, send: (text) => crowd.sent.push(text), close() {}}, null)"
+            page.do(full)
+            for i in range(1_000):
+                assert page.do(f"crowd.observe({{anna: 'look {i}', bert: 'look {i}'}})") is False
+            assert page.do("[crowd.sent.length, crowd.looks.size, crowd.count.superseded]") == [0, 2, 1_998]
+            page.do("(crowd.socket.bufferedAmount = 0, crowd.look(), null)")
+            (sent,) = page.do("crowd.sent")
+            assert [one["text"] for one in json.loads(sent)["looks"]] == ["look 999", "look 999"]
+
+
+def test_a_real_server_decides_for_each_of_them(serve: Serve, start: Start) -> None:
+    served = serve(sessions="random")
+    page = start("crowd.mjs", served.ws, agent="lander", hz=20)
+    page.until("state", "live")
+    page.do("(crowd.join('anna'), crowd.join('bert', {priority: 9}), crowd.join('cora', {hz: 1e4}), null)")
+    page.until("refused", "cora", "invalid")
+    end = time.monotonic() + 20
+    while page.do("crowd.call('anna').status + crowd.call('bert').status") != "freshfresh" and time.monotonic() < end:
+        page.do(f"crowd.observe({{anna: '{FALLING}', bert: '{FALLING}'}})")
+    assert page.do("[crowd.call('anna').calls[0].name, crowd.call('bert').calls[0].name]") == ["engines", "engines"]
+    page.do("crowd.leave('bert')")
+    assert page.do("[...crowd.members.keys()]") == ["anna", "cora"]
+    assert page.do("crowd.refusals.map(({field}) => field)") == ["hz"]

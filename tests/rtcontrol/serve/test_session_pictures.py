@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from mcap.reader import make_reader
 from PIL import Image
@@ -20,9 +19,8 @@ from rtcontrol.gateway.view import WatchedSession
 from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, Picture, PictureFile, Ping, Pong
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
-from tests.bridges.client.worlds import Process
 from tests.bridges.wire.test_picture_files import enlarged
-from tests.helpers.processes import free_port, until
+from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 CAPABLE = {"capabilities": ["pictures"]}
@@ -130,48 +128,3 @@ def test_a_picture_is_recorded_once_as_it_came_at_the_time_of_the_observations(
     found = recorded(made.out / "session-0001" / "record.mcap")
     assert [(data, form) for _, data, form in found] == [(data, "jpeg") for data in sent]  # foxglove/mcap#1701
     assert began_s - 1 < found[0][0] < found[1][0] < time.time()
-
-
-FLOOD_HZ, FLOOD_S, LARGE = 200.0, 12.0, 200_000
-
-
-@pytest.mark.realtime
-def test_a_flood_of_pictures_costs_no_tick_and_no_memory(tmp_path: Path) -> None:
-    # foxglove/ros-foxglove-bridge#196: large messages kept small ones from being sent; #126: and filled the memory.
-    server = Process(tmp_path, free_port(), "--record-pictures", "5")
-    server.start()
-    try:
-        flood_beside_ticks(server)
-    finally:
-        server.end()
-    found = recorded(server.out / "records" / "session-0001" / "record.mcap")
-    assert len(found) > FLOOD_S and {data for _, data, _ in found} == {jpeg(9, LARGE)}
-
-
-def flood_beside_ticks(server: Process) -> None:
-    honest, flood = WirePeer(server.endpoint), WirePeer(server.endpoint)
-    with honest, flood:
-        honest.enter(hz=16, capabilities=["pictures", "executed"])
-        shell = psutil.Process(server.process.pid)
-        resident = shell.memory_info
-        file, calls, sent, early = jpeg(9, LARGE), list[CallMessage](), 0, 0
-        began = time.monotonic()
-        due = began
-        flood.socket.sndhwm = 4
-        while (now := time.monotonic()) - began < FLOOD_S:
-            if now >= due:
-                due += 1 / 16
-                honest.observe()
-            while (message := honest.receive(0.0005)) is not None:
-                calls += [message] if isinstance(message, CallMessage) else []
-            if now - began > sent / FLOOD_HZ:
-                flood.socket.send_multipart(encode_msgpack(picture(honest.token, file)))
-                sent += 1
-                while flood.socket.poll(0):
-                    flood.socket.recv_multipart()
-            if not early and now - began > FLOOD_S / 3:
-                early = resident().rss
-        late = [call for call in calls if call.status != "fresh"]
-        assert sent > 0.9 * FLOOD_HZ * FLOOD_S and len(calls) > 0.95 * 16 * FLOOD_S
-        assert not late, [(call.tick, call.cause) for call in late]
-        assert resident().rss - early < 40e6

@@ -6,22 +6,18 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from commands import refused
 
-from rtcontrol.cli.serve import _gateway
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
 from rtcontrol.run.options import RunOptions
-from rtcontrol.serve.options import ServerOptions
 from rtcontrol.serve.single_client import run_remote
 from rtcontrol_client.shutdown import Shutdown
 from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
@@ -145,22 +141,6 @@ def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Star
 
 TURN = {"name": "turn", "parameters": {"properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}}
 OWN = {"name": "move", "parameters": {"properties": {"dx": {"enum": [-1, 1]}}, "required": ["dx"]}}
-LISTED = """
-import pathlib, sys
-from typing import Literal
-from mcp.server.mcpserver import MCPServer
-
-with open(pathlib.Path(__file__).with_name("asked"), "a") as log:
-    log.write("asked\\n")
-server = MCPServer("robot")
-
-@server.tool()
-def turn(side: Literal["left", "right"]) -> str:
-    "Turn to a side."
-    return side
-
-server.run()
-"""
 
 
 @pytest.fixture
@@ -172,32 +152,10 @@ def file(tmp_path: Path) -> str:
 def test_a_client_without_tools_has_the_servers_and_others_their_own(bench: Any, file: str) -> None:
     made = bench(tools=file)
     peer = made.enter(tools=None, instruction="turn", pacing="client")
-    assert peer.welcome.agent is None and [t["function"]["name"] for t in peer.welcome.tools] == ["turn"]
-    assert {peer.ask().call.name for _ in range(5)} == {"turn"}
+    assert peer.welcome.agent is None and {peer.ask().call.name for _ in range(5)} == {"turn"}
     assert made.enter(tools=[OWN], instruction="go", pacing="client").ask().call.name == "move"
     assert made.enter(agent="lander", pacing="client").ask().call.name == "engines"
     assert "Own tools need an instruction" in made.peer().denied(tools=None).message
-
-
-def test_an_mcp_server_is_asked_once_at_the_start(bench: Any, tmp_path: Path) -> None:
-    (tmp_path / "server.py").write_text(LISTED)
-    made = bench(tools=f"mcp:{sys.executable} {tmp_path / 'server.py'}")
-    for _ in range(3):
-        assert made.enter(tools=None, instruction="turn", pacing="client").ask().call.name == "turn"
-    assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_requests_of_v1_without_tools_have_those_of_the_one_agent(bench: Any) -> None:
-    asked_for = ServerOptions(agent="lander", model="lander", http="127.0.0.1:0")
-    made = bench(agent="lander", model="lander", http=_gateway(asked_for, "127.0.0.1:0"))
-    said = [{"role": "user", "content": "land on the pad"}]
-    url = f"{made.server.gateway.url}v1/"
-    asked = {"model": "default", "messages": said, "environment": ["x 0.10 y 0.90 vx 0.00 vy -0.20"]}
-    chat = httpx.post(url + "chat/completions", json=asked, timeout=60).json()
-    assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "engines"
-    other = httpx.post(url + "chat/completions", json={**asked, "tools": [{"type": "function", "function": TURN}]})
-    told = other.json()["error"]["message"]
-    assert other.status_code == 400 and "rtcontrol serve --model M" in told and "a client's" not in told
 
 
 def test_a_server_that_does_not_start_leaves_no_folder(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import socket
 import socket as sockets
@@ -33,9 +32,7 @@ from rtcontrol.serve.zmq_auth import (
     load_pair,
     load_public,
 )
-from rtcontrol.serve.zmq_server import _profile
 from rtcontrol_client import Client, ClientError
-from rtcontrol_client.wire import Limits
 from tests.bridges.client.worlds import OWN
 from tests.helpers.processes import until
 
@@ -124,40 +121,17 @@ TLS = bytes.fromhex("16030100c8010000c40303") + bytes(200)
 SCANNERS = (HTTP, TLS, TEXT, b"\x01\x00\x05\x00abcd", os.urandom(2000))  # the last but one is of ZMTP 1
 
 
-def test_listed_key_gets_in_and_is_known_by_it(locked: Door, folder: Path) -> None:
-    pair = load_pair(folder / "arm.key_secret")
-    knock(locked, pair, load_public(folder / "server.key"), b"hello")
-    assert locked.router.poll(20_000)
-    frames = locked.router.recv_multipart(copy=False)
-    key = frames[-1].get("User-Id")
-    assert key == pair.public
-    assert locked.guard.allowed(key)
-    assert locked.guard.name(key) == "arm"
-
-
-def test_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path) -> None:
-    server = load_public(folder / "server.key")
+def test_listed_key_gets_in_and_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path) -> None:
+    pair, server = load_pair(folder / "arm.key_secret"), load_public(folder / "server.key")
     stranger = create(tmp_path / "elsewhere", "stranger")
     knock(locked, stranger, server, b"unlisted key")
     knock(locked, None, None, b"no key")
-    knock(locked, load_pair(folder / "arm.key_secret"), stranger.public, b"another server's key")
+    knock(locked, pair, stranger.public, b"another server's key")
     assert locked.messages(500) == []
-    # Not because the door is shut for good: a listed client gets in beside it.
-    knock(locked, load_pair(folder / "leg.key_secret"), server, b"honest")
-    assert locked.first() == [b"honest"]
-
-
-@pytest.mark.parametrize("fixture", ["locked", "plain"])
-def test_bytes_of_scanners_reach_nobody(request: pytest.FixtureRequest, folder: Path, fixture: str) -> None:
-    door: Door = request.getfixturevalue(fixture)
-    send_raw(door.port, *SCANNERS)
-    pair, server = (
-        load_pair(folder / "arm.key_secret"),
-        load_public(folder / "server.key"),
-    )
-    knock(door, *((pair, server) if fixture == "locked" else (None, None)), b"honest")
-    assert door.first() == [b"honest"]
-    assert door.guard.allowed(None) == (fixture == "plain")
+    knock(locked, pair, server, b"honest")
+    assert locked.router.poll(20_000)
+    key = locked.router.recv_multipart(copy=False)[-1].get("User-Id")
+    assert key == pair.public and locked.guard.allowed(key) and locked.guard.name(key) == "arm"
 
 
 def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Path) -> None:
@@ -172,24 +146,25 @@ def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Pa
     assert locked.messages(500) == []
 
 
+@pytest.mark.parametrize("fixture", ["locked", "plain"])
+def test_bytes_of_scanners_reach_nobody(request: pytest.FixtureRequest, folder: Path, fixture: str) -> None:
+    door: Door = request.getfixturevalue(fixture)
+    send_raw(door.port, *SCANNERS)
+    keys = (load_pair(folder / "arm.key_secret"), load_public(folder / "server.key"))
+    knock(door, *(keys if fixture == "locked" else (None, None)), b"honest")
+    assert door.first() == [b"honest"]
+    assert door.guard.allowed(None) == (fixture == "plain")
+
+
 def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
     with zmq.Context() as context, pytest.raises(UserError, match="rtcontrol keys new"):
         ZmqAuth.for_endpoints(context, ["tcp://0.0.0.0:5555"], tmp_path)
 
 
-FAR = "tcp://eth0:5555 tcp://example.org:5555 tcp://127.0.0.1.example.org:5555 tcp://127.0.0.1;0.0.0.0:5555"
-FAR += " ws://127.0.0.1:5555 udp://127.0.0.1:5555"
-
-
-REACHED = ["tcp://*:*", "tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0", "tcp://0.0.0.0:5555"]
-
-
-@pytest.mark.parametrize("endpoint", REACHED)
-def test_reachable_endpoint_without_keys_is_refused_with_the_remedy_for_the_option_given(endpoint: str) -> None:
-    with zmq.Context() as context, pytest.raises(UserError, match="--keys") as caught:
+@pytest.mark.parametrize("endpoint", ["tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0"])
+def test_reachable_endpoint_without_keys_is_refused_with_the_remedy(endpoint: str) -> None:
+    with zmq.Context() as context, pytest.raises(UserError, match=r"rtcontrol keys new NAME.*--keys.*ssh -L 5555"):
         ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None)
-    assert "--bind tcp://127.0.0.1:5555" in str(caught.value)
-    assert re.search(r"rtcontrol keys new NAME.*ssh -L 5555", str(caught.value))
 
 
 def test_zmq_reads_the_pair_and_only_the_owner_may(tmp_path: Path) -> None:
@@ -203,42 +178,27 @@ def test_zmq_reads_the_pair_and_only_the_owner_may(tmp_path: Path) -> None:
     assert load_certificate(tmp_path / "keys" / "arm.key") == (pair.public.encode(), None)
     assert secret.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
-
-
-def test_secret_that_others_may_read_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    create(tmp_path, "arm")
-    secret = tmp_path / "arm.key_secret"
+    with pytest.raises(KeyFileError, match="already"):
+        create(tmp_path / "keys", "arm")
+    assert load_pair(secret) == pair, "it was not replaced"
     secret.chmod(0o640)
     with pytest.raises(KeyFileError, match=r"mode 640.*chmod 600"):
         load_pair(secret)
 
 
-@pytest.mark.parametrize("name", ["", "../arm", "a/b", ".hidden", "a b", "x" * 65, "a.key", "a.key_secret"])
+@pytest.mark.parametrize("name", ["", "../arm", ".hidden", "x" * 65, "a.key"])
 def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(KeyFileError, match="no name for a key"):
         create(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
-def test_existing_key_is_never_replaced(tmp_path: Path) -> None:
-    pair = create(tmp_path, "arm")
-    with pytest.raises(KeyFileError, match="already"):
-        create(tmp_path, "arm")
-    assert load_pair(tmp_path / "arm.key_secret") == pair
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 50, b'curve\n    public-key = "short"\n', b"x" * 100_000])
+@pytest.mark.parametrize("content", [b"\x00\xff" * 50, b'curve\n    public-key = "short"\n'])
 def test_damaged_file_is_told_and_lets_nobody_in(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "arm.key").write_bytes(content)
     with pytest.raises(KeyFileError, match="no ZeroMQ certificate"):
         load_public(tmp_path / "arm.key")
     assert clients(tmp_path) == {}
-
-
-def test_allow_list_holds_clients_but_not_the_server(tmp_path: Path) -> None:
-    for name in ("server", "arm"):
-        create(tmp_path, name)
-    assert clients(tmp_path) == {"arm": load_public(tmp_path / "arm.key")}
 
 
 def test_errors_and_representations_hold_no_secret(tmp_path: Path) -> None:
@@ -316,26 +276,17 @@ os._exit(0)
 """
 
 
-def first_id() -> int:
-    """The number that a new ROUTER gives its first peer."""
-    with zmq.Context() as context, router_socket(context) as router, context.socket(zmq.DEALER) as dealer:
-        router.bind("inproc://here")
-        dealer.connect("inproc://here")
-        dealer.send(b"")
-        return int.from_bytes(router.recv_multipart()[0][1:], "big")
-
-
 def test_new_routers_number_peers_from_random_starts() -> None:
-    starts = [first_id() for _ in range(6)]
+    starts = []
+    for _ in range(6):
+        with zmq.Context() as context, router_socket(context) as router, context.socket(zmq.DEALER) as dealer:
+            router.bind("inproc://here")
+            dealer.connect("inproc://here")
+            dealer.send(b"")
+            starts.append(int.from_bytes(router.recv_multipart()[0][1:], "big"))
     assert len(set(starts)) == len(starts)
     # Neither the start of an unseeded rand() nor one of its next values.
     assert all(abs(a - b) > 1000 for i, a in enumerate([0x6B8B4567, *starts]) for b in starts[i:])
-
-
-def test_server_socket_has_no_transport_heartbeats() -> None:
-    with zmq.Context() as context, router_socket(context) as router:
-        _profile(router, Limits())
-        assert router.heartbeat_ivl == 0
 
 
 def test_unread_flood_that_closes_leaves_the_router_alive() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import tempfile
 import threading
@@ -14,7 +13,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from rtcontrol.hosts.crowd import crowd_source
 from rtcontrol.hosts.deciders import ExpertSource
@@ -27,8 +25,7 @@ from rtcontrol.serve.crowd.accounts import CrowdEvents
 from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.member import CrowdDefaults, CrowdMember, MemberSight, MemberTerms, MemberTick, Roster
 from rtcontrol.serve.crowd.turns import MARGIN, MOST, BatchTimes, choose, stretched
-from rtcontrol.telemetry import report, table
-from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry import report
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
@@ -149,45 +146,6 @@ def test_whatever_happens_the_accounts_add_up_and_calls_are_of_the_look_that_the
             assert (call.call is None) == text.startswith("null")
             if call.call is not None:
                 assert call.call.arguments == told(text).arguments
-
-
-def test_a_decoder_that_is_too_slow_for_all_decides_for_the_most_urgent_and_tells_the_others() -> None:
-    flown = Flown(slow=0.008)
-    members = [Member(id=name, priority=9 * (name == "carl"), every_tick=True) for name in NAMES[:4]]
-    flown.loop.post(Join(session=TOKEN, members=members))
-    for seq in range(60):
-        looks = [MemberLook(id=name, seq=seq, t_ns=seq, text=f"{seq} {name}") for name in NAMES[:4]]
-        flown.loop.post(ObserveMany(session=TOKEN, looks=looks))
-        time.sleep(0.02)
-    made = flown.end()
-    by_member = made["crowd"]["by_member"]
-    shares = {name: one["on_time"] / one["releases"] for name, one in by_member.items()}
-    assert shares["carl"] == max(shares.values()) and made["misses_by_cause"]["decide"] > 0
-    assert all(one["on_time"] for one in by_member.values()), "nobody is forgotten"
-    console = Console(file=io.StringIO(), width=200)
-    table.show(made, console)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "crowd of 4:" in shown and "missed" in shown
-    assert next(iter(by_member)) in shown.partition("crowd of 4")[2]
-
-
-def test_members_of_one_rate_are_released_in_turns_of_their_period() -> None:
-    flown = Flown()
-    flown.loop.post(Join(session=TOKEN, members=[Member(id=name, hz=5, every_tick=True) for name in NAMES[:4]]))
-    for seq in range(12):
-        looks = [MemberLook(id=name, seq=seq, t_ns=seq, text=f"{seq} {name}") for name in NAMES[:4]]
-        flown.loop.post(ObserveMany(session=TOKEN, looks=looks))
-        time.sleep(0.06)
-    record = flown.loop.recorder
-    flown.loop.stop("over")
-    flown.thread.join(30)
-    record.close()
-    found = [event for event in read_record(Path(flown.folder.name) / "record.mcap") if "kind" in event]
-    flown.end()
-    first = {event["member"]: event["t_s"] for event in reversed(found)}
-    later = {event["member"]: event["t_s"] for event in found if event["t_s"] > first[event["member"]] + 0.1}
-    assert len(set(first.values())) == 1, "all at once, as they were seen"
-    assert len({round(t_s % 0.2, 3) for t_s in later.values()}) == 4
 
 
 def test_what_is_decided_for_a_life_that_is_over_is_not_told() -> None:
