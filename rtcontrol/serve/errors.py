@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Emission
@@ -17,7 +17,7 @@ from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.refusals import AGAIN
+from rtcontrol.serve.refusals import AGAIN, refused_as
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
 
@@ -65,14 +65,10 @@ def failure(fault: BaseException) -> WireError:
     return WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)
 
 
-@contextmanager
-def no_host(terms: Terms) -> Iterator[None]:
-    """What cannot be decided by here is the client's tools, or the model that it named. Raises WireError."""
-    try:
-        yield
-    except UserError as error:
-        code = Code.TOOLS if terms.named is None else Code.MODEL
-        raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
+def no_host(terms: Terms) -> AbstractContextManager[None]:
+    """What cannot be decided by in here is the client's tools, or the model that it named. Raises WireError."""
+    code = Code.TOOLS if terms.named is None else Code.MODEL
+    return refused_as(code, code.value)
 
 
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
@@ -85,19 +81,15 @@ def control_of(operator: OperatorControl, session: str) -> ControlMessage:
     return told
 
 
-def understood_as(found: Understood, session: str) -> Instruct:
-    """What was said, and what it was understood as."""
-    assert found.text is not None, "it was understood"
-    said, by, sure = found.said, found.by, found.sure
-    return Instruct(session=session, instruction=found.text, said=said, by=by, confidence=sure)
-
-
-def not_understood(found: Understood, interpreter: Interpreter) -> WireError:
-    """Why it was not, or why it is not taken, and what can be said instead."""
+def understood(found: Understood, session: str, interpreter: Interpreter) -> Instruct | WireError:
+    """Return what a sentence was understood as; or why it was not, or is not taken, and what can be said instead."""
+    said = found.said
+    if found.text is not None:
+        return Instruct(session=session, instruction=found.text, said=said, by=found.by, confidence=found.sure)
     if found.why == "overtaken":
-        what = f'"{echo(found.said)}" is not taken: {found.reason}. What was said last counts.'
+        what = f'"{echo(said)}" is not taken: {found.reason}. What was said last counts.'
         remedy = "Say it again if it is meant."
     else:
-        what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
+        what = f'"{echo(said)}" is not understood: {found.reason}. The instruction before goes on.'
         remedy = f"Say it in other words, such as: {interpreter.examples()}."
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction")

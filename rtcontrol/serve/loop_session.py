@@ -10,42 +10,38 @@ from typing import Any
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.loop.clock import WallClock
+from rtcontrol.loop.events import LoopReport
+from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.options import LoopOptions
+from rtcontrol.loop.options import Listener, LoopOptions
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import goal_tools
-from rtcontrol.serve import errors
+from rtcontrol.serve import errors, refusals
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need, need_of
-from rtcontrol.serve.negotiate import Terms, negotiate
+from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.pools import open_host
-from rtcontrol.serve.runs import Run, open_record, write_report
+from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.session_listener import SessionListener
-from rtcontrol.serve.session_state import LoopStanding
+from rtcontrol.serve.session_state import LoopStanding, Need
 from rtcontrol.telemetry.pictures import received
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 
 
-class LoopSession(SessionThread):
+class LoopSession(SessionThread, Listener):
     """Its world is the client's, the same for all its runs."""
 
-    def negotiate(self) -> Terms:
-        options = self.owner.options
-        return negotiate(self.facts.hello, options, options.out / self.id)
-
-    def open(self, instruction: str | None) -> Run[ControlLoop]:
-        terms, owner = self.terms, self.owner
+    def open(self, instruction: str | None) -> ControlLoop:
+        terms, owner, life = self.terms, self.owner, self.facts.life
         env = self.make_env(terms)
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
         interpreter = owner.interpreters.of(terms.agent) if terms.interprets else None
-        with errors.no_host(terms), errors.placed(self.facts.life.welcomed):
+        with errors.no_host(terms), errors.placed(life.welcomed):
             host = open_host(owner.pool, self.id, terms)
         try:
-            recorder, record = open_record(self.id, self.facts.life.runs, terms, config, self.note)
+            recorder, self.record = open_record(self.id, life.runs, terms, config, tell=self.note)
             recorder.pictures = received(env, config.record_pictures, recorder.header)
         except WireError:
             host.close()
@@ -58,18 +54,18 @@ class LoopSession(SessionThread):
             collector=NoCollector(),  # the housekeeper collects, for all sessions
             interpreter=interpreter,
             goals=goal_tools(terms.agent),
-            listener=SessionListener(self),
+            listener=self,
         )
         loop = ControlLoop(config, terms.agent, env, host, recorder, options)
         owner.stats.begin(loop)
         self.attach(loop)
-        return Run(loop, recorder, record)
+        return loop
 
     def make_env(self, terms: Terms) -> RemoteEnvironment:
         """Return the client's world."""
         if self.env is None:
             remote = terms.remote(self.facts.token, self.owner.options.queue)
-            self.env = RemoteEnvironment("remote", remote, self.send, self.warm, self._trouble)
+            self.env = RemoteEnvironment("remote", remote, self.send, self.warm, self._undecided)
         return self.env
 
     def attach(self, loop: ControlLoop) -> None:
@@ -79,33 +75,47 @@ class LoopSession(SessionThread):
         for action in self.owner.tell(ev.LoopAttached(self.facts)):
             self.answer(action)
 
-    def run(self, run: Run[ControlLoop]) -> None:
+    def run(self) -> None:
+        loop, tell = self.loop, self.owner.tell
+        assert loop is not None, "it is open"
         try:
             with errors.placed(self.facts.life.welcomed):
-                run.loop.run()
+                loop.run()
         except DecisionFailed as error:
             raise errors.undecodable(error, self.terms.agent.tools) from None
         except UserError as error:
-            (refuse,) = self.owner.tell(ev.LoopUnfit(self.facts, error.what, error.remedy))
+            (refuse,) = tell(ev.LoopUnfit(self.facts, error.what, error.remedy))
             assert isinstance(refuse, ev.RefuseLoop), "it is the core's only answer"
             raise refuse.error from None
         finally:
-            if run.loop.state.launched:
-                told = run.loop.instructions
-                self.owner.tell(ev.LoopRan(self.facts, told.proven, told.waiting[-1] if told.waiting else told.now))
-            run.recorder.discard()
-            run.recorder.close()
-            self.owner.stats.end(run.loop)
-            if failed := write_report(run, self._wire):
-                self.owner.say(f"{self.id}: {failed}")
+            if loop.state.launched:
+                told = loop.instructions
+                tell(ev.LoopRan(self.facts, told.proven, told.waiting[-1] if told.waiting else told.now))
 
-    def _wire(self) -> dict[str, Any]:
-        traffic = {} if self.env is None else self.env.traffic.to_dict()
-        client = self.facts.hello.client.model_dump()
-        return {"client": client, "session": self.id, "refused": dict(self.facts.refused), **traffic}
+    # -- what its loop and its world report ---------------------------------------------------------------------------
 
-    def _trouble(self, emission: Emission, seq: int | None) -> None:
-        self.owner.tell(ev.ObservationRefused(self.facts, seq, emission.error or "", errors.refusal(emission, seq)))
+    def report(self, what: LoopReport) -> None:
+        loop, env, facts = self.loop, self.env, self.facts
+        if loop is None or env is None:
+            return
+        if what.what == "accepted":
+            env.accepted(what.text)
+        elif what.what == "refused":
+            self.owner.tell(ev.InstructionRefused(facts, what.text, what.why, loop.instruction))
+        elif what.what == "doubted":
+            self.owner.tell(ev.ErrorReported(facts, refusals.unsure(what.why)))
+        else:
+            self.send(errors.control_of(loop.operator, facts.token))
+
+    def understood(self, result: Understood) -> None:
+        if self.loop is not None and self.loop.interpretation is not None:
+            answer = errors.understood(result, self.facts.token, self.loop.interpretation.interpreter)
+            self.owner.tell(ev.SentenceUnderstood(self.facts, result.said, result.why == "overtaken", answer))
+
+    def _undecided(self, emission: Emission, seq: int | None) -> None:
+        self.owner.tell(ev.ErrorReported(self.facts, errors.refusal(emission, seq), emission.error or ""))
+
+    # -- from any thread ----------------------------------------------------------------------------------------------
 
     def take(self, message: Message) -> None:
         assert self.env is not None, "it is live"
@@ -123,13 +133,9 @@ class LoopSession(SessionThread):
         if loop is None or env is None or loop.ended_by is not None:
             return None
         slow = loop.state.warmup.warning(self.terms.config)
-        return LoopStanding(
-            loop.instruction,
-            env.epoch,
-            env.next_release_ns(loop.config.period_ns, time.monotonic_ns()),
-            () if slow is None else (slow,),
-            errors.control_of(loop.operator, self.facts.token),
-        )
+        release_ns = env.next_release_ns(loop.config.period_ns, time.monotonic_ns())
+        control = errors.control_of(loop.operator, self.facts.token)
+        return LoopStanding(loop.instruction, env.epoch, release_ns, () if slow is None else (slow,), control)
 
     def stop_loop(self, why: str) -> None:
         if self.loop is not None:
@@ -138,8 +144,11 @@ class LoopSession(SessionThread):
     def need(self) -> Need | None:
         if (loop := self.loop) is not None:
             hz = loop.config.hz * loop.config.calls_per_tick
-            self.needed = need_of(list(loop.host.shares), hz) or self.needed
+            self.needed = Need.of(list(loop.host.shares), hz) or self.needed
         return self.needed
+
+    def traffic(self) -> dict[str, Any]:
+        return {} if self.env is None else self.env.traffic.to_dict()
 
 
 TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
 from rtcontrol.run.user_module import tools_only_agent
+from rtcontrol.serve import refusals
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.refusals import CONTROL
+from rtcontrol.serve.refusals import CONTROL, refused_as
+from rtcontrol.serve.session_state import LoopStanding
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
 from rtcontrol_client.wire.crowd import CrowdTerms
@@ -39,8 +41,7 @@ CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
 
 @dataclass(frozen=True)
 class Terms:
-    """What is in force in a session, whatever becomes of its connections. `options` are the server's; `crowd`: where
-    the session is one."""
+    """What was agreed with a session's client. `options` are the server's; `crowd`: where the session is one."""
 
     hello: Hello
     agent: Agent
@@ -87,37 +88,28 @@ class Terms:
         return self.agent.fallback.hold_ms if held is None else held
 
     def welcome(
-        self,
-        session: str,
-        instruction: str,
-        *,
-        now_ns: int,
-        resumed: bool = False,
-        epoch: int = 0,
-        t_client_ns: int = 0,
-        release_ns: int | None = None,
-        more: Sequence[str] = (),
+        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
     ) -> Welcome:
-        """`more`: warnings beside these terms' own."""
+        """Return the welcome to these terms, and to what is active in the loop."""
         config, options = self.config, self.options
         return Welcome(
             protocol=list(PROTOCOL),
             server=Program(name="rtcontrol", version=version("rtcontrol") or "", language="python"),
             session=session,
             resumed=resumed,
-            epoch=epoch,
+            epoch=standing.epoch,
             t_client_ns=t_client_ns,
             t_server_ns=now_ns,
             capabilities=CAPABILITIES,
             agent=self.named,
             tools=self.agent.tools.openai(),
-            instruction=instruction,
+            instruction=standing.instruction,
             model=Path(self.model).name,
             model_trained_on_tools=bool(self.trained),
             trained=self.trained,
             safe_call=told_call(self.agent.fallback.safe_call),
             safe_calls=wire_calls(self.agent.fallback.safe_calls),
-            release_ns=release_ns,
+            release_ns=standing.release_ns,
             pacing=self.hello.pacing,
             hz=config.hz,
             period_ms=config.period_ns / 1e6,
@@ -131,26 +123,22 @@ class Terms:
             heartbeat_ms=options.heartbeat_s * 1e3,
             session_grace_s=options.session_grace_s,
             limits=options.limits.to_dict(),
-            warnings=[*self.warnings, *more],
+            warnings=[*self.warnings, *standing.warnings],
         )
 
     def check_welcome(self) -> None:
         """Raises WireError (too_large, `tools`) where a welcome could not tell these terms within the limits."""
         limits = self.options.limits
         # Later ones may have a longer instruction, one more warning and larger numbers.
-        instruction = "x" * limits.max_string_bytes
-        welcome = self.welcome("x" * 32, instruction, now_ns=1 << 62, more=("x" * 1024,))
+        longest = LoopStanding("x" * limits.max_string_bytes, warnings=("x" * 1024,))
+        welcome = self.welcome("x" * 32, longest, now_ns=1 << 62)
         try:
             check_value(welcome.model_dump(exclude_none=True), limits)
             check_size([len(encode_json(welcome).encode())], limits)
         except WireError as error:
-            raise WireError(
-                Code.TOO_LARGE,
-                f"The welcome to these tools would exceed the limits ({error.message.rstrip('.')}).",
-                "Bring fewer tools, or shorter lists of values and descriptions.",
-                field="tools",
-                fatal=True,
-            ) from None
+            what = f"The welcome to these tools would exceed the limits ({error.message.rstrip('.')})."
+            remedy = "Bring fewer tools, or shorter lists of values and descriptions."
+            raise _refused(Code.TOO_LARGE, what, remedy, "tools") from None
 
     def described(self) -> str:
         """In words: for whom it decides, what decides, and how often."""
@@ -176,9 +164,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
         warnings.append(told)
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
-        warnings.append(
-            f"ttl_ms {ttl_ms:g} is below a period and the deadline, {least_ms:g} ms: calls run out between two ticks."
-        )
+        what = f"ttl_ms {ttl_ms:g} is below a period and the deadline, {least_ms:g} ms"
+        warnings.append(f"{what}: calls run out between two ticks.")
     if hello.protocol[1] == 0 and len(chosen.fallback.safe_calls) > 1:
         warnings.append("A client of protocol 1.0 executes the first safe call only: use one of 1.1.")
     source = _source(config, chosen, model)
@@ -205,34 +192,26 @@ def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
     if name is None:
         raise _refused(Code.AGENT, "hello names no agent and brings no tools.", "Give `agent` or `tools`.", "agent")
     if name not in known:
-        raise _refused(
-            Code.AGENT, f"There is no agent called {name[:64]!r} here.", f"Known ones: {', '.join(known)}.", "agent"
-        )
+        what = f"There is no agent called {name[:64]!r} here."
+        raise _refused(Code.AGENT, what, f"Known ones: {', '.join(known)}.", "agent")
     agent = known[name]
-    given = hello.instruction
-    return replace(
-        agent,
-        observe=_reader(agent.observe),
-        instruction=agent.instruction if given is None else given,
-        fallback=_fallback(hello, agent.tools, agent.fallback),
-    ), agent.name
+    instruction = agent.instruction if hello.instruction is None else hello.instruction
+    fallback = _fallback(hello, agent.tools, agent.fallback)
+    return replace(agent, observe=_reader(agent.observe), instruction=instruction, fallback=fallback), agent.name
 
 
 def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
     if hello.instruction is None:
-        raise _refused(
-            Code.INSTRUCTION, "Own tools need an instruction.", "Say in `instruction` what to do.", "instruction"
-        )
+        remedy = "Say in `instruction` what to do."
+        raise _refused(Code.INSTRUCTION, "Own tools need an instruction.", remedy, "instruction")
     try:
-        tools = Tools(definitions)
-    except UserError as error:
-        raise _refused(Code.TOOLS, error.what, error.remedy, "tools") from None
+        with refused_as(Code.TOOLS, "tools"):
+            tools = Tools(definitions)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        remedy = (
-            'Write each as {"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}.'
-        )
-        raise _refused(Code.TOOLS, f"The tools are no function definitions ({reason}).", remedy, "tools") from None
+        form = '{"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}'
+        what = f"The tools are no function definitions ({reason})."
+        raise _refused(Code.TOOLS, what, f"Write each as {form}.", "tools") from None
     fallback = _fallback(hello, tools, Fallback(None))
     agent = tools_only_agent(hello.client.name, tools, hello.instruction, fallback)
     return replace(agent, observe=_reader(agent.observe))
@@ -247,8 +226,7 @@ def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
             calls.append(tools.validate(Call(told.name, dict(told.arguments))))
         except InvalidCall as error:
             field = f"safe_calls[{i}]" if hello.safe_calls else "safe_call"
-            remedy = "Give a call that the tools allow, with all arguments that are required."
-            raise _refused(Code.TOOLS, f"The safe call is illegal: {error}.", remedy, field) from None
+            raise refusals.illegal_safe_call(error, field, fatal=True) from None
     return Fallback(hold_ms=hold_ms, calls=calls) if calls else replace(default, hold_ms=hold_ms)
 
 
@@ -260,15 +238,11 @@ def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None)
     if asked is not None and asked not in allowed:
         shown = ", ".join(Path(m).name for m in allowed)
         raise _refused(Code.MODEL, f"Clients may not choose the model {asked[:64]!r}.", f"Use {shown}.", "model")
-    try:
+    with refused_as(Code.MODEL, "model"):
         model = model_for(agent.tools.schemas, asked)
-    except UserError as error:
-        raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
     if model == "random":
-        try:
+        with refused_as(Code.TOOLS, "tools"):
             check_random(agent.tools.schemas)
-        except UserError as error:
-            raise _refused(Code.TOOLS, error.what, error.remedy, "tools") from None
     return model
 
 
@@ -287,12 +261,8 @@ def _config(
         hz = options.hz_max
     period_ms = 1e3 / hz
     if hello.deadline_ms is not None and not 0 < hello.deadline_ms <= period_ms:
-        raise _refused(
-            Code.INVALID,
-            f"hello.deadline_ms {hello.deadline_ms:g} is not above 0 and at most the period, {period_ms:g} ms.",
-            "Leave it out for the period, or ask for a lower rate.",
-            "deadline_ms",
-        )
+        what = f"hello.deadline_ms {hello.deadline_ms:g} is not above 0 and at most the period, {period_ms:g} ms."
+        raise _refused(Code.INVALID, what, "Leave it out for the period, or ask for a lower rate.", "deadline_ms")
     if hello.max_age_ms == 0:
         raise _refused(Code.INVALID, "hello.max_age_ms must be above 0.", "Leave it out.", "max_age_ms")
     asked = hello.calls_per_tick or 1
@@ -312,7 +282,7 @@ def _config(
         warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
     own = {"calls_per_tick": calls, "hysteresis": hysteresis, "interpreter": interpreter}
     own |= {"standby": False, "backup": None}  # these are the pool's
-    try:
+    with refused_as(Code.INVALID):
         return RunConfig(
             env="remote",
             out=out,
@@ -329,8 +299,6 @@ def _config(
             first_observation_s=float("inf"),
             **options.shared() | own,
         )
-    except UserError as error:
-        raise _refused(Code.INVALID, error.what, error.remedy) from None
 
 
 def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
@@ -345,12 +313,10 @@ def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warning
 
 
 def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
-    try:
+    with refused_as(Code.MODEL, "model"):
         if model == "expert" and agent.expert is None and agent.name not in assembly.EXPERTS:
             raise UserError(f"The agent {agent.name} has no scripted expert.", "Choose another model.")
         return assembly.decider(config, agent, model)
-    except UserError as error:
-        raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
 
 
 def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:

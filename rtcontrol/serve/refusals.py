@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ControlMessage
 
@@ -11,6 +13,15 @@ AGAIN = "Say the same hello again later, with growing pauses."
 # What people, or a client for them, may say to a session.
 SAYINGS = ("pause", "resume", "stop", "confirm", "deny")
 CONTROL = "control"
+
+
+@contextmanager
+def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
+    """Raise the WireError of this code for a UserError in here."""
+    try:
+        yield
+    except UserError as error:
+        raise WireError(code, error.what, error.remedy, field=field, fatal=True) from None
 
 
 def stopped() -> WireError:
@@ -51,6 +62,13 @@ def not_open() -> WireError:
     return WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
 
 
+def of_crowds(crowd: bool) -> WireError:
+    """The message is for crowds, and the session is not one; or the other way round."""
+    if crowd:
+        return state("This session is a crowd.", "Send join, leave and observe_many.")
+    return state("This session is no crowd.", "Give hello `crowd: {}`.")
+
+
 def state(what: str, remedy: str) -> WireError:
     """The message is not for this state of the session."""
     return WireError(Code.STATE, what, remedy)
@@ -74,6 +92,12 @@ def refused_instruction(error: str, seq: int | None) -> WireError:
     what = f"The instruction was refused: {error}"
     remedy = "Say it in other or fewer words; the instruction before goes on."
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
+
+
+def illegal_safe_call(error: ValueError, field: str, fatal: bool = False) -> WireError:
+    """The tools do not allow it."""
+    remedy = "Give a call that the tools allow, with all arguments that are required."
+    return WireError(Code.TOOLS, f"The safe call is illegal: {error}.", remedy, field=field, fatal=fatal)
 
 
 def unsure(what: str) -> WireError:

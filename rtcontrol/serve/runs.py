@@ -1,28 +1,26 @@
-"""One life of a session's loop: its record, its report, and what its session needs of the server."""
+"""The record and the report of one life of a session's loop, and what its session needs of the server."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
-from rtcontrol.hosts.protocol import DecoderPool, Host
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.sampling import PauseWatch
-from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.stats import Totals
+from rtcontrol.serve.refusals import refused_as
+from rtcontrol.serve.session_state import Need
+from rtcontrol.serve.stats import CountedLoop, Totals
 from rtcontrol.telemetry import report
-from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorder import Recorder
-from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire import Code
 
 
 class SessionOwner(Protocol):
@@ -43,63 +41,33 @@ class SessionOwner(Protocol):
         """Return what each session needs of the decoder, as far as it is known, by their ids."""
 
 
-class CountedLoop(Protocol):
-    """A loop, as far as what it came to is looked at."""
-
-    @property
-    def account(self) -> Account: ...
-
-    @property
-    def recorder(self) -> Recorder: ...
-
-    @property
-    def host(self) -> Host: ...
+def open_record(session: str, run: int, terms: Terms, config: RunConfig, **more: Any) -> tuple[Recorder, Path]:
+    """Return the record of a session's `run`, counted from 1, and its path. `more`: `tell`, and what is for the header.
+    Raises WireError where it cannot be written."""
+    path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
+    tell = more.pop("tell")
+    with refused_as(Code.INTERNAL):
+        header = config.header(terms.hold_ms, terms.agent) | more
+        return Recorder(path, header, provisional=True, tell=tell, most=size(config.record_max)), path
 
 
-Loop = TypeVar("Loop", bound=CountedLoop)
-
-
-@dataclass(frozen=True, slots=True)
-class Run(Generic[Loop]):
-    """One life of a session's loop."""
-
-    loop: Loop
-    recorder: Recorder
-    record: Path
-
-
-def write_report(run: Run[Any], wire: Callable[[], dict[str, Any]]) -> str | None:
-    """Write the run's report, with what `wire` says of its connection; a run without a release leaves nothing. Gives
-    what went wrong; never raises, so that the session ends in order."""
-    account = run.loop.account
+def write_report(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
+    """Write a run's report, with `wire` of its connection; a run without a release leaves nothing. Return what went
+    wrong; never raises, so that the session ends in order."""
+    account, recorder = loop.account, loop.recorder
     try:
         if not account.releases:
-            run.record.unlink(missing_ok=True)
+            record.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
-                run.record.parent.rmdir()
+                record.parent.rmdir()
             return None
         account.check()
-        assert run.recorder.fault is None, run.recorder.fault
-        told = report.build(account, run.record.name, run.recorder.lost, ticks_from=run.recorder.ticks_from)
-        told["wire"] = wire()
-        path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))
-        refused = report.write(told, path)
+        assert recorder.fault is None, recorder.fault
+        told = report.build(account, record.name, recorder.lost, ticks_from=recorder.ticks_from)
+        told["wire"] = wire
+        refused = report.write(
+            told, record.with_name(record.name.replace("record", "report").replace(".mcap", ".json"))
+        )
         return refused and f"the report could not be written ({refused})"
     except Exception as error:
         return f"no report ({type(error).__name__}: {error})"
-
-
-def open_record(
-    session: str, run: int, terms: Terms, config: RunConfig, tell: Callable[[str], None], **more: Any
-) -> tuple[Recorder, Path]:
-    """Return the record of a session's `run`, which is counted from 1, of the terms as `config` has them now; `more` is
-    for its header.
-
-    Raises WireError where it cannot be written.
-    """
-    path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
-    try:
-        header = config.header(terms.hold_ms, terms.agent) | more
-        return Recorder(path, header, provisional=True, tell=tell, most=size(config.record_max)), path
-    except UserError as error:
-        raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None

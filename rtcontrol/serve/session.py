@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.serve import errors
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need
-from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.runs import SessionOwner
-from rtcontrol.serve.session_state import LoopStanding, SessionFacts
+from rtcontrol.serve.negotiate import Terms, negotiate
+from rtcontrol.serve.runs import SessionOwner, write_report
+from rtcontrol.serve.session_state import LoopStanding, Need, SessionFacts
+from rtcontrol.serve.stats import CountedLoop
 from rtcontrol_client.wire import Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
 
 
-class SessionThread:
+class SessionThread(ABC):
     """A session's thread: its turn, its terms, one life of its loop. Decides nothing: `facts` are the core's."""
 
     env: RemoteEnvironment | None = None
@@ -29,6 +31,7 @@ class SessionThread:
         self.facts, self.owner = facts, owner
         self.thread: threading.Thread | None = None
         self.needed: Need | None = None  # once it has decided
+        self.record = Path()  # of its newest run
 
     @property
     def id(self) -> str:
@@ -44,6 +47,12 @@ class SessionThread:
     def shown_name(self) -> str:
         """What its client calls itself."""
         return self.facts.hello.client.name
+
+    @property
+    def terms(self) -> Terms:
+        """What was agreed."""
+        assert isinstance(self.facts.terms, Terms), "it is open"
+        return self.facts.terms
 
     def say(self, word: str, by: str, k: int | None = None) -> str:
         """Do what a person says (`OperatorControl.say`), also in a session that opens or waits for its client."""
@@ -68,7 +77,7 @@ class SessionThread:
         self.owner.tell(ev.LoopEmitted(self.facts, message))
 
     def start(self, first: bool) -> None:
-        """Open it on a thread of its own, for the `first` time or again. Raises RuntimeError where there is none."""
+        """Open it on its own thread, for the `first` time or again. Raises RuntimeError where there is none."""
         self.thread = threading.Thread(target=self._work, args=(self.owner.turns[first],), name=self.id, daemon=True)
         self.thread.start()
 
@@ -76,9 +85,9 @@ class SessionThread:
         error: WireError | None = None
         try:
             with turn:
-                run = self._open()
-            if run is not None:
-                self.run(run)
+                loop = self._open()
+            if loop is not None:
+                self._run(loop)
         except WireError as refusal:
             error = refusal
         except BaseException as fault:  # also SystemExit of a user's agent
@@ -87,11 +96,23 @@ class SessionThread:
         finally:
             self.owner.tell(ev.SessionEnded(self.facts, error))
 
-    def _open(self) -> Any:
+    def _open(self) -> CountedLoop | None:
         actions = self.owner.tell(ev.TurnCame(self.facts))
         if actions and isinstance(actions[0], ev.NegotiateTerms):
-            actions = self.owner.tell(ev.TermsAgreed(self.facts, self.negotiate()))
+            actions = self.owner.tell(ev.TurnCame(self.facts, self.negotiate()))
         return self.open(actions[0].instruction) if actions and isinstance(actions[0], ev.OpenHost) else None
+
+    def _run(self, loop: CountedLoop) -> None:
+        try:
+            self.run()
+        finally:
+            loop.recorder.discard()
+            loop.recorder.close()
+            self.owner.stats.end(loop)
+            told = {"client": self.facts.hello.client.model_dump(), "session": self.id}
+            told |= {"refused": dict(self.facts.refused), **self.traffic()}
+            if failed := write_report(loop, self.record, told):
+                self.owner.say(f"{self.id}: {failed}")
 
     def warm(self) -> None:
         """The loop waits for the first observation. Raises WireError where there is no room for its ticks."""
@@ -99,46 +120,45 @@ class SessionThread:
             if isinstance(action, ev.RefuseLoop):
                 raise action.error
 
-    @property
-    def terms(self) -> Terms:
-        """What was agreed."""
-        assert isinstance(self.facts.terms, Terms), "it is open"
-        return self.facts.terms
+    def negotiate(self) -> Terms:
+        """Return the terms of its hello. Raises WireError."""
+        options = self.owner.options
+        return negotiate(self.facts.hello, options, options.out / self.id)
 
     # -- of one loop, or of a crowd -----------------------------------------------------------------------------------
 
-    def negotiate(self) -> Terms:
-        """Return the terms of its hello. Raises WireError."""
-        raise NotImplementedError
+    @abstractmethod
+    def open(self, instruction: str | None) -> CountedLoop:
+        """Return a loop that starts with the instruction, and its record in `record`. Raises WireError."""
 
-    def open(self, instruction: str | None) -> Any:
-        """Return a run that begins with the instruction. Raises WireError."""
-        raise NotImplementedError
-
-    def run(self, run: Any) -> None:
+    @abstractmethod
+    def run(self) -> None:
         """Run the loop to its end. Raises WireError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, message: Message) -> None:
         """Give a message to its world. Raises WireError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hear(self, text: str) -> bool:
         """Pass on an instruction; returns whether anything comes of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def say_to_loop(self, action: ev.SayToLoop) -> str:
         """Do what a person says, now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look(self) -> LoopStanding | None:
         """Return what is active in its loop; None: that is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop_loop(self, why: str) -> None:
         """End its loop soon, if there is one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def need(self) -> Need | None:
         """Return what it needs of the decoder, or needed last; None before its first decision."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def traffic(self) -> dict[str, Any]:
+        """Return counts of its messages, for the report."""

@@ -1,9 +1,9 @@
 """Decide about the clients' sessions: who is welcomed, resumed, parked, refused, stopped, and what is sent to them.
 
 A state machine without thread, socket or clock: events and the time in, actions out. Read from top to bottom it is the
-life of a session: a connection, its hello, opening, the welcome, messages, what people say, a lost client, a bye, the
-end. Not locked: whoever advances it is. What comes in every tick (an observation, a call) touches one connection and
-one session by single reads and writes alone, and needs no lock.
+life of a session: a connection, its hello, opening, the welcome, messages, people, calls, a bye, the end. Not locked:
+the caller is. What comes in every tick (an observation, a call) touches one connection and one session by single reads
+and writes alone, and needs no lock.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from rtcontrol.models.errors import UserError
 from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need, weigh
-from rtcontrol.serve.peer import TokenBucket
-from rtcontrol.serve.session_state import HELLOS_PER_S, Peer, SessionFacts, meet
-from rtcontrol.serve.sessions import BY_HAND, BYE, LEAVING, LOST, STOPPED, SessionRules, Sessions, same, session_of
+from rtcontrol.serve.session_state import HELLOS_PER_S, Need, Peer, SessionFacts, TokenBucket
+from rtcontrol.serve.sessions import (
+    BY_HAND,
+    BYE,
+    LEAVING,
+    LOST,
+    STOPPED,
+    SessionRules,
+    Sessions,
+    same,
+    session_of,
+    weigh,
+)
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import Join, Leave, ObserveMany
 from rtcontrol_client.wire.messages import (
@@ -43,6 +51,8 @@ STRANGER_NS = 120_000_000_000
 BETWEEN_NS, LEAVE_NS = 100_000_000, 2_000_000_000  # two sessions that end because the server drains; all of them, about
 LINES_PER_S = 2.0  # refusals that are shown to people; the others are counted
 STAMPED = 1  # from this minor version on an error says which hello it refuses, and a bye is answered
+
+OF_CROWDS = (Join, Leave, ObserveMany)
 
 Out = list[ev.Action]
 
@@ -119,7 +129,7 @@ class SessionCore:
         known = self.peers.get(connection)
         if known is not None:
             return known
-        made = meet(connection, self.rules.messages_per_s, self.rules.errors_per_s, now_ns)
+        made = Peer.of(connection, self.rules.messages_per_s, self.rules.errors_per_s, now_ns)
         if getattr(connection, "closed", False):
             made.gone = True
             return made
@@ -129,24 +139,20 @@ class SessionCore:
         self.peers[connection] = made
         return made
 
-    def _met(self, event: ev.Connected, now_ns: int, out: Out) -> None:
-        self.peer(event.connection, now_ns, out)
-
     def _arrived(self, event: ev.MessageArrived, now_ns: int, out: Out) -> None:
-        peer = self.peers.get(event.connection) or self.peer(event.connection, now_ns, out)
-        if peer.gone:
-            out.append(ev.IgnoreMessage())
-        elif not peer.messages.take(now_ns):
+        peer = self.peer(event.connection, now_ns, out)
+        if not peer.gone and peer.messages.take(now_ns):
+            return
+        out.append(ev.IgnoreMessage())
+        if not peer.gone:
             error = refusals.rate(f"{self.rules.messages_per_s:g} messages a second", "Send fewer.")
-            out.append(ev.IgnoreMessage())
             self._refuse(peer, error, now_ns, out)
 
     def _received(self, event: ev.MessageReceived, now_ns: int, out: Out) -> None:
-        peer = self.peers.get(event.connection) or self.peer(event.connection, now_ns, out)
+        peer, message = self.peer(event.connection, now_ns, out), event.message
         if peer.gone:
             return
         peer.in_ns = now_ns
-        message = event.message
         take = MESSAGES.get(type(message))
         try:
             if take is None:
@@ -156,20 +162,17 @@ class SessionCore:
             self._refuse(peer, named(error, message), now_ns, out)
 
     def _failed(self, event: ev.MessageFailed, now_ns: int, out: Out) -> None:
-        peer = self.peers.get(event.connection) or self.peer(event.connection, now_ns, out)
+        peer = self.peer(event.connection, now_ns, out)
         if not peer.gone:
             self._refuse(peer, named(event.error, event.message), now_ns, out)
 
     def _disconnected(self, event: ev.Disconnected, now_ns: int, out: Out) -> None:
         peer = self.peers.get(event.connection)
-        if peer is not None:
-            self._lose(peer, out)
-
-    def _revoked(self, event: ev.Revoked, now_ns: int, out: Out) -> None:
-        peer = self.peers.get(event.connection)
-        if peer is not None:
+        if peer is not None and event.revoked:
             out.append(ev.NotifyPeople(f"{peer.connection.peer}: its key was revoked"))
             self._drop(peer, out)
+        elif peer is not None:
+            self._lose(peer, out)
 
     def _drop(self, peer: Peer, out: Out) -> None:
         out.append(ev.DropConnection(peer.connection))
@@ -187,8 +190,8 @@ class SessionCore:
                 out.append(ev.StopLoop(session, LOST))
 
     def _refuse(self, peer: Peer, error: WireError, now_ns: int, out: Out) -> None:
-        """Count the refusal, and tell the client as far as the rate of errors allows. Whatever is refused once there is
-        a session, the session continues."""
+        """Count the refusal, and inform the client as far as the rate of errors allows. Once there is a session, it
+        continues whatever is refused."""
         code = error.code.value
         self.refused[code] += 1
         if peer.session is not None:
@@ -196,7 +199,10 @@ class SessionCore:
             error.fatal = False
         if error.fatal and not error.retryable:
             self._show(f"{peer.connection.peer}: refused: {error.message[:200]}", now_ns, out)
-        message = peer.error(error, now_ns)
+        self._send_error(peer, error, now_ns, out)
+
+    def _send_error(self, peer: Peer, error: WireError, now_ns: int, out: Out, always: bool = False) -> None:
+        message = peer.error(error, now_ns, always)
         if message is not None:
             self._send(peer, message, now_ns, out)
 
@@ -253,7 +259,7 @@ class SessionCore:
             self._start(session, peer, out)
         elif session.life.state == "live":
             out.append(ev.LookAtLoop(session))
-        # Otherwise its loop is just starting, or just ending: then `_ended` starts it again.
+        # Otherwise its loop just starts, or just ends: then `_ended` starts it again.
 
     def _succeed(self, session: SessionFacts, peer: Peer, hello: Hello, now_ns: int, out: Out) -> None:
         """Another client takes the place of the one that is gone: for it the session is a new one."""
@@ -299,21 +305,16 @@ class SessionCore:
             self._refuse(event.peer, named(error, session.hello), now_ns, out)
 
     def _turn(self, event: ev.TurnCame, now_ns: int, out: Out) -> None:
-        """A client that waited here for long may have gone meanwhile."""
+        """Agree upon terms, and open by them. A client that waited here for long may have gone meanwhile."""
         session = event.session
+        session.terms = terms = event.terms or session.terms
         if session.life.gone:
             return
-        out.append(ev.NegotiateTerms(session) if session.terms is None else self._opens(session))
-
-    def _agreed(self, event: ev.TermsAgreed, now_ns: int, out: Out) -> None:
-        event.session.terms = event.terms
-        if not event.session.life.gone:
-            out.append(self._opens(event.session))
-
-    def _opens(self, session: SessionFacts) -> ev.Action:
-        assert session.terms is not None, "they were agreed upon"
+        if terms is None:
+            out.append(ev.NegotiateTerms(session))
+            return
         session.life.runs += 1
-        return ev.OpenHost(session, session.instructions.begin(session.terms.interprets))
+        out.append(ev.OpenHost(session, session.instructions.begin(terms.interprets)))
 
     def _attached(self, event: ev.LoopAttached, now_ns: int, out: Out) -> None:
         session, life = event.session, event.session.life
@@ -350,16 +351,8 @@ class SessionCore:
         peer, terms = session.peer, session.terms
         if peer is None or terms is None or session.life.state != "live" or session.life.why is not None:
             return
-        welcome = terms.welcome(
-            session.token,
-            standing.instruction,
-            now_ns=now_ns,
-            resumed=session.life.runs > 1 or session.hello.resume is not None,
-            epoch=standing.epoch,
-            t_client_ns=session.hello.t_client_ns,
-            release_ns=standing.release_ns,
-            more=standing.warnings,
-        )
+        resumed = session.life.runs > 1 or session.hello.resume is not None
+        welcome = terms.welcome(session.token, standing, now_ns, resumed, session.hello.t_client_ns)
         peer.greeted = True
         self._send(peer, welcome, now_ns, out)
         control = standing.control
@@ -368,25 +361,12 @@ class SessionCore:
 
     # -- messages of a client that is there ---------------------------------------------------------------------------
 
-    def _to_world(self, peer: Peer, message: Observe | Executed | Reset, now_ns: int, out: Out) -> None:
-        session = session_of(peer, message.session)
-        if session.crowd:
-            raise refusals.state("This session is a crowd.", "Send join, leave and observe_many.")
-        self._forward(session, peer, message, out)
-
-    def _to_crowd(self, peer: Peer, message: Join | Leave | ObserveMany, now_ns: int, out: Out) -> None:
-        session = session_of(peer, message.session)
-        if not session.crowd:
-            raise refusals.state("This session is no crowd.", "Give hello `crowd: {}`.")
-        self._forward(session, peer, message, out)
-
-    def _picture(self, peer: Peer, message: Picture, now_ns: int, out: Out) -> None:
-        session = self.sessions.pictured(peer, message.session)
-        if session.crowd:
-            raise refusals.state("This session is a crowd.", "Send join, leave and observe_many.")
-        self._forward(session, peer, message, out)
-
-    def _forward(self, session: SessionFacts, peer: Peer, message: Message, out: Out) -> None:
+    def _to_world(self, peer: Peer, message: Any, now_ns: int, out: Out) -> None:
+        """A message of, or about, the client's world."""
+        find = self.sessions.pictured if isinstance(message, Picture) else session_of
+        session = find(peer, message.session)
+        if session.crowd != isinstance(message, OF_CROWDS):
+            raise refusals.of_crowds(session.crowd)
         if session.life.state != "live":
             raise refusals.not_open()
         out.append(ev.ForwardMessage(session, peer.connection, message))
@@ -405,10 +385,8 @@ class SessionCore:
 
     def _instruct(self, peer: Peer, message: Instruct, now_ns: int, out: Out) -> None:
         session = session_of(peer, message.session)
-        try:
+        with refusals.refused_as(Code.INSTRUCTION, "instruction"):
             text = self._plain(message.instruction)
-        except UserError as error:
-            raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction") from None
         session.instructions.newest = text
         self._wish(session, text, out)
 
@@ -470,14 +448,11 @@ class SessionCore:
         else:
             out.append(ev.AnswerPerson(session, f"{word} ({event.by})"))
         if session.crowd:
-            state: Literal["stopped", "paused", "running"] = "paused" if life.paused else "running"
-            state = "stopped" if life.why == BY_HAND else state
-            self._tell_control(session, ControlMessage(session=session.token, state=state), now_ns, out)
+            told = ControlMessage(session=session.token, state="paused" if life.paused else "running")
+            told = told.model_copy(update={"state": "stopped"}) if life.why == BY_HAND else told
+            self._tell_control(session, told, now_ns, out)
         if life.state == "parked" and life.why is not None:
             self._forget(session, out)
-
-    def _changed(self, event: ev.ControlChanged, now_ns: int, out: Out) -> None:
-        self._tell_control(event.session, event.control, now_ns, out)
 
     def _tell_control(self, session: SessionFacts, control: ControlMessage, now_ns: int, out: Out) -> None:
         """Tell a client that wants to know what people did, or what waits for their yes."""
@@ -488,6 +463,9 @@ class SessionCore:
 
     def _emitted(self, event: ev.LoopEmitted, now_ns: int, out: Out) -> None:
         session, message = event.session, event.message
+        if isinstance(message, ControlMessage):
+            self._tell_control(session, message, now_ns, out)
+            return
         peer = session.peer
         if peer is None or not peer.greeted:
             return
@@ -504,16 +482,15 @@ class SessionCore:
             self._send(peer, Bye(session=session.token, reason=LEAVING, reconnect=True), now_ns, out)
             peer.session = session.peer = None
 
-    def _troubled(self, event: ev.ObservationRefused, now_ns: int, out: Out) -> None:
+    def _wrong(self, event: ev.ErrorReported, now_ns: int, out: Out) -> None:
         """One observation may be looked at in many ticks: it is refused once."""
         told = event.session.instructions
-        shown, told.shown = told.shown, None
-        if event.session.peer is None or event.what == shown or (event.seq, event.what) == told.error:
-            return
-        told.error = event.seq, event.what
-        self._tell_error(event.session, event.error, now_ns, out)
-
-    def _wrong(self, event: ev.ErrorReported, now_ns: int, out: Out) -> None:
+        if event.what is not None:
+            shown, told.shown = told.shown, None
+            error = event.error.seq, event.what
+            if event.session.peer is None or event.what == shown or error == told.error:
+                return
+            told.error = error
         self._tell_error(event.session, event.error, now_ns, out)
 
     def _noted(self, event: ev.LineNoted, now_ns: int, out: Out) -> None:
@@ -544,9 +521,6 @@ class SessionCore:
         if session.hello.protocol[1] >= STAMPED:
             self._send(peer, Bye(session=session.token, reason=BYE), now_ns, out)
 
-    def _stopped(self, event: ev.RunStopped, now_ns: int, out: Out) -> None:
-        self._stop(event.session, event.why, out)
-
     def _stop(self, session: SessionFacts, why: str, out: Out) -> None:
         """End it soon, with the safe call: it cannot be resumed."""
         life = session.life
@@ -572,7 +546,7 @@ class SessionCore:
     def _ended(self, event: ev.SessionEnded, now_ns: int, out: Out) -> None:
         """Its thread is done: start it again, park it, or let it go."""
         session, life, error = event.session, event.session.life, event.error
-        life.attached = False
+        life.attached, life.why = False, life.why or event.why
         passing = error is None or (error.retryable and not error.fatal)
         kept = passing and life.why is None and life.welcomed and not (self.closing or self.rules.outlives)
         if kept and error is None and session.peer is not None:
@@ -588,7 +562,7 @@ class SessionCore:
             self._forget(session, out)
         if life.why == BY_HAND and peer is not None:
             # After a bye alone, some clients greet again by themselves.
-            self._refuse_always(peer, refusals.stopped(), now_ns, out)
+            self._send_error(peer, refusals.stopped(), now_ns, out, always=True)
         if error is not None:
             session.refused[error.code.value] += 1
             if peer is not None:
@@ -610,11 +584,6 @@ class SessionCore:
             self._send(peer, Bye(session=session.token, reason=why, reconnect=away), now_ns, out)
         if session.life.welcomed and not self.rules.outlives:
             out.append(ev.NotifyPeople(f"{session.id}: over ({why})"))
-
-    def _refuse_always(self, peer: Peer, error: WireError, now_ns: int, out: Out) -> None:
-        message = peer.error(error, now_ns, always=True)
-        if message is not None:
-            self._send(peer, message, now_ns, out)
 
     def _drains(self, event: ev.Drain, now_ns: int, out: Out) -> None:
         if self.drain is None:
@@ -673,12 +642,10 @@ def named(error: WireError, message: Message | None) -> WireError:
 
 
 HANDLERS: dict[type, Callable[[SessionCore, Any, int, Out], None]] = {
-    ev.Connected: SessionCore._met,
     ev.MessageArrived: SessionCore._arrived,
     ev.MessageReceived: SessionCore._received,
     ev.MessageFailed: SessionCore._failed,
     ev.Disconnected: SessionCore._disconnected,
-    ev.Revoked: SessionCore._revoked,
     ev.TimePassed: SessionCore._woke,
     ev.Drain: SessionCore._drains,
     ev.Close: SessionCore._close,
@@ -686,31 +653,21 @@ HANDLERS: dict[type, Callable[[SessionCore, Any, int, Out], None]] = {
     ev.InstructionGiven: SessionCore._told,
     ev.NoThread: SessionCore._no_thread,
     ev.TurnCame: SessionCore._turn,
-    ev.TermsAgreed: SessionCore._agreed,
     ev.LoopAttached: SessionCore._attached,
     ev.LoopWarm: SessionCore._warm,
     ev.LoopUnfit: SessionCore._unfit,
     ev.LoopRan: SessionCore._ran,
-    ev.RunStopped: SessionCore._stopped,
     ev.SessionEnded: SessionCore._ended,
     ev.LoopEmitted: SessionCore._emitted,
-    ev.ObservationRefused: SessionCore._troubled,
     ev.ErrorReported: SessionCore._wrong,
     ev.InstructionRefused: SessionCore._gave_way,
     ev.SentenceUnderstood: SessionCore._understood,
-    ev.ControlChanged: SessionCore._changed,
     ev.LineNoted: SessionCore._noted,
     ev.InstructionHeard: SessionCore._heard,
     ev.LoopSeen: SessionCore._seen,
 }
 MESSAGES: dict[type, Callable[[SessionCore, Peer, Any, int, Out], None]] = {
-    Observe: SessionCore._to_world,
-    Executed: SessionCore._to_world,
-    Reset: SessionCore._to_world,
-    Picture: SessionCore._picture,
-    Join: SessionCore._to_crowd,
-    Leave: SessionCore._to_crowd,
-    ObserveMany: SessionCore._to_crowd,
+    **dict.fromkeys((Observe, Executed, Reset, Picture, *OF_CROWDS), SessionCore._to_world),
     Ping: SessionCore._ping,
     Pong: SessionCore._pong,
     ErrorMessage: SessionCore._client_error,

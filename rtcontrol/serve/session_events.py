@@ -1,15 +1,13 @@
-"""What the sessions' core takes, and what it answers with."""
+"""What the sessions' core takes (events), and what it answers with (actions): data alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rtcontrol.serve.capacity import Need
-from rtcontrol.serve.peer import Connection
-from rtcontrol.serve.session_state import Agreement, LoopStanding, Peer, SessionFacts
+from rtcontrol.serve.session_state import Agreement, Connection, LoopStanding, Need, Peer, SessionFacts
 from rtcontrol_client.wire import Message, WireError
-from rtcontrol_client.wire.messages import ControlMessage, Instruct
+from rtcontrol_client.wire.messages import Instruct
 
 
 @dataclass(slots=True)
@@ -48,17 +46,12 @@ class SessionAction(Action):
     session: SessionFacts
 
 
-# -- events of connections --------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Connected(WireEvent):
-    """There is a new connection."""
+# -- events of connections, of time, and of who runs the server -------------------------------------------------------
 
 
 @dataclass(slots=True)
 class MessageArrived(WireEvent):
-    """A message came, and is not decoded yet: may it be?"""
+    """A message is not decoded yet: may it be?"""
 
 
 @dataclass(slots=True)
@@ -78,15 +71,9 @@ class MessageFailed(WireEvent):
 
 @dataclass(slots=True)
 class Disconnected(WireEvent):
-    """The connection is gone."""
+    """The connection is gone, or its key `revoked`: then it has to go."""
 
-
-@dataclass(slots=True)
-class Revoked(WireEvent):
-    """The holder of the connection's key may not stay."""
-
-
-# -- events of time, and of who runs the server -----------------------------------------------------------------------
+    revoked: bool = False
 
 
 @dataclass(slots=True)
@@ -108,7 +95,7 @@ class Close(Event):
 
 @dataclass(slots=True)
 class OperatorRequest(SessionEvent):
-    """What a person says to a session: pause, resume, stop, confirm, deny. `k`: the tick that is answered."""
+    """A person wants pause, resume, stop, confirm or deny. `k`: the tick that is answered."""
 
     word: str
     by: str
@@ -134,14 +121,9 @@ class NoThread(SessionEvent):
 
 @dataclass(slots=True)
 class TurnCame(SessionEvent):
-    """It is the session's turn to open."""
+    """It is the session's turn to open; `terms`: its hello became these."""
 
-
-@dataclass(slots=True)
-class TermsAgreed(SessionEvent):
-    """Its hello became these terms."""
-
-    terms: Agreement
+    terms: Agreement | None = None
 
 
 @dataclass(slots=True)
@@ -158,7 +140,7 @@ class LoopWarm(SessionEvent):
 
 @dataclass(slots=True)
 class LoopUnfit(SessionEvent):
-    """The decider cannot take what the run began with."""
+    """The decider cannot take the instruction that the run started with."""
 
     what: str
     remedy: str
@@ -173,17 +155,11 @@ class LoopRan(SessionEvent):
 
 
 @dataclass(slots=True)
-class RunStopped(SessionEvent):
-    """Its run is over for good."""
-
-    why: str
-
-
-@dataclass(slots=True)
 class SessionEnded(SessionEvent):
-    """Its thread is done."""
+    """Its thread is done; `why`: for good."""
 
     error: WireError | None = None
+    why: str | None = None
 
 
 # -- events of a session's loop ---------------------------------------------------------------------------------------
@@ -197,24 +173,16 @@ class LoopEmitted(LoopEvent):
 
 
 @dataclass(slots=True)
-class ObservationRefused(LoopEvent):
-    """No decision was made of the client's observation `seq`: the error in words, and as the client is told it."""
-
-    seq: int | None
-    what: str
-    error: WireError
-
-
-@dataclass(slots=True)
 class ErrorReported(LoopEvent):
-    """The client is to be told that something came to nothing."""
+    """The client is to be informed of an error; `what`: why no decision was made of its observation `error.seq`."""
 
     error: WireError
+    what: str | None = None
 
 
 @dataclass(slots=True)
 class InstructionRefused(LoopEvent):
-    """The decider cannot take this instruction: the one before (`now`) is in force again."""
+    """The decider cannot take this instruction: the one before (`now`) is active again."""
 
     text: str
     why: str
@@ -223,18 +191,11 @@ class InstructionRefused(LoopEvent):
 
 @dataclass(slots=True)
 class SentenceUnderstood(LoopEvent):
-    """The interpreter's result for a sentence, as the client is told it. `overtaken`: something newer was said."""
+    """The interpreter's result for a sentence, for the client. `overtaken`: there is a newer one."""
 
     sentence: str
     overtaken: bool
     answer: Instruct | WireError
-
-
-@dataclass(slots=True)
-class ControlChanged(LoopEvent):
-    """What people did, or what waits for their yes."""
-
-    control: ControlMessage
 
 
 @dataclass(slots=True)
@@ -245,12 +206,9 @@ class LineNoted(LoopEvent):
     always: bool = False
 
 
-# -- answers to actions -----------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class InstructionHeard(LoopEvent):
-    """The answer to `Instruct`: whether anything comes of it."""
+    """The answer to `InstructLoop`: whether anything comes of it."""
 
     text: str
     heard: bool
@@ -282,6 +240,13 @@ class DropConnection(Action):
 
 
 @dataclass(slots=True)
+class NotifyPeople(Action):
+    """A line for people."""
+
+    text: str
+
+
+@dataclass(slots=True)
 class ForwardMessage(SessionAction):
     """Give the message to the session's world; what that refuses is `MessageFailed`."""
 
@@ -303,7 +268,7 @@ class LookAtLoop(SessionAction):
 
 @dataclass(slots=True)
 class StartThread(SessionAction):
-    """Open the session on a thread of its own, `first` or again. Where there is none to be had: `NoThread`."""
+    """Open the session on its own thread, `first` or again. Where there is none to be had: `NoThread`."""
 
     peer: Peer | None
     first: bool
@@ -326,13 +291,6 @@ class ForgetSession(SessionAction):
     """The session is over."""
 
 
-@dataclass(slots=True)
-class NotifyPeople(Action):
-    """A line for people."""
-
-    text: str
-
-
 # Actions for the caller of `advance` alone.
 
 
@@ -343,12 +301,12 @@ class IgnoreMessage(Action):
 
 @dataclass(slots=True)
 class NegotiateTerms(SessionAction):
-    """Make the hello terms: `TermsAgreed`, or `SessionEnded`."""
+    """Make the hello terms: `TurnCame` with them, or `SessionEnded`."""
 
 
 @dataclass(slots=True)
 class OpenHost(SessionAction):
-    """Open the session's host and run its loop, beginning with this instruction (None: the terms' own)."""
+    """Open the session's host and run its loop, by this instruction first (None: the terms')."""
 
     instruction: str | None
 
@@ -371,6 +329,6 @@ class SayToLoop(SessionAction):
 
 @dataclass(slots=True)
 class AnswerPerson(SessionAction):
-    """What the person is answered who spoke."""
+    """Answer the person."""
 
     text: str

@@ -9,8 +9,8 @@ from collections import Counter
 from typing import Any
 
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.peer import Connection
 from rtcontrol.serve.session_shell import SessionShell
+from rtcontrol.serve.session_state import Connection
 from rtcontrol.serve.stats import ServerStats
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Bye, ControlMessage, Hello, Picture
@@ -31,32 +31,29 @@ class SessionManager(SessionShell):
 
     def admit(self, connection: Connection) -> bool:
         """Return whether this peer may send another message now; False is counted as a refusal (`rate`)."""
-        self._meet(connection)
-        return not self.tell(ev.MessageArrived(connection), free=True)
+        return not self.tell(ev.MessageArrived(connection), self._known(connection))
 
     def receive(self, connection: Connection, message: Message) -> None:
         """Take a decoded message; whatever is wrong with it goes back as an `error`."""
-        self._meet(connection)
+        free = type(message) not in LOCKED and self._known(connection)
         try:
-            for action in self.tell(ev.MessageReceived(connection, message), type(message) not in LOCKED):
+            for action in self.tell(ev.MessageReceived(connection, message), free):
                 self._said(action)
         except Exception as error:
             log.exception("a message of type %s failed", message.type)
             unforeseen = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Tell the server's author.")
-            self.tell(ev.MessageFailed(connection, message, unforeseen), free=True)
+            self.tell(ev.MessageFailed(connection, message, unforeseen), self._known(connection))
 
     def refuse(self, connection: Connection, error: WireError) -> None:
         """Refuse a message that could not be decoded."""
-        self._meet(connection)
-        self.tell(ev.MessageFailed(connection, None, error), free=True)
+        self.tell(ev.MessageFailed(connection, None, error), self._known(connection))
 
     def disconnected(self, connection: Connection) -> None:
         """The connection is gone: its session is parked."""
         self.tell(ev.Disconnected(connection))
 
-    def _meet(self, connection: Connection) -> None:
-        if connection not in self.core.peers:
-            self.tell(ev.Connected(connection))
+    def _known(self, connection: Connection) -> bool:
+        return connection in self.core.peers
 
     def _said(self, action: ev.Action) -> None:
         """Do what a person said over the wire."""
@@ -73,7 +70,7 @@ class SessionManager(SessionShell):
 
     def drop(self, connection: Connection) -> None:
         """Forget a connection that is not allowed any more."""
-        self.tell(ev.Revoked(connection))
+        self.tell(ev.Disconnected(connection, revoked=True))
 
     def connections(self) -> list[Connection]:
         """Return those there are."""

@@ -14,13 +14,12 @@ from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need
 from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.session_state import SessionFacts
+from rtcontrol.serve.session_state import Need, SessionFacts
 from rtcontrol.serve.stats import Totals
 from rtcontrol_client.wire import WireError
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from rtcontrol.serve.peer import Connection, TokenBucket, cut
-from rtcontrol_client.wire import WireError
+from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import ControlMessage, ErrorMessage, Hello, Welcome
 
 # A client that says hello and bye in turns makes the server open and end a session each time.
@@ -16,7 +15,71 @@ HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
 # An error repeats what it refuses; of that, so many characters.
 MAX_TOLD, MAX_FIELD = 600, 200
 
-LifeState = Literal["opening", "live", "parked", "over"]
+
+class Connection(Protocol):
+    """One transport connection. `peer` is for logs (an address, or a key's name; never a secret), `key` the client's
+    Z85 CURVE public key if it has one. One whose `closed` is true is gone: what it still hands in is ignored."""
+
+    peer: str
+    key: str | None
+
+    def send(self, message: Message) -> None:
+        """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
+        calls `SessionManager.disconnected` for one that is gone)."""
+
+    def close(self) -> None:
+        """Forget the peer; from any thread. The server has sent what it had to send."""
+
+
+class TokenBucket:
+    """`rate` tokens a second, at most `burst` of them at once. Not locked: two threads may get one token too many."""
+
+    __slots__ = ("_burst", "_filled_ns", "_rate", "_tokens")
+
+    def __init__(self, rate: float, burst: float, now_ns: int) -> None:
+        self._rate, self._burst = rate / 1e9, burst
+        self._tokens, self._filled_ns = burst, now_ns
+
+    def take(self, now_ns: int) -> bool:
+        """Return whether there was a token; it is gone then."""
+        if self._tokens < 1.0:
+            self._tokens = min(self._burst, self._tokens + (now_ns - self._filled_ns) * self._rate)
+            self._filled_ns = now_ns
+            if self._tokens < 1.0:
+                return False
+        self._tokens -= 1.0
+        return True
+
+
+@dataclass(frozen=True)
+class Need:
+    """A session's rate, and the seconds of the decoder that one of its decisions takes; those that are decided together
+    share theirs."""
+
+    hz: float
+    share_s: float
+
+    @classmethod
+    def of(cls, shares: Sequence[float], hz: float) -> Need | None:
+        """Return the need of a session whose decisions took so many nanoseconds; None before its first decision."""
+        # The first quartile: other load on the machine makes some of them longer.
+        return cls(hz, sorted(shares)[len(shares) // 4] / 1e9) if shares else None
+
+    @property
+    def busy(self) -> float:
+        """The part of the decoder's time that it takes."""
+        return self.hz * self.share_s
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStanding:
+    """What is active in a session's loop, for a welcome. `control`: what people did, or what waits for a yes."""
+
+    instruction: str
+    epoch: int = 0
+    release_ns: int | None = None
+    warnings: tuple[str, ...] = ()
+    control: ControlMessage | None = None
 
 
 class Agreement(Protocol):
@@ -27,32 +90,12 @@ class Agreement(Protocol):
         """Whether an interpreter reads its instructions."""
 
     def welcome(
-        self,
-        session: str,
-        instruction: str,
-        *,
-        now_ns: int,
-        resumed: bool = False,
-        epoch: int = 0,
-        t_client_ns: int = 0,
-        release_ns: int | None = None,
-        more: Sequence[str] = (),
+        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
     ) -> Welcome:
         """Return the welcome to these terms."""
 
     def described(self) -> str:
         """Return them in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopStanding:
-    """What is active in a session's loop: told by a welcome. `control`: what people did, or what waits for a yes."""
-
-    instruction: str
-    epoch: int = 0
-    release_ns: int | None = None
-    warnings: tuple[str, ...] = ()
-    control: ControlMessage | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +104,7 @@ class Life:
     `attached`: there is a loop; `paused` by a person, whatever becomes of its client; `leaving`: its client goes to
     another server after its next call; `runs` so far."""
 
-    state: LifeState = "opening"
+    state: Literal["opening", "live", "parked", "over"] = "opening"
     why: str | None = None
     welcomed: bool = False
     lost: bool = False
@@ -79,9 +122,9 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class SessionInstructions:
-    """`newest` of the client's, `wanted`: the newest of all that was not refused, `began`: the one that the run began
-    with, `proven`: the one that the run before ended with. `refusal`: why one was refused, until the client is told;
-    `shown`: the same, until its tick's error is to be told; `error`: what was told last (seq, error)."""
+    """`newest` of the client's, `wanted`: the newest of all that was not refused, `began`: the one that the run started
+    with, `proven`: the one that the run before ended with. `refusal`: why one was refused, until the client knows;
+    `shown`: the same, until its tick's error is due; `error`: what was reported last (seq, error)."""
 
     newest: str | None = None
     wanted: str | None = None
@@ -92,7 +135,7 @@ class SessionInstructions:
     error: tuple[int | None, str] = (None, "")
 
     def begin(self, interprets: bool) -> str | None:
-        """Return what the next run begins with; None: the terms' own."""
+        """Return what the next run starts with; None: the terms' own."""
         first = self.began = self.wanted
         if interprets:  # what waits for a yes is not in force after a pause either
             first = first or self.proven
@@ -100,18 +143,17 @@ class SessionInstructions:
         return first
 
     def overtaken(self) -> str | None:
-        """Return what was said since the run began, for its loop; None: nothing was."""
-        newer, began = self.wanted, self.began
-        return None if newer in (None, began) else newer
+        """Return what is newer than the run's first one, for its loop; None: nothing is."""
+        return None if self.wanted in (None, self.began) else self.wanted
 
     def ran(self, proven: str, newest: str, interprets: bool) -> None:
-        """A run is over: the next one begins also with what was understood, and nothing was decided by yet."""
+        """A run is over: the next one starts also with what was understood, and nothing was decided by yet."""
         self.proven = proven
         if interprets and self.wanted is None and newest != proven:
             self.wanted = newest
 
     def give_way(self) -> bool:
-        """Return whether the next run may begin with the one before this, which the decider cannot take."""
+        """Return whether the next run may start with the one before this, which the decider cannot take."""
         again = self.proven is not None and bool({self.began, self.wanted} - {None, self.proven})
         if again:
             self.wanted = self.proven
@@ -121,8 +163,7 @@ class SessionInstructions:
 @dataclass(slots=True, eq=False)
 class SessionFacts:
     """One client's session. `token`: what resumes it, with the CURVE `key` of its first connection; `peer`: the
-    connection that owns it, None while there is none; `lines`: what it may log; `crowd`: it is of
-    many members."""
+    connection that owns it, None while there is none; `lines`: what it may log; `crowd`: it is of many members."""
 
     id: str
     token: str
@@ -157,6 +198,14 @@ class Peer:
     gone: bool = False
     unsent: int = 0
 
+    @classmethod
+    def of(cls, connection: Connection, messages_per_s: float, errors_per_s: float, now_ns: int) -> Peer:
+        """Return what is known of a new connection."""
+        messages = TokenBucket(messages_per_s, messages_per_s, now_ns)
+        hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns)
+        errors = TokenBucket(errors_per_s, 2 * errors_per_s, now_ns)
+        return cls(connection, messages, hellos, errors, now_ns, now_ns)
+
     def join(self, session: SessionFacts) -> None:
         """It owns the session from now on, and has still to be welcomed."""
         self.session, session.peer = session, self
@@ -187,13 +236,9 @@ class Peer:
         )
 
 
-def meet(connection: Connection, messages_per_s: float, errors_per_s: float, now_ns: int) -> Peer:
-    """Return what is known of a new connection."""
-    return Peer(
-        connection,
-        TokenBucket(messages_per_s, messages_per_s, now_ns),
-        TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns),
-        TokenBucket(errors_per_s, 2 * errors_per_s, now_ns),
-        now_ns,
-        now_ns,
-    )
+def cut(text: str, limit: int) -> str:
+    """Return the text, or its beginning and its end where it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"

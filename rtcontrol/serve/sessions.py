@@ -1,14 +1,15 @@
-"""The sessions of a server: who may come in, who may come back. No clock, no thread: the core's."""
+"""The sessions of a server: who may come in, who may come back. Part of the sessions' core."""
 
 from __future__ import annotations
 
 import hmac
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rtcontrol.serve import refusals
-from rtcontrol.serve.session_state import Peer, SessionFacts
+from rtcontrol.serve.session_state import Need, Peer, SessionFacts
+from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
@@ -55,6 +56,7 @@ class Sessions:
         return {state: count[state] for state in ("opening", "live", "parked")}
 
     def add(self, session: SessionFacts) -> None:
+        """It opens."""
         self._sessions[session.id] = session
 
     def remove(self, session: SessionFacts) -> None:
@@ -71,8 +73,9 @@ class Sessions:
         if by_hand or any(same(token, other) for other in self._stopped):
             raise refusals.stopped()
         if session is None or session.life.why is not None or session.key != key or session.terms is None:
-            what = "There is no such session (any more)."
-            raise refusals.unknown_token(what, "Say hello without `resume`.", "resume")
+            raise refusals.unknown_token(
+                "There is no such session (any more).", "Say hello without `resume`.", "resume"
+            )
         return session
 
     def vacant(self, hello: Hello, key: str | None) -> SessionFacts | None:
@@ -80,8 +83,8 @@ class Sessions:
         agreed with the first one stays."""
         if not self._rules.outlives:
             return None
-        found = (s for s in self if s.peer is None and s.life.why is None and s.key == key)
-        return next((s for s in found if all(getattr(hello, n) == getattr(s.hello, n) for n in SAME)), None)
+        vacant = (s for s in self if s.peer is None and s.life.why is None and s.key == key)
+        return next((s for s in vacant if all(getattr(hello, n) == getattr(s.hello, n) for n in SAME)), None)
 
     def left(self, peer: Peer, token: str | None) -> SessionFacts | None:
         """Return the session that a bye ends, None where there is none. Raises WireError.
@@ -97,15 +100,11 @@ class Sessions:
     def pictured(self, peer: Peer, token: str) -> SessionFacts:
         """Return whose picture it is. It may come on a connection of its own, with the session's key. Raises
         WireError."""
-        if peer.session is not None:
-            session = session_of(peer, token)
-        else:
-            alike = (s for s in self if s.key == peer.connection.key and same(token, s.token))
-            found = next(alike, None)
-            if found is None:
-                remedy = "Send pictures with the token of the last welcome."
-                raise refusals.unknown_token("There is no such session.", remedy, "session")
-            session = found
+        alike = (s for s in self if s.key == peer.connection.key and same(token, s.token))
+        session = next(alike, None) if peer.session is None else session_of(peer, token)
+        if session is None:
+            remedy = "Send pictures with the token of the last welcome."
+            raise refusals.unknown_token("There is no such session.", remedy, "session")
         if PICTURES not in session.hello.capabilities:
             raise refusals.state("hello did not announce pictures.", 'Give hello `capabilities: ["pictures"]`.')
         return session
@@ -151,3 +150,19 @@ def session_of(peer: Peer, token: str | None) -> SessionFacts:
 def same(a: str, b: str) -> bool:
     """Compare secrets in constant time."""
     return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))
+
+
+def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
+    """Return the refusal of one more session that would make calls of the others late: where they need more than `most`
+    of the decoder's time together. The rest is for messages, and for ticks that fall together; those that need more
+    than there is are late anyway."""
+    taken = [other.busy for other in others if 0 < other.busy <= most]
+    if not taken or sum(taken) + need.busy <= most:
+        return None
+    hz = (most - sum(taken)) / need.share_s
+    slower = f"Ask for at most {hz:.2g} Hz, or come" if hz >= 1 else "Come"
+    return refusals.busy(
+        f"The decoder is taken for {sum(taken):.0%} of its time by {len(taken)} other session(s), and this one needs "
+        f"{need.busy:.0%} ({need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision): calls of others would be late.",
+        remedy=f"{slower} again when another session has ended: {most:.0%} are given away.",
+    )

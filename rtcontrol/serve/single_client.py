@@ -25,7 +25,6 @@ from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Housekeeping
-from rtcontrol.serve.session_listener import SessionListener
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 from rtcontrol_client.console import Outbox
@@ -89,7 +88,7 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
             partner.joined(loop)
 
     facts, tell = session.facts, session.owner.tell
-    tell(ev.TermsAgreed(facts, terms))  # the client is welcomed when the loop is warm
+    tell(ev.TurnCame(facts, terms))  # the client is welcomed when the loop is warm
     env = session.make_env(terms)
     host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
@@ -97,15 +96,14 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
     try:
         check_named(terms.config, terms.agent)
         clock = terms.arrivals(env)
-        told, listener = interpreting.of_config(terms.config, terms.agent), SessionListener(session)
-        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made, told, listener)
+        told = interpreting.of_config(terms.config, terms.agent)
+        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made, told, session)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)
         raise
     finally:
         why = session.loop.ended_by if session.loop is not None else None
-        tell(ev.RunStopped(facts, why or "the run is over"))
-        tell(ev.SessionEnded(facts, refusal))
+        tell(ev.SessionEnded(facts, refusal, why or "the run is over"))
 
 
 def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:

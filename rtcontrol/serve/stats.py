@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from copy import deepcopy
 from typing import Protocol
 
 from rtcontrol.telemetry.account import ANSWERS, Account
 from rtcontrol.telemetry.histogram import BOUNDS_S
+from rtcontrol.telemetry.recorder import Recorder
 
 # By the account's names.
 COUNTS = {
@@ -32,11 +34,14 @@ TIMES = {
 }
 
 
-class AccountedLoop(Protocol):
-    """A loop, as far as what it came to is looked at."""
+class CountedLoop(Protocol):
+    """A loop, as far as its results are looked at."""
 
     @property
     def account(self) -> Account: ...
+
+    @property
+    def recorder(self) -> Recorder: ...
 
 
 class ServerStats:
@@ -58,28 +63,21 @@ class ServerStats:
             self.bins[name] = [a + b for a, b in zip(self.bins[name], series.bins, strict=True)]
             self.seconds[name] += series.total / 1e3
 
-    def copy(self) -> ServerStats:
-        other = ServerStats()
-        for mine, theirs in ((self.counts, other.counts), (self.misses, other.misses), (self.skipped, other.skipped)):
-            theirs.update(mine)
-        other.bins, other.seconds = {name: list(bins) for name, bins in self.bins.items()}, dict(self.seconds)
-        return other
-
 
 class Totals:
     """What all loops of a server came to, those that run included; from any thread."""
 
     def __init__(self) -> None:
         self.began_s = time.monotonic()
-        self._over, self._open = ServerStats(), list[AccountedLoop]()
+        self._over, self._open = ServerStats(), list[CountedLoop]()
         self._lock = threading.Lock()
 
-    def begin(self, loop: AccountedLoop) -> None:
+    def begin(self, loop: CountedLoop) -> None:
         """The loop will run."""
         with self._lock:
             self._open.append(loop)
 
-    def end(self, loop: AccountedLoop) -> None:
+    def end(self, loop: CountedLoop) -> None:
         """It is over: its counts stay."""
         with self._lock:
             self._open.remove(loop)
@@ -88,7 +86,7 @@ class Totals:
     def now(self) -> ServerStats:
         """Return the sum."""
         with self._lock:
-            total = self._over.copy()
+            total = deepcopy(self._over)
             for loop in self._open:
                 total.add(loop.account)
         return total

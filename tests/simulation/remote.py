@@ -258,18 +258,22 @@ class SimTerms:
     def described(self) -> str:
         return "simulated"
 
-    def welcome(self, session: str, instruction: str, **known: Any) -> Welcome:
+    def welcome(
+        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
+    ) -> Welcome:
         """Return the welcome to these terms."""
-        settings, more = self.scenario.settings, known.pop("more", ())
-        safe_calls = self.scenario.safe_calls
+        settings, safe_calls = self.scenario.settings, self.scenario.safe_calls
         return Welcome(
             protocol=list(PROTOCOL),
             server=Program(name="rtcontrol", version="1", language="python"),
             session=session,
-            t_server_ns=known.pop("now_ns"),
-            **known,
+            t_server_ns=now_ns,
+            resumed=resumed,
+            t_client_ns=t_client_ns,
+            epoch=standing.epoch,
+            release_ns=standing.release_ns,
             tools=[],
-            instruction=instruction,
+            instruction=standing.instruction,
             model="sim",
             model_trained_on_tools=False,
             safe_call=wire_call(safe_calls[0]),
@@ -285,7 +289,7 @@ class SimTerms:
             heartbeat_ms=200.0,
             session_grace_s=30.0,
             limits=LIMITS.to_dict(),
-            warnings=list(more),
+            warnings=list(standing.warnings),
         )
 
 
@@ -347,7 +351,7 @@ class RemoteRun:
     def _serve(self, session: SessionFacts) -> None:
         rest = self.tell(ev.TurnCame(session))
         if any(isinstance(action, ev.NegotiateTerms) for action in rest):
-            rest = self.tell(ev.TermsAgreed(session, self.terms))
+            rest = self.tell(ev.TurnCame(session, self.terms))
         if any(isinstance(action, ev.OpenHost) for action in rest):
             self._loop(session)
         self.tell(ev.SessionEnded(session))

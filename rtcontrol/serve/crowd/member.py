@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from rtcontrol.agents import InvalidCall
@@ -14,6 +15,7 @@ from rtcontrol.envs.remote_parts import RemoteData, wire_calls
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.instructions import echo
 from rtcontrol.models.call import Call
+from rtcontrol.serve.refusals import illegal_safe_call
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.base import FunctionCall
 from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberLook, ObserveMany, PartFault
@@ -70,10 +72,7 @@ class CrowdDefaults:
         try:
             made = self.agent.tools.validate(Call(call.name, dict(call.arguments)))
         except InvalidCall as error:
-            remedy = "Give a call that the tools allow, with all arguments that are required."
-            raise WireError(
-                Code.TOOLS, f"The safe call is illegal: {error}.", remedy, field=f"safe_calls[{i}]"
-            ) from None
+            raise illegal_safe_call(error, f"safe_calls[{i}]") from None
         return FunctionCall(name=made.name, arguments=dict(made.arguments))
 
 
@@ -105,52 +104,37 @@ class MemberSight:
     data: Any
 
 
+@dataclass(slots=True, eq=False)
 class CrowdMember:
-    """`released_ns` is its last release, `stretch` how many of its periods come before the next one; `standing` is
-    what the client was told last, `effect_ns` when a decision took effect last, `held_until_ns` when a hold ends."""
+    """One member. `stretch`: how many of its periods come before the next release; `stamp` of its next instant: older
+    ones are void; `served` grows over all members; `standing`: what its client was sent last."""
 
-    __slots__ = (
-        "effect_ns",
-        "epoch",
-        "held_until_ns",
-        "history",
-        "id",
-        "look",
-        "newest_decided",
-        "phase_ns",
-        "refused_text",
-        "released_ns",
-        "rested",
-        "seq",
-        "serial",
-        "served",
-        "stamp",
-        "standing",
-        "stretch",
-        "superseded",
-        "taken",
-        "terms",
-        "tick",
-    )
+    id: str
+    epoch: int
+    terms: MemberTerms
+    serial: int
+    history: deque[str]
+    look: MemberSight | None = None
+    seq: int = -1
+    superseded: int = 0  # looks since the last one that was decided upon
+    taken: bool = True  # the newest look was decided upon
+    stamp: int = 0
+    released_ns: int | None = None  # last
+    phase_ns: int = 0  # its next release comes so much later, once
+    stretch: int = 1
+    rested: int = 0  # releases that were left out since the last tick
+    served: int = 0
+    newest_decided: tuple[str, str] | None = None  # text and goal of the active decision
+    refused_text: str | None = None  # its client knows
+    standing: Literal["none", "call", "safe"] = "none"
+    held_until_ns: int = NEVER  # a hold's end
+    effect_ns: int = 0  # of its last decision
+    tick: MemberTick | None = None
 
-    def __init__(self, id: str, epoch: int, terms: MemberTerms, serial: int, history: int) -> None:
-        self.id, self.epoch, self.terms, self.serial = id, epoch, terms, serial
-        self.look: MemberSight | None = None
-        self.seq = -1
-        self.superseded = 0  # looks since the last one that was decided upon
-        self.taken = True  # the newest look was decided upon
-        self.stamp = 0  # of its next instant: older ones are void
-        self.released_ns: int | None = None
-        self.phase_ns = 0  # its next release comes so much later, once
-        self.stretch = 1
-        self.rested = 0  # releases that were left out since the last tick
-        self.served = 0  # grows over all members: who has the lowest was asked for longest ago
-        self.newest_decided: tuple[str, str] | None = None  # text and goal of the decision in force
-        self.refused_text: str | None = None  # told already
-        self.standing: Literal["none", "call", "safe"] = "none"
-        self.held_until_ns, self.effect_ns = NEVER, 0
-        self.history: deque[str] = deque(maxlen=max(history, 1))
-        self.tick: MemberTick | None = None
+    def blind(self) -> None:
+        """Forget what it saw: its client was lost, and that says nothing of now."""
+        self.look, self.released_ns, self.tick = None, None, None
+        self.standing, self.newest_decided = "none", None
 
     @property
     def period_ns(self) -> int:
@@ -186,13 +170,7 @@ class Roster:
 
     def join(self, message: Join, faults: list[PartFault]) -> list[CrowdMember]:
         """Whose terms are new; `faults` takes what is refused."""
-        joined = []
-        for part in message.members:
-            try:
-                joined.append(self._join(part))
-            except WireError as error:
-                faults.append(PartFault(part.id, None, error))
-        return joined
+        return [one for part in message.members if (one := _part(self._join, part, None, faults)) is not None]
 
     def _join(self, part: Member) -> CrowdMember:
         terms, there = self.defaults.of(part), self.members.get(part.id)
@@ -205,7 +183,8 @@ class Roster:
         if there is None and len(self.members) >= self.limit:
             what = f"The crowd has {self.limit} members, as many as it may."
             raise WireError(Code.BUSY, what, "Let another one leave first.", field="id", retryable=True)
-        made = CrowdMember(part.id, part.epoch, terms, next(self._serials), self.defaults.agent.history)
+        history = deque[str](maxlen=max(self.defaults.agent.history, 1))
+        made = CrowdMember(part.id, part.epoch, terms, next(self._serials), history)
         self.members[part.id] = made
         return made
 
@@ -217,13 +196,8 @@ class Roster:
 
     def observe(self, message: ObserveMany, now_ns: int, faults: list[PartFault]) -> list[CrowdMember]:
         """Who saw something; `faults` takes what is refused."""
-        seen = []
-        for part in message.looks:
-            try:
-                seen.append(self._observe(part, now_ns))
-            except WireError as error:
-                faults.append(PartFault(part.id, part.seq, error))
-        return seen
+        look = partial(self._observe, now_ns=now_ns)
+        return [one for part in message.looks if (one := _part(look, part, part.seq, faults)) is not None]
 
     def _observe(self, part: MemberLook, now_ns: int) -> CrowdMember:
         member = self.members.get(part.id)
@@ -247,6 +221,16 @@ class Roster:
         member.seq, member.taken = part.seq, False
         member.look = MemberSight(part.seq, part.t_ns, now_ns, text, data)
         return member
+
+
+def _part(
+    take: Callable[[Any], CrowdMember], part: Any, seq: int | None, faults: list[PartFault]
+) -> CrowdMember | None:
+    try:
+        return take(part)
+    except WireError as error:
+        faults.append(PartFault(part.id, seq, error))
+        return None
 
 
 def refusal_of_parts(message: Join | ObserveMany, faults: list[PartFault]) -> WireError | None:

@@ -13,14 +13,13 @@ from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import errors
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need, need_of
 from rtcontrol.serve.crowd.accounts import CrowdEvents
 from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.member import CrowdDefaults, Roster
-from rtcontrol.serve.negotiate import EXECUTED, Terms, negotiate
-from rtcontrol.serve.runs import Run, open_record, write_report
+from rtcontrol.serve.negotiate import EXECUTED, Terms
+from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.session_state import LoopStanding
+from rtcontrol.serve.session_state import LoopStanding, Need
 from rtcontrol.serve.sessions import BY_HAND
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import (
@@ -34,7 +33,7 @@ from rtcontrol_client.wire.crowd import (
     ObserveMany,
     in_messages,
 )
-from rtcontrol_client.wire.messages import ControlMessage, Instruct
+from rtcontrol_client.wire.messages import ControlMessage, Hello, Instruct
 from rtcontrol_client.wire.pictures import PICTURES
 
 WARM_S, ROUNDS = 120.0, 3
@@ -80,7 +79,7 @@ class CrowdSession(SessionThread):
         crowd, roster = self.crowd, self.roster
         if crowd is not None and roster is not None and roster.members:
             hz = sum(1e9 / member.period_ns for member in list(roster.members.values()))
-            self.needed = need_of(list(crowd.shares), hz) or self.needed
+            self.needed = Need.of(list(crowd.shares), hz) or self.needed
         return self.needed
 
     def look(self) -> LoopStanding | None:
@@ -92,22 +91,23 @@ class CrowdSession(SessionThread):
     # -- on the session's own thread ----------------------------------------------------------------------------------
 
     def negotiate(self) -> Terms:
-        options, hello = self.owner.options, _checked(self.facts.hello)
-        return _agreed(negotiate(hello, options, options.out / self.id))
+        _check(self.facts.hello)
+        return _agreed(super().negotiate())
 
-    def open(self, instruction: str | None) -> Run[CrowdLoop]:
+    def open(self, instruction: str | None) -> CrowdLoop:
         owner, terms, hello = self.owner, self.terms, self.facts.hello
         assert terms.crowd is not None, "it was agreed upon"
         if self.roster is None:
             told = terms.config.instruction or terms.agent.instruction
             given = terms.agent, terms.config, hello.ttl_ms, told, owner.options.hz_max
             self.roster = Roster(CrowdDefaults(*given), terms.crowd.members)
-        self._forget_looks(self.roster)
+        for member in self.roster.members.values():
+            member.blind()
         with errors.no_host(terms), errors.placed(self.facts.life.welcomed):
             host = owner.pool.open(self.id, terms.source)
         try:
-            limit, runs = self.roster.limit, self.facts.life.runs
-            recorder, record = open_record(self.id, runs, terms, terms.config, self.note, crowd=limit)
+            more = {"tell": self.note, "crowd": self.roster.limit}
+            recorder, self.record = open_record(self.id, self.facts.life.runs, terms, terms.config, **more)
         except WireError:
             host.close()
             raise
@@ -118,14 +118,15 @@ class CrowdSession(SessionThread):
         owner.stats.begin(crowd)
         for action in owner.tell(ev.LoopAttached(self.facts)):
             self.answer(action)
-        return Run(crowd, recorder, record)
+        return crowd
 
-    def run(self, run: Run[CrowdLoop]) -> None:
-        crowd = run.loop
+    def run(self) -> None:
+        crowd = self.crowd
+        assert crowd is not None, "it is open"
         try:
             info = self._warm_up(crowd)
-            run.recorder.keep()
-            run.recorder.write({"start": {"host_info": info}})
+            crowd.recorder.keep()
+            crowd.recorder.write({"start": {"host_info": info}})
             self.warm()
             crowd.run()
             if crowd.host.gave_up is not None:
@@ -136,11 +137,6 @@ class CrowdSession(SessionThread):
         finally:
             crowd.stop("over")
             crowd.host.close()
-            run.recorder.discard()
-            run.recorder.close()
-            self.owner.stats.end(crowd)
-            if failed := write_report(run, self._wire):
-                self.owner.say(f"{self.id}: {failed}")
 
     def _warm_up(self, crowd: CrowdLoop) -> dict[str, Any]:
         """A few decisions of one, so that the first batch is expected to take what it will. Raises WireError where the
@@ -159,12 +155,6 @@ class CrowdSession(SessionThread):
                 crowd.times.took(1, time.monotonic_ns() - began, late=False)
         return info
 
-    def _forget_looks(self, roster: Roster) -> None:
-        """What was seen before the client was lost says nothing of now."""
-        for member in roster.members.values():
-            member.look, member.released_ns, member.tick = None, None, None
-            member.standing, member.newest_decided = "none", None
-
     def _tell_calls(self, calls: list[MemberCall]) -> None:
         for some in in_messages(calls):
             self.send(CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=some))
@@ -172,13 +162,11 @@ class CrowdSession(SessionThread):
     def _refused_parts(self, error: WireError) -> None:
         self.owner.tell(ev.ErrorReported(self.facts, error))
 
-    def _wire(self) -> dict[str, Any]:
-        crowd, roster = self.crowd, self.roster
-        told: dict[str, Any] = {"client": self.facts.hello.client.model_dump(), "session": self.id}
-        told["refused"] = dict(self.facts.refused)
-        if crowd is not None and roster is not None:
-            told |= {"observations": roster.looks, "batches": crowd.batches, "late_dropped": crowd.late_dropped}
-        return told
+    def traffic(self) -> dict[str, Any]:
+        crowd = self.crowd
+        if crowd is None:
+            return {}
+        return {"observations": crowd.roster.looks, "batches": crowd.batches, "late_dropped": crowd.late_dropped}
 
 
 def _reply(host: Host, number: int, over: Any) -> DecisionReply:
@@ -192,16 +180,12 @@ def _reply(host: Host, number: int, over: Any) -> DecisionReply:
     raise DecoderUnavailable(f"The decider gave no answer in {WARM_S:g} s of warm-up.", "Use a smaller model.")
 
 
-def _checked(hello: Any) -> Any:
+def _check(hello: Hello) -> None:
     """Raises WireError for what a crowd cannot have."""
-    wrong = next(
-        (name for name, had in (("pacing", hello.pacing == "client"), ("calls_per_tick", hello.calls_per_tick)) if had),
-        None,
-    )
-    if wrong is not None:
-        what = f"A crowd has no {wrong} {getattr(hello, wrong)!r}."
-        raise WireError(Code.INVALID, what, "Leave it out; a crowd is paced by the server.", field=wrong, fatal=True)
-    return hello
+    for name, had in (("pacing", hello.pacing == "client"), ("calls_per_tick", hello.calls_per_tick)):
+        if had:
+            what, remedy = f"A crowd has no {name} {getattr(hello, name)!r}.", "Leave it out: the server sets the pace."
+            raise WireError(Code.INVALID, what, remedy, field=name, fatal=True)
 
 
 def _agreed(terms: Terms) -> Terms:

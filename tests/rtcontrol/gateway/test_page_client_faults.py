@@ -157,7 +157,7 @@ def test_no_token_is_told_where_a_connection_cannot_be_made(start: Start, token:
     assert ("the access token" in told) is (token != SECRET)
 
 
-# -- crowds -------------------------------------------------------------------------------------------------------------
+# -- crowds ------------------------------------------------------------------------------------------------------------
 
 
 FALLING = "x 0 y 60 vx 0 vy -3 angle 0 spin 0 legs 0 0"

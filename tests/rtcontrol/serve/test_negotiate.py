@@ -10,6 +10,7 @@ import pytest
 from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.session_state import LoopStanding
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.messages import FunctionCall, Hello, Program, Welcome
 
@@ -44,7 +45,7 @@ def denied(**fields: Any) -> WireError:
 
 
 def welcome(made: Terms) -> Welcome:
-    return made.welcome("x" * 32, made.agent.instruction, now_ns=7)
+    return made.welcome("x" * 32, LoopStanding(made.agent.instruction), now_ns=7)
 
 
 def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:

@@ -8,14 +8,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from commands import call
 
 from rtcontrol_client.wire.messages import Bye
-from tests.helpers.processes import Program, free_port, full_pipe, until
+from tests.helpers.processes import Program, free_port, full_pipe
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
@@ -79,22 +77,3 @@ def test_a_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) 
             server.kill()
     assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 4
     assert (tmp_path / "out" / "server.json").exists()
-
-
-def test_a_clients_name_forges_no_line_of_a_report(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "\x1b[2Jrobot\r\nreleases 9 = ticks 9 + skipped 0\u202e"
-    stop = {"name": "stop", "parameters": {"properties": {"now": {"enum": ["\x1b[31m", "b\nc"]}}, "required": ["now"]}}
-    peer = made.peer()
-    program = {"name": name, "version": "1", "language": "python"}
-    peer.enter(client=program, tools=[stop], instruction="stop", pacing="client")
-    assert peer.ask().status == "fresh"
-    peer.send(Bye(session=peer.token))
-    peer.expect(Bye)
-    (session,) = made.out.glob("session-*")
-    until(lambda: (session / "report.json").exists())
-    for form in ("terminal", "html"):
-        capsys.readouterr()
-        assert call("report", str(session), "--format", form, "--out", "-", "--gate", "ticks>=0") == 0
-        said = capsys.readouterr().out
-        assert "robot" in said and not [c for c in "\x1b\r\u202e" if c in said], form
-        assert not any(line.startswith("releases 9") for line in said.splitlines())

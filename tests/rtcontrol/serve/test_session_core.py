@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,9 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need
 from rtcontrol.serve.session_core import MAX_STRANGERS
-from rtcontrol.serve.session_state import LoopStanding, SessionFacts
+from rtcontrol.serve.session_state import LoopStanding, Need, SessionFacts
 from rtcontrol.serve.sessions import LEAVING, SPARE
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import Join
@@ -26,15 +25,13 @@ from rtcontrol_client.wire.messages import (
     ErrorMessage,
     FunctionCall,
     Instruct,
-    Observe,
     Picture,
     Ping,
     Pong,
     Reset,
-    Timing,
     Welcome,
 )
-from tests.rtcontrol.serve.core_bench import Bench, S, Wire, bye, control, ping
+from tests.rtcontrol.serve.bench import Bench, S, Wire, bye, call, observe
 
 STRANGE = "x" * 32
 CONTROL: dict[str, Any] = {"capabilities": ["control"]}
@@ -45,53 +42,33 @@ def bench() -> Bench:
     return Bench()
 
 
-def observe(token: str, seq: int = 1) -> Observe:
-    return Observe(session=token, seq=seq, epoch=0, t_ns=1, text="x")
+def control(session: SessionFacts, word: Any, **more: Any) -> ControlMessage:
+    return ControlMessage(session=session.token, say=word, **more)
 
 
-def call(session: SessionFacts, tick: int = 1, seq: int | None = 7) -> CallMessage:
-    given: dict[str, Any] = {"session": session.token, "tick": tick, "epoch": 0, "status": "fresh", "seq_obs": seq}
-    return CallMessage(**given, ttl_ms=500, deadline_ns=1, t_server_ns=1, timing=Timing())
+def ping(number: int = 1) -> Ping:
+    return Ping(id=number, t_ns=1)
+
+
+def test_core_imports_no_clock_thread_socket_or_chance_and_few_files() -> None:
+    names, waiting = set[str](), ["rtcontrol.serve.session_core"]
+    while waiting:
+        names.add(name := waiting.pop())
+        spec = importlib.util.find_spec(name)
+        if not name.startswith("rtcontrol") or spec is None or spec.origin is None:
+            continue
+        for node in ast.walk(ast.parse(Path(spec.origin).read_text("utf-8"))):
+            found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                below = [f"{node.module}.{alias.name}" for alias in node.names]
+                found = [node.module, *(one for one in below if one in sys.modules)]
+            waiting += [one for one in found if one not in names]
+    assert not names & {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
+    assert len([name for name in names if name.startswith("rtcontrol")]) <= 20
 
 
 def picture(token: str) -> Picture:
     return Picture.model_construct(type="picture", session=token, t_ns=1)
-
-
-REAL = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
-
-
-def imported(module: str) -> set[str]:
-    """Return what a module of ours imports, and what that imports."""
-    found, waiting = set[str](), [module]
-    while waiting:
-        name = waiting.pop()
-        spec = None if name in found else importlib.util.find_spec(name)
-        found.add(name)
-        if spec is None or spec.origin is None or not name.startswith("rtcontrol"):
-            continue
-        for node in ast.walk(ast.parse(Path(spec.origin).read_text("utf-8"))):
-            if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                base = node.module
-                waiting += [base] + [f"{base}.{alias.name}" for alias in node.names if module_file(base, alias.name)]
-    return found
-
-
-def module_file(package: str, name: str) -> bool:
-    origin = importlib.util.find_spec(package)
-    return (
-        origin is not None
-        and bool(origin.submodule_search_locations)
-        and any((Path(folder) / f"{name}.py").exists() for folder in origin.submodule_search_locations or ())
-    )
-
-
-def test_core_has_no_clock_thread_socket_or_chance() -> None:
-    names = imported("rtcontrol.serve.session_core")
-    assert not names & REAL
-    assert len([name for name in names if name.startswith("rtcontrol")]) <= 20
 
 
 # -- hello ------------------------------------------------------------------------------------------------------------
@@ -145,21 +122,21 @@ def test_client_of_minor_0_gets_nothing_of_minor_1(bench: Bench) -> None:
     assert wire.sent == []
 
 
-def test_full_server_is_busy_until_a_session_ends() -> None:
+def test_full_server_is_busy_but_for_what_waits_and_what_ends_up_to_limits() -> None:
     bench = Bench(limit=2)
     wires = [bench.enter()[0] for _ in range(2)]
-    other = Wire()
-    bench.hello(other)
-    error = other.one(ErrorMessage)
-    assert (error.code, error.retryable, error.fatal) == ("busy", True, True)
-    bench.lose(wires[0])  # who waits for its client takes no place
-    bench.enter(other)
-
-
-def test_sessions_that_are_ending_have_places_of_their_own_up_to_a_limit() -> None:
-    bench = Bench(limit=1)
+    bench.hello(other := Wire())
+    assert other.error() == ("busy", True, True)
+    parked = []
+    for wire in [*wires, Wire()]:  # who waits for its client takes no place
+        if wire not in wires:
+            bench.enter(wire)
+        parked += [peer.session for peer in bench.core.peers.values() if peer.connection is wire]
+        bench.lose(wire)
+        bench.now += S
+    assert bench.states_of() == {"parked": 2} and parked[0] and parked[0].life.state == "over"
     bench.lingers = True
-    for _ in range(1 + SPARE):
+    for _ in range(2 + SPARE):
         wire, session = bench.enter()
         bench.say(wire, bye(session))
     bench.hello(last := Wire())
@@ -194,8 +171,7 @@ def test_session_is_refused_that_would_make_others_late(bench: Bench, needs: dic
 def test_thread_that_is_not_to_be_had_costs_only_its_hello(bench: Bench) -> None:
     bench.no_thread = True
     bench.hello(wire := Wire())
-    error = wire.one(ErrorMessage)
-    assert (error.code, error.retryable, error.fatal) == ("busy", True, True)
+    assert wire.error() == ("busy", True, True)
     assert bench.states_of() == {} and bench.core.counts["sessions"] == 0
     bench.no_thread = False
     session = bench.parked()
@@ -242,15 +218,6 @@ def test_parked_session_ends_with_its_grace(bench: Bench) -> None:
     bench.hello(wire := Wire(), resume=session.token)
     error = wire.one(ErrorMessage)
     assert (error.code, error.field, error.retryable, error.fatal) == ("session", "resume", True, False)
-
-
-def test_of_more_that_wait_than_may_the_first_goes() -> None:
-    bench = Bench(limit=2)
-    sessions = []
-    for _ in range(3):
-        sessions.append(bench.parked())
-        bench.now += S
-    assert bench.states_of() == {"parked": 2} and sessions[0].life.state == "over"
 
 
 def test_resuming_takes_a_session_over_before_its_client_is_missed(bench: Bench) -> None:
@@ -381,19 +348,17 @@ def test_observations_reach_the_world_once_it_is_live(bench: Bench) -> None:
     assert wire.code() == "state"
     bench.opens()
     wire.sent.clear()
+    bench.slow = False
+    many, crowd = bench.enter(crowd=True)
+    bench.say(many, observe(crowd.token))
+    assert many.code() == "state"
+    bench.say(many, Join(session=crowd.token, members=[]))
+    assert isinstance(bench.done[-1], ev.ForwardMessage)
     message = observe(session.token, 2)
     bench.say(wire, message)
     assert bench.done[-1] == ev.ForwardMessage(session, wire, message) and not wire.sent
     bench.advance(ev.MessageFailed(wire, message, WireError(Code.SEQUENCE, "It does not grow.")))
     assert wire.one(ErrorMessage).seq == 2
-
-
-def test_crowd_takes_its_own_messages_alone(bench: Bench) -> None:
-    wire, session = bench.enter(crowd=True)
-    bench.say(wire, observe(session.token))
-    assert wire.code() == "state"
-    bench.say(wire, Join(session=session.token, members=[]))
-    assert isinstance(bench.done[-1], ev.ForwardMessage)
 
 
 def test_picture_comes_on_any_connection_of_its_key_with_its_token(bench: Bench) -> None:
@@ -475,7 +440,7 @@ def test_of_too_many_strangers_the_one_silent_longest_gives_way(bench: Bench) ->
 
 def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Bench) -> None:
     wire, session = bench.enter()
-    bench.advance(ev.Revoked(wire))
+    bench.advance(ev.Disconnected(wire, revoked=True))
     assert wire.closed and bench.lines[1] == "a peer: its key was revoked" and session.life.state == "parked"
     assert bench.advance(ev.MessageArrived(wire)) == [ev.IgnoreMessage()]
     bench.say(wire, observe(session.token))
@@ -492,7 +457,7 @@ def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
     assert not wire.sent
     trouble = WireError(Code.TOO_LARGE, "it does not fit", seq=7)
     bench.advance(ev.LoopEmitted(session, call(session)))
-    bench.advance(ev.ObservationRefused(session, 7, "it does not fit", trouble))
+    bench.advance(ev.ErrorReported(session, trouble, "it does not fit"))
     told = wire.sent
     assert [type(message) for message in told] == [CallMessage, ErrorMessage]
     assert isinstance(told[1], ErrorMessage) and (told[1].code, told[1].seq) == ("instruction", 7)
@@ -501,9 +466,8 @@ def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
 
 def test_observation_is_refused_once(bench: Bench) -> None:
     wire, session = bench.enter()
-    error = WireError(Code.INVALID, "KeyError", seq=3)
-    for seq, what, sent in ((3, "KeyError", 1), (3, "KeyError", 0), (4, "KeyError", 1), (4, "other", 1)):
-        bench.advance(ev.ObservationRefused(session, seq, what, error))
+    for seq, what, sent in ((3, "KeyError", 1), (3, "KeyError", 0), (4, "KeyError", 1), (4, "other", 1), (4, None, 1)):
+        bench.advance(ev.ErrorReported(session, WireError(Code.INVALID, "x", seq=seq), what))
         assert len(wire.take(ErrorMessage)) == sent, (seq, what)
 
 
@@ -536,17 +500,14 @@ def test_next_run_begins_with_the_newest_that_was_not_refused(
     assert bench.running[session.id] == began
 
 
-def test_instruction_of_one_that_waits_is_for_its_next_run(bench: Bench) -> None:
+def test_instruction_without_a_loop_is_for_the_next_and_said_to_one_that_is_made(bench: Bench) -> None:
     session = bench.parked()
-    bench.advance(ev.InstructionGiven(session, "  left "))
+    bench.advance(ev.InstructionGiven(session, "  right "))
     with pytest.raises(UserError):
         bench.advance(ev.InstructionGiven(session, "x" * 101))
-    bench.hello(Wire(), resume=session.token)
-    assert bench.running[session.id] == "left"
-
-
-def test_instruction_while_a_loop_is_made_is_said_to_it(bench: Bench) -> None:
-    session = bench.parked()
+    bench.hello(wire := Wire(), resume=session.token)
+    assert bench.running[session.id] == "right"
+    bench.lose(wire)
     bench.slow = True
     bench.hello(Wire(), resume=session.token)
     bench.waiting.clear()
@@ -618,12 +579,6 @@ def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
     assert [type(message) for message in back.sent] == [Welcome, CallMessage]
 
 
-def test_doubted_instruction_is_told_as_unsure(bench: Bench) -> None:
-    wire, session = bench.enter()
-    bench.advance(ev.ErrorReported(session, refusals.unsure("Nobody knows.")))
-    assert (error := wire.one(ErrorMessage)).code == "unsure" and error.field == "instruction"
-
-
 # -- people -----------------------------------------------------------------------------------------------------------
 
 
@@ -635,8 +590,14 @@ def test_word_of_a_client_goes_to_its_loop_at_once(bench: Bench) -> None:
     wire, session = bench.enter(**CONTROL)
     assert bench.say(wire, control(session, "pause")) == [ev.SayToLoop(session, "pause", "wire", None)]
     assert bench.say(wire, control(session, "confirm", id=3)) == [ev.SayToLoop(session, "confirm", "wire", 3)]
-    bench.advance(ev.ControlChanged(session, ControlMessage(session=session.token, state="paused")))
+    paused = ControlMessage(session=session.token, state="paused")
+    bench.advance(ev.LoopEmitted(session, paused))
     assert wire.one(ControlMessage).state == "paused"
+    incapable, other = bench.enter()
+    bench.advance(ev.LoopEmitted(other, paused))
+    assert not incapable.sent
+    with pytest.raises(ValueError, match="is none of"):
+        bench.advance(ev.OperatorRequest(session, "jump", "page"))
 
 
 @pytest.mark.parametrize("more", [{}, {"say": "confirm", "instruction": "land"}])
@@ -644,12 +605,6 @@ def test_control_that_says_nothing_is_refused(bench: Bench, more: dict[str, Any]
     wire, session = bench.enter(**CONTROL)
     bench.say(wire, ControlMessage(session=session.token, **more))
     assert wire.code() == "invalid" and not words(bench)
-
-
-def test_client_that_did_not_ask_is_told_no_state(bench: Bench) -> None:
-    wire, session = bench.enter()
-    bench.advance(ev.ControlChanged(session, ControlMessage(session=session.token, state="paused")))
-    assert not wire.sent
 
 
 def test_pause_of_a_session_that_opens_or_waits_is_said_to_its_next_loop(bench: Bench) -> None:
@@ -713,12 +668,6 @@ def test_stop_of_a_session_without_a_loop_is_as_final(bench: Bench, when: str) -
     assert back.code() == "state"
 
 
-def test_other_words_are_errors(bench: Bench) -> None:
-    _, session = bench.enter()
-    with pytest.raises(ValueError, match="is none of"):
-        bench.advance(ev.OperatorRequest(session, "jump", "page"))
-
-
 def test_people_pause_and_stop_a_crowd_and_confirm_nothing(bench: Bench) -> None:
     wire, session = bench.enter(crowd=True, **CONTROL)
     assert bench.say(wire, control(session, "pause")) == [ev.SayToLoop(session, "pause", "wire", None)]
@@ -738,6 +687,8 @@ def test_people_pause_and_stop_a_crowd_and_confirm_nothing(bench: Bench) -> None
 def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.lingers = True
+    bench.end(session)
+    assert wire.one(Welcome).resumed and session.life.runs == 2, "a loop that ends by itself is started again"
     bench.say(wire, bye(session))
     assert wire.one(Bye).reason == "client said bye"
     bench.advance(ev.LoopEmitted(session, call(session)))
@@ -768,12 +719,6 @@ def test_bye_that_is_read_after_its_connection_was_lost_ends_the_session(bench: 
     assert not stranger.sent and bench.states_of() == {"parked": 1}
 
 
-def test_session_whose_loop_ends_by_itself_begins_again(bench: Bench) -> None:
-    wire, session = bench.enter()
-    bench.end(session)
-    assert wire.one(Welcome).resumed and session.life.runs == 2
-
-
 def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list[tuple[Wire, SessionFacts]]]:
     """Return a server that drains, and its clients in the order in which they came."""
     bench = Bench(**rules)
@@ -782,14 +727,20 @@ def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list
     return bench, clients
 
 
-def test_draining_server_lets_back_whom_it_knows_alone() -> None:
-    bench, clients = drained(1)
+def test_draining_server_lets_back_whom_it_knows_alone_and_says_bye_after_the_last_call() -> None:
+    bench, ((wire, session),) = drained(1)
     bench.hello(new := Wire())
-    error = new.one(ErrorMessage)
-    assert (error.code, error.retryable, error.fatal) == ("busy", True, True)
-    bench.lose(clients[0][0])
-    bench.hello(Wire(), resume=clients[0][1].token)
+    assert new.error() == ("busy", True, True)
+    bench.lose(wire)
+    bench.hello(wire := Wire(), resume=session.token)
     assert bench.states_of() == {"live": 1} and not bench.core.has_room({})
+    bench.wait(1.05)
+    bench.advance(ev.LoopEmitted(session, call(session, more=True)))
+    assert not wire.take(Bye)
+    bench.advance(ev.LoopEmitted(session, call(session)))
+    assert wire.take(Bye)[0].reconnect
+    bench.hello(wire)
+    assert wire.code() == "busy", "a connection that was sent away gets no new session"
 
 
 @pytest.mark.parametrize("count", [3, 64])
@@ -811,17 +762,6 @@ def test_clients_are_sent_away_in_turn_after_a_call(count: int) -> None:
         *calls, last = wire.sent
         assert calls and all(isinstance(message, CallMessage) for message in calls)
         assert isinstance(last, Bye) and last.reconnect and (last.session, last.reason) == (session.token, LEAVING)
-
-
-def test_bye_waits_for_the_last_call_of_an_observation() -> None:
-    bench, ((wire, session),) = drained(1)
-    bench.wait(1.05)
-    bench.advance(ev.LoopEmitted(session, call(session).model_copy(update={"more": True})))
-    assert not wire.take(Bye)
-    bench.advance(ev.LoopEmitted(session, call(session)))
-    assert wire.take(Bye)[0].reconnect
-    bench.hello(wire)
-    assert wire.code() == "busy", "a connection that was sent away gets no new session"
 
 
 @pytest.mark.parametrize("what", ["silent", "opening", "parked", "stopped"])

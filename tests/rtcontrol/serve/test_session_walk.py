@@ -18,12 +18,11 @@ from rtcontrol_client.wire.messages import (
     ControlMessage,
     ErrorMessage,
     Instruct,
-    Observe,
+    Ping,
     Reset,
-    Timing,
     Welcome,
 )
-from tests.rtcontrol.serve.core_bench import Bench, S, Wire, bye, ping
+from tests.rtcontrol.serve.bench import Bench, S, Wire, bye, call, observe
 
 SEEDS, STEPS = 60, 250
 LIMIT, GRACE_S = 3, 10
@@ -90,17 +89,11 @@ class Walk:
         peer = self.bench.core.peers.get(wire)
         session = None if peer is None else peer.session
         token = session.token if session is not None and self.random.random() < 0.8 else self.token()
-        one = self.random.randrange(5)
-        said: Message = Reset(session=token, epoch=1)
-        if one == 0:
-            said = Observe(session=token, seq=1, epoch=0, t_ns=1, text="x")
-        elif one == 1:
-            said = Instruct(session=token, instruction=self.random.choice(["left", "right", "x" * 101]))
-        elif one == 2:
-            said = ping()
-        elif one == 3:
-            said = ControlMessage(session=token, say=self.random.choice(["pause", "resume", "confirm"]))
-        self.bench.say(wire, said)
+        choice = self.random.choice
+        said: list[Message] = [Reset(session=token, epoch=1), observe(token), Ping(id=1, t_ns=1)]
+        said += [Instruct(session=token, instruction=choice(["left", "right", "x" * 101]))]
+        said += [ControlMessage(session=token, say=choice(["pause", "resume", "confirm"]))]
+        self.bench.say(wire, choice(said))
 
     def leave(self) -> None:
         wire = self.wire()
@@ -119,7 +112,7 @@ class Walk:
     def revoke(self) -> None:
         if self.random.random() < 0.3:
             wire = self.wire()
-            self.bench.advance(ev.Revoked(wire))
+            self.bench.advance(ev.Disconnected(wire, revoked=True))
             self.wires.remove(wire)
 
     def pass_time(self) -> None:
@@ -129,9 +122,7 @@ class Walk:
     def call(self) -> None:
         for session in self.sessions:
             if session.id in self.bench.running and self.random.random() < 0.7:
-                told: dict[str, Any] = {"tick": 1, "epoch": 0, "status": "fresh", "seq_obs": 1, "ttl_ms": 500.0}
-                message = CallMessage(session=session.token, deadline_ns=1, t_server_ns=1, timing=Timing(), **told)
-                self.bench.advance(ev.LoopEmitted(session, message))
+                self.bench.advance(ev.LoopEmitted(session, call(session)))
 
     def report(self) -> None:
         if self.sessions:
@@ -141,8 +132,8 @@ class Walk:
             reports: list[ev.Event] = [
                 ev.InstructionRefused(session, "left", "it does not fit", "go"),
                 ev.SentenceUnderstood(session, "left", False, told),
-                ev.ControlChanged(session, ControlMessage(session=session.token, state="paused")),
-                ev.ObservationRefused(session, 1, "x", error),
+                ev.LoopEmitted(session, ControlMessage(session=session.token, state="paused")),
+                ev.ErrorReported(session, error, "x"),
                 ev.LineNoted(session, "x"),
                 ev.LoopRan(session, "go", "left"),
             ]

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO
@@ -15,11 +14,8 @@ from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
-    Executed,
     FunctionCall,
     Instruct,
-    Outcome,
-    Reset,
 )
 from tests.helpers.checkpoints import unnamed
 from tests.helpers.processes import until
@@ -61,21 +57,6 @@ def test_silent_client_is_held_then_made_safe_between_ticks(peer: WirePeer) -> N
     assert ticks == sorted(set(ticks))
 
 
-def test_reset_begins_an_epoch_and_ends_an_episode(made: Any) -> None:
-    peer = made.enter(pacing="client")
-    peer.ask()
-    peer.send(Reset(session=peer.token, epoch=1, ended=Outcome(seed=7, ret=1.5, success=True, seconds=2.0)))
-    peer.epoch = 1
-    assert peer.ask().epoch == 1
-    peer.observe(epoch=0)
-    assert peer.refused().code == "epoch"
-    peer.send(Bye(session=peer.token))
-    told = report(made)
-    assert told["wire"]["refused"] == {"epoch": 1}
-    episode = {"seed": 7, "return": 1.5, "success": True, "seconds": 2.0, "detail": {}}
-    assert told["outcome"]["episodes"] == [episode]
-
-
 def test_instruction_in_flight_is_confirmed_and_recorded(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.ask()
@@ -88,24 +69,6 @@ def test_instruction_in_flight_is_confirmed_and_recorded(made: Any) -> None:
     assert (error.code, error.field, error.fatal) == ("instruction", "instruction", False) and error.remedy
     peer.send(Bye(session=peer.token))
     assert [i["instruction"] for i in report(made)["instruction_changes"]] == ["hover at 0.7"]
-
-
-def test_acknowledgements_are_counted_and_foreign_ones_refused(made: Any) -> None:
-    peer = made.enter(**OWN, pacing="client", capabilities=["executed"])
-    for outcome in ("executed", "expired", "failed"):
-        tick = peer.ask(None, data={"x": 1}).tick
-        error = "no motor" if outcome == "failed" else None
-        peer.send(Executed(session=peer.token, tick=tick, epoch=0, outcome=outcome, t_ns=1, error=error))
-    peer.send(Executed(session=peer.token, tick=99, epoch=0, outcome="executed", t_ns=1))
-    error = peer.refused()
-    assert error.code == "sequence" and error.field == "tick"
-    peer.send(Bye(session=peer.token))
-    told = report(made)
-    assert told["wire"]["acknowledged"] == told["acknowledged"] == {"executed": 1, "expired": 1, "failed": 1}
-    # Sent in time, and not carried out: not on time.
-    assert (told["on_time"], told["misses"]) == (1, 2)
-    assert told["misses_by_subcause"] == {"execute.expired": 1, "execute.failed": 1}
-    assert [(e["cause"], e["error"]) for e in told["errors"]] == [("ack", "no motor")]
 
 
 def test_observation_that_the_agent_cannot_read_is_told(peer: WirePeer) -> None:
@@ -177,17 +140,6 @@ def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any,
     error = peer.refused()
     assert (error.code, error.field, error.seq, error.retryable) == ("too_large", "text", seq, False)
     assert "shorter" in error.remedy
-
-
-def test_invalid_hello_is_fatal_before_a_session_and_harmless_in_one(peer: WirePeer) -> None:
-    bad = msgpack.packb({"type": "hello", "protocol": "1.0"})
-    peer.socket.send(bad)
-    error = peer.refused()
-    assert error.code == "invalid" and error.fatal and error.field == "protocol"
-    peer.enter(pacing="client")
-    peer.socket.send(bad)
-    assert not peer.refused().fatal
-    assert peer.ask().status == "fresh"
 
 
 def of_one(peer: Any, seq: int) -> list[CallMessage]:

@@ -20,7 +20,7 @@ from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
 from rtcontrol.run.options import RunOptions
 from rtcontrol.serve.single_client import run_remote
 from rtcontrol_client.shutdown import Shutdown
-from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
+from rtcontrol_client.wire.messages import Bye, CallMessage, Outcome, Reset
 from tests.helpers.processes import Program, cli, free_port
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
@@ -107,33 +107,6 @@ def test_lost_client_costs_misses_and_comes_back_and_another_one_does_not_take_i
     assert told["misses_by_cause"]["stale_observation"] >= 5
 
 
-def test_client_that_starts_again_takes_its_own_place(fly: Fly, tmp_path: Path) -> None:
-    status, endpoint = fly()
-    with WirePeer(endpoint) as first:
-        first.enter()
-        first.seq = 100
-        first.observe()
-        first.expect(CallMessage, status="fresh")
-    # As kill -9 does: no bye, and the token is forgotten.
-    with WirePeer(endpoint) as other, WirePeer(endpoint) as again:
-        give_up = time.monotonic() + 20
-        while True:
-            again.hello()
-            answer = again.expect((Welcome, ErrorMessage))  # type: ignore[type-var]
-            if isinstance(answer, Welcome):
-                break
-            assert answer.code in ("busy", "rate") and answer.retryable and time.monotonic() < give_up
-            time.sleep(0.3)
-        again.welcome, again.epoch = answer, answer.epoch
-        assert not answer.resumed and answer.epoch == 1
-        again.observe()
-        assert again.expect(CallMessage, status="fresh", epoch=1).seq_obs == 1
-        assert other.denied().code == "busy"
-        again.send(Bye(session=again.token))
-        assert status.result(20) == 0
-    assert report(tmp_path)["ended_by"] == "client said bye"
-
-
 def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Start, tmp_path: Path) -> None:
     assert start(*ANY, "--agent", "lander")[0].end(signal.SIGHUP) == 129
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
@@ -190,17 +163,3 @@ def test_a_checkpoint_that_cannot_be_loaded_ends_the_server_at_its_start(
     serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
     assert str(model) in refused(capsys, *serve, "--model", str(model))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_server_does_not_start_on_tools_that_every_session_would_be_refused(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    none = {"type": "string", "pattern": "^a{5}$", "maxLength": 3}  # no value satisfies both
-    own = {"name": "say", "parameters": {"properties": {"what": none}}}
-    (file := tmp_path / "tools.json").write_text(json.dumps([own]))
-    serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
-    said = refused(capsys, *serve, "--tools", str(file), "--model", str(model))
-    assert "Tool say, what: no value satisfies its schema" in said
-    own["parameters"]["required"] = ["what"]  # type: ignore[index]
-    file.write_text(json.dumps([own]))
-    assert "what: no value of it can be made up" in refused(capsys, *serve, "--tools", str(file), "--model", "random")

@@ -6,6 +6,7 @@ import itertools
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -180,7 +181,7 @@ MS = 1_000_000
 def member(serial: int, priority: int = 0, **terms: Any) -> CrowdMember:
     given = {"instruction": "go", "period_ns": 200 * MS, "deadline_ns": 200 * MS, "ttl_ms": 900.0}
     given |= {"every_tick": False, "safe_calls": None, **terms}
-    return CrowdMember(str(serial), 0, MemberTerms(priority=priority, **given), serial, 0)  # type: ignore[arg-type]
+    return CrowdMember(str(serial), 0, MemberTerms(priority=priority, **given), serial, deque(maxlen=1))  # type: ignore[arg-type]
 
 
 def tick(serial: int, deadline_ms: int, priority: int = 0, served: int = 0) -> MemberTick:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.capacity import Need
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.session_state import LoopStanding, SessionFacts
+from rtcontrol.serve.session_state import LoopStanding, Need, SessionFacts
 from rtcontrol.serve.sessions import SessionRules
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.crowd import CrowdWish
-from rtcontrol_client.wire.messages import Bye, ControlMessage, ErrorMessage, Hello, Ping, Program, Welcome
+from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Hello, Observe, Program, Timing, Welcome
 
 M = TypeVar("M", bound=Message)
 S = 1_000_000_000
@@ -24,7 +22,7 @@ S = 1_000_000_000
 
 @dataclass(eq=False)
 class Wire:
-    """One connection. `sent`: what came of it."""
+    """One connection, and what was sent on it."""
 
     peer: str = "a peer"
     key: str | None = None
@@ -48,22 +46,24 @@ class Wire:
         assert [type(message) for message in self.sent] == [kind], self.sent
         return self.take(kind)[0]
 
+    def error(self) -> tuple[str, bool, bool]:
+        """Return code, `fatal` and `retryable` of the only message that came, an error."""
+        error = self.one(ErrorMessage)
+        return error.code, error.fatal, error.retryable
+
     def code(self) -> str:
-        """Return the code of the only message that came, an error."""
-        return self.one(ErrorMessage).code
+        return self.error()[0]
 
 
 @dataclass
 class FakeTerms:
-    """Terms of which the welcome tells what a session is by."""
+    """Terms whose welcome is of what a test looks at."""
 
     interprets: bool = False
 
-    def welcome(self, session: str, instruction: str, *, now_ns: int, more: Sequence[str] = (), **told: Any) -> Welcome:
-        program = Program(name="server")
-        return Welcome.model_construct(
-            protocol=[1, 1], server=program, session=session, instruction=instruction, t_server_ns=now_ns, **told
-        )
+    def welcome(self, session: str, standing: LoopStanding, now_ns: int, resumed: bool, t_client_ns: int) -> Welcome:
+        told = {"session": session, "resumed": resumed, "t_client_ns": t_client_ns, "t_server_ns": now_ns}
+        return Welcome.model_construct(**told, protocol=[1, 1], instruction=standing.instruction)  # type: ignore[arg-type]
 
     def described(self) -> str:
         return "terms"
@@ -73,33 +73,30 @@ class Bench:
     """A core and the loops of its sessions. `advance` does what the core says, as the server's shell does.
 
     `slow`: sessions stay opening until `opens`; `lingers`: loops end at `end` alone; `no_thread`: none is to be had;
-    `refusal`: of the next terms; `needs`: of the decoder, by session; `standing`: of every loop.
+    `refusal`: of the next terms; `needs`: of the decoder, by session; `standing`: of every loop. `running`: sessions
+    whose loops run, with their first instruction; `done`: what the core wanted, but for what was sent.
     """
 
     def __init__(self, interprets: bool = False, **rules: Any) -> None:
-        self.now = 1_000 * S
-        self.numbers = itertools.count(1)
-        self.core = SessionCore(
-            SessionRules(**rules), new_token=lambda: f"{next(self.numbers):032d}", plain=plain, now_ns=self.now
-        )
-        self.terms = FakeTerms(interprets)
+        self.now, tokens = 1_000 * S, itertools.count(1)
+        new_token = lambda: f"{next(tokens):032d}"  # noqa: E731
+        self.core = SessionCore(SessionRules(**rules), new_token=new_token, plain=plain, now_ns=self.now)
+        self.terms, self.standing = FakeTerms(interprets), LoopStanding("go")
         self.slow = self.lingers = self.no_thread = False
         self.refusal: WireError | None = None
         self.needs: dict[str, Need] = {}
-        self.standing = LoopStanding("go")
         self.states: dict[str, SessionFacts] = {}
-        self.running: dict[str, str | None] = {}  # sessions whose loops run, and the instruction that they began with
-        self.waiting: list[SessionFacts] = []  # sessions whose threads wait for their turn
-        self.done: list[ev.Action] = []  # what the core wanted, but for what was sent
+        self.running: dict[str, str | None] = {}
+        self.waiting: list[SessionFacts] = []  # for their turn
+        self.done: list[ev.Action] = []
         self.lines: list[str] = []
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def hello(self, wire: Wire, **fields: Any) -> Hello:
+    def hello(self, wire: Wire, crowd: bool = False, **fields: Any) -> Hello:
         """Say hello; by default for an agent."""
-        given: dict[str, Any] = {"client": Program(name="c"), "agent": "lander", "protocol": [1, 1]}
-        crowd = fields.pop("crowd", False)
-        said = Hello(t_client_ns=self.now, crowd=CrowdWish() if crowd else None, **{**given, **fields})
+        given = {"client": Program(name="c"), "agent": "lander", "protocol": [1, 1], **fields}
+        said = Hello(t_client_ns=self.now, crowd=CrowdWish() if crowd else None, **given)
         self.say(wire, said)
         return said
 
@@ -148,81 +145,72 @@ class Bench:
         return rest
 
     def _do(self, action: ev.Action, rest: list[ev.Action]) -> list[ev.Event]:
-        if isinstance(action, ev.SendMessage):
-            action.connection.send(action.message)
-            return []
-        self.done.append(action)
+        if not isinstance(action, ev.SendMessage):
+            self.done.append(action)
         match action:
+            case ev.SendMessage(connection, message):
+                connection.send(message)
             case ev.DropConnection(connection):
                 connection.close()
             case ev.NotifyPeople(text):
                 self.lines.append(text)
             case ev.StartThread(session, peer):
-                return self._start(session, peer)
+                self.states[session.id] = session
+                if self.no_thread:
+                    return [ev.NoThread(session, peer)]
+                self.waiting.append(session)
+                if not self.slow:
+                    self.opens()
             case ev.LookAtLoop(session):
                 return [ev.LoopSeen(session, self.standing)] if session.id in self.running else []
-            case ev.StopLoop(session) if not self.lingers:
-                return self.ends(session)
+            case ev.StopLoop(session):
+                return [] if self.lingers else self.ends(session)
             case ev.InstructLoop(session, text):
                 return [ev.InstructionHeard(session, text, session.id in self.running)]
-            case ev.SayToLoop(session, "stop"):
-                rest.append(action)
-                return [] if self.lingers else self.ends(session)
-            case ev.ForwardMessage() | ev.SucceedClient() | ev.ForgetSession() | ev.StopLoop():
+            case ev.ForwardMessage() | ev.SucceedClient() | ev.ForgetSession():
                 pass
             case _:
                 rest.append(action)
-        return []
-
-    def _start(self, session: SessionFacts, peer: Any) -> list[ev.Event]:
-        self.states[session.id] = session
-        if self.no_thread:
-            return [ev.NoThread(session, peer)]
-        self.waiting.append(session)
-        if not self.slow:
-            self.opens()
+                if isinstance(action, ev.SayToLoop) and action.word == "stop" and not self.lingers:
+                    return self.ends(action.session)
         return []
 
     def opens(self) -> None:
         """Let the sessions that wait for their turn open, and their loops run."""
         while self.waiting:
             session = self.waiting.pop(0)
-            error = self._open(session)
-            if error is not RUNS:
+            runs, error = self._open(session)
+            if not runs:
                 self.advance(ev.SessionEnded(session, error))
 
-    def _open(self, session: SessionFacts) -> Any:
+    def _open(self, session: SessionFacts) -> tuple[bool, WireError | None]:
         actions = self.advance(ev.TurnCame(session))
         if actions and isinstance(actions[0], ev.NegotiateTerms):
             if self.refusal is not None:
-                return self.refusal
-            actions = self.advance(ev.TermsAgreed(session, self.terms))
+                return False, self.refusal
+            actions = self.advance(ev.TurnCame(session, self.terms))
         if not actions:
-            return None
+            return False, None
         (opened,) = actions
         assert isinstance(opened, ev.OpenHost)
         self.running[session.id] = opened.instruction
         self.advance(ev.LoopAttached(session))
-        if session.id not in self.running:  # stopped at once
-            return RUNS
-        for action in self.advance(ev.LoopWarm(session, self.needs)):
+        for action in self.advance(ev.LoopWarm(session, self.needs)) if session.id in self.running else ():
             assert isinstance(action, ev.RefuseLoop)
             del self.running[session.id]
-            return action.error
-        return RUNS
+            return False, action.error
+        return True, None
 
     def ends(self, session: SessionFacts, error: WireError | None = None) -> list[ev.Event]:
-        """The session's loop is over; returns what its thread tells."""
-        if self.running.pop(session.id, RUNS) is RUNS:
+        """The session's loop is over, if it runs; returns what its thread reports."""
+        if session.id not in self.running:
             return []
+        del self.running[session.id]
         return [ev.SessionEnded(session, error)]
 
     def end(self, session: SessionFacts, error: WireError | None = None) -> None:
         for event in self.ends(session, error):
             self.advance(event)
-
-
-RUNS: Any = object()
 
 
 def plain(text: str) -> str:
@@ -235,9 +223,10 @@ def bye(session: SessionFacts) -> Bye:
     return Bye(session=session.token)
 
 
-def control(session: SessionFacts, word: Any, **more: Any) -> ControlMessage:
-    return ControlMessage(session=session.token, say=word, **more)
+def observe(token: str, seq: int = 1) -> Observe:
+    return Observe(session=token, seq=seq, epoch=0, t_ns=1, text="x")
 
 
-def ping(number: int = 1) -> Ping:
-    return Ping(id=number, t_ns=1)
+def call(session: SessionFacts, **more: Any) -> CallMessage:
+    given: dict[str, Any] = {"session": session.token, "tick": 1, "epoch": 0, "status": "fresh", "seq_obs": 7}
+    return CallMessage(**given, ttl_ms=500, deadline_ns=1, t_server_ns=1, timing=Timing(), **more)
