@@ -51,11 +51,13 @@ def open_record(session: str, run: int, terms: Terms, config: RunConfig, **more:
         return Recorder(path, header, provisional=True, tell=tell, most=size(config.record_max)), path
 
 
-def write_report(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
-    """Write a run's report, with `wire` of its connection; a run without a release leaves nothing. Return what went
-    wrong; never raises, so that the session ends in order."""
+def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
+    """Close a run's record and write its report, with `wire` of its connection; a run without a release leaves nothing.
+    Return what went wrong; never raises, so that the session ends in order."""
     account, recorder = loop.account, loop.recorder
     try:
+        recorder.discard()
+        recorder.close()
         if not account.releases:
             record.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -65,9 +67,8 @@ def write_report(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str |
         assert recorder.fault is None, recorder.fault
         told = report.build(account, record.name, recorder.lost, ticks_from=recorder.ticks_from)
         told["wire"] = wire
-        refused = report.write(
-            told, record.with_name(record.name.replace("record", "report").replace(".mcap", ".json"))
-        )
+        name = record.name.replace("record", "report").replace(".mcap", ".json")
+        refused = report.write(told, record.with_name(name))
         return refused and f"the report could not be written ({refused})"
     except Exception as error:
         return f"no report ({type(error).__name__}: {error})"

@@ -13,7 +13,7 @@ from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.serve import errors
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms, negotiate
-from rtcontrol.serve.runs import SessionOwner, write_report
+from rtcontrol.serve.runs import SessionOwner, finish
 from rtcontrol.serve.session_state import LoopStanding, Need, SessionFacts
 from rtcontrol.serve.stats import CountedLoop
 from rtcontrol_client.wire import Message, WireError
@@ -106,13 +106,10 @@ class SessionThread(ABC):
         try:
             self.run()
         finally:
-            loop.recorder.discard()
-            loop.recorder.close()
-            self.owner.stats.end(loop)
-            told = {"client": self.facts.hello.client.model_dump(), "session": self.id}
-            told |= {"refused": dict(self.facts.refused), **self.traffic()}
-            if failed := write_report(loop, self.record, told):
+            wire = {"client": self.facts.hello.client.model_dump(), "session": self.id}
+            if failed := finish(loop, self.record, wire | {"refused": dict(self.facts.refused)} | self.traffic()):
                 self.owner.say(f"{self.id}: {failed}")
+            self.owner.stats.end(loop)
 
     def warm(self) -> None:
         """The loop waits for the first observation. Raises WireError where there is no room for its ticks."""
