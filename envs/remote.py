@@ -6,11 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Barrier, ClockKind, Effect, Emission, Episode, Observation
-from rtcontrol.envs.remote_core import Arrivals, SentCalls, next_epoch
+from rtcontrol.envs.remote_core import Arrivals, Episodes, Instructions, SentCalls
 from rtcontrol.envs.remote_parts import MessageCounts, RemoteData, RemotePictures, RemoteTerms
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Message
@@ -27,10 +26,8 @@ class RemoteEnvironment:
 
     `observe`, `executed` and `reset` take the client's messages, from the transport's thread, and raise WireError for
     what is refused; the rest is the loop's. `send` gives a message to the client and never blocks; `started` is called
-    when the loop is warm and waits for the first observation, `trouble` (with the client's seq) when a tick
-    failed for a reason that the client should know. An observation is captured when it arrives: how old it
-    was by then is the client's to judge, by the call's time-to-live. It outlives a loop: a session that is resumed
-    starts a new one on it.
+    when the loop waits for the first observation, `trouble` (with the client's seq) when a tick failed for a reason
+    that the client should know. It outlives a loop: a session that is resumed starts a new one on it.
     """
 
     def __init__(
@@ -43,11 +40,10 @@ class RemoteEnvironment:
     ) -> None:
         self.name, self.terms, self.traffic = name, terms, MessageCounts()
         self.pictures = RemotePictures(self.traffic.pictures)
-        self.epoch = 0
         self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
+        self._episodes, self._instructions = Episodes(), Instructions()
         self._send, self._started, self._trouble = send, started, trouble
-        self._changed = threading.Condition()  # guards both
-        self._told = InstructionState()
+        self._changed = threading.Condition()  # guards arrivals and calls
 
     @property
     def bindings(self) -> Mapping[str, Callable[..., Any]]:
@@ -55,14 +51,16 @@ class RemoteEnvironment:
         return dict.fromkeys(self.terms.tools, _elsewhere)
 
     @property
+    def epoch(self) -> int:
+        return self._episodes.epoch
+
+    @property
     def finished(self) -> bool:
-        """As many episodes as were asked for have ended, as the client's resets tell."""
-        return self._told.wanted is not None and len(self.episodes) >= self._told.wanted
+        return self._episodes.finished
 
     @property
     def episodes(self) -> list[Episode]:
-        """Those that have ended in this run."""
-        return self._told.episodes
+        return self._episodes.ended
 
     @property
     def heard(self) -> deque[Acknowledgement]:
@@ -72,7 +70,8 @@ class RemoteEnvironment:
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
-        """Raises WireError (sequence, epoch, rate, invalid)."""
+        """An observation is captured when it arrives: how old it was by then is the client's to judge, by the call's
+        time to live. Raises WireError (sequence, epoch, rate, invalid)."""
         now = time.monotonic_ns()
         with self._changed:
             self.arrivals.take(message, self.epoch, now)
@@ -87,14 +86,11 @@ class RemoteEnvironment:
 
     def reset(self, message: Reset) -> None:
         """Raises WireError for an epoch that is not the next."""
-        epoch = next_epoch(message, self.epoch)
-        self.traffic.resets += 1
-        if (ended := message.ended) is not None:
-            self.episodes.append(Episode(ended.seed, ended.ret, ended.success, ended.seconds))
         with self._changed:
+            self._episodes.reset(message)
+            self.traffic.resets += 1
             self.arrivals.reset()
             self.calls.forget()
-            self.epoch = epoch
 
     def succeed(self) -> None:
         """Another client takes the place of one that is gone: its numbers begin anew, in a new epoch."""
@@ -102,15 +98,15 @@ class RemoteEnvironment:
             self.arrivals.succeed()
             self.calls.forget()
             self.pictures.forget()
-            self.epoch += 1
+            self._episodes.epoch += 1
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self.calls.start()
         self.pictures.start()
-        self._told.known = self._told.instruction  # by the welcome
-        self._told.episodes, self._told.wanted = [], episodes
+        self._instructions.welcomed()
+        self._episodes.start(episodes)
         self._started()
 
     def await_first(self) -> None:
@@ -154,8 +150,7 @@ class RemoteEnvironment:
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
         """When the next tick is released (CLOCK_MONOTONIC); None before the first one, and where the client paces."""
-        last = self.calls.released_ns
-        return None if last is None else last + max(0, -(-(now_ns - last) // period_ns)) * period_ns
+        return self.calls.next_release_ns(period_ns, now_ns)
 
     def acknowledged(self) -> Sequence[Call] | None:
         return self.calls.done() if self.terms.acknowledges else None
@@ -168,12 +163,11 @@ class RemoteEnvironment:
 
     def instruct(self, text: str) -> None:
         """The client is told by the welcome, or once it is `accepted`."""
-        self._told.instruction = text
+        self._instructions.current = text
 
     def accepted(self, text: str) -> None:
         """Something was decided by this instruction: the client is told that it is in force."""
-        if text != self._told.known:
-            self._told.known = text
+        if self._instructions.is_new(text):
             self._send(Instruct(session=self.terms.session, instruction=text))
 
     def close(self) -> None:
@@ -182,17 +176,6 @@ class RemoteEnvironment:
             self.arrivals.clear()
             self.calls.released_ns = None
         self.pictures.close()
-
-
-@dataclass(slots=True)
-class InstructionState:
-    """The instruction that the loop decides by, what the client knows of that, how many episodes are wanted,
-    and those that ended."""
-
-    instruction: str = ""
-    known: str = ""
-    wanted: int | None = None
-    episodes: list[Episode] = field(default_factory=list)
 
 
 def _elsewhere(**arguments: Any) -> None:

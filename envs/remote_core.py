@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from rtcontrol.envs.base import Acknowledgement, Emission, Observation
+from rtcontrol.envs.base import Acknowledgement, Emission, Episode, Observation
 from rtcontrol.envs.remote_parts import (
     MessageCounts,
     RemoteObservation,
@@ -204,6 +204,11 @@ class SentCalls:
         if sent.call is not None and message.outcome == "executed" and sent.epoch == epoch:
             self._done.append(sent.call)
 
+    def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
+        """Return when the next tick is released; None before the first one, and where the client paces."""
+        last = self.released_ns
+        return None if last is None else last + max(0, -(-(now_ns - last) // period_ns)) * period_ns
+
     def done(self) -> list[Call]:
         """Return the calls of this epoch that were executed, and forget them."""
         return [self._done.popleft() for _ in range(len(self._done))]
@@ -213,12 +218,45 @@ class SentCalls:
         self._done.clear()
 
 
-def next_epoch(message: Reset, epoch: int) -> int:
-    """Return the epoch that begins. Raises WireError for one that is not the next."""
-    if message.epoch != epoch + 1:
-        what, remedy = f"reset.epoch {message.epoch}: the next one is {epoch + 1}.", "Count epochs up by one."
-        raise WireError(Code.EPOCH, what, remedy, field="epoch")
-    return message.epoch
+class Episodes:
+    """The client's epoch, and the episodes that ended in this run, as its resets tell."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.ended: list[Episode] = []
+        self._wanted: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self._wanted is not None and len(self.ended) >= self._wanted
+
+    def start(self, wanted: int | None) -> None:
+        self.ended, self._wanted = [], wanted
+
+    def reset(self, message: Reset) -> None:
+        """Raises WireError for an epoch that is not the next."""
+        if message.epoch != self.epoch + 1:
+            what, remedy = f"reset.epoch {message.epoch}: the next one is {self.epoch + 1}.", "Count epochs up by one."
+            raise WireError(Code.EPOCH, what, remedy, field="epoch")
+        self.epoch = message.epoch
+        if (ended := message.ended) is not None:
+            self.ended.append(Episode(ended.seed, ended.ret, ended.success, ended.seconds))
+
+
+class Instructions:
+    """The instruction that the loop decides by, and what the client knows of that."""
+
+    def __init__(self) -> None:
+        self.current = self._known = ""
+
+    def welcomed(self) -> None:
+        """The welcome tells the current one."""
+        self._known = self.current
+
+    def is_new(self, text: str) -> bool:
+        """Return whether the client does not know it yet; from now on it does."""
+        before, self._known = self._known, text
+        return text != before
 
 
 def _brief(text: str | None, most: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,13 +61,7 @@ class MessageCounts:
     pictures: dict[str, int] = field(default_factory=dict)  # taken, dropped
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "observations": self.observations,
-            "calls": dict(self.calls),
-            "acknowledged": dict(self.acknowledged),
-            "resets": self.resets,
-            "pictures": dict(self.pictures),
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +102,14 @@ def look_of(message: Observe, terms: RemoteTerms) -> RemoteData:
     if not message.arrays:
         return look
     if message.text is None and not message.data and not terms.reads_arrays:
-        raise WireError(
-            Code.INVALID,
-            "observe has arrays alone, and no agent here makes a text of them.",
-            "Send `text` or `data` beside them, or name an agent that reads arrays.",
-            field="arrays",
-            seq=message.seq,
-        )
+        what = "observe has arrays alone, and no agent here makes a text of them."
+        remedy = "Send `text` or `data` beside them, or name an agent that reads arrays."
+        raise WireError(Code.INVALID, what, remedy, field="arrays", seq=message.seq)
     for i, array in enumerate(message.arrays):
         if array.name in look:
-            raise WireError(
-                Code.INVALID,
-                f"arrays[{i}].name {array.name!r} is the name of another array, or of a value of `data`.",
-                "Give each a name of its own.",
-                field=f"arrays[{i}].name",
-                seq=message.seq,
-            )
+            what = f"arrays[{i}].name {array.name!r} is the name of another array, or of a value of `data`."
+            remedy = "Give each a name of its own."
+            raise WireError(Code.INVALID, what, remedy, field=f"arrays[{i}].name", seq=message.seq)
         kind = np.dtype("?" if array.dtype == "b1" else f"<{array.dtype}")
         look[array.name] = np.frombuffer(array.data, kind).reshape(array.shape)
     return look
@@ -156,29 +142,24 @@ class RemotePictures:
     def take(self, message: Picture) -> None:
         """Keep it instead of the one before. Raises WireError (rate)."""
         with self._lock:
-            if self._open:
-                self._keep(message)
-            else:
-                self._count("dropped")
+            now_ns = time.monotonic_ns()
+            self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
+            self._filled_ns = now_ns
+            taken = self._open and self._room >= 1
+            what = "taken" if taken else "dropped"
+            self._counts[what] = self._counts.get(what, 0) + 1
+            if taken:
+                self._room -= 1
+                self._keep(message, now_ns)
+            elif self._open:
+                what = f"More than {MAX_PICTURES_HZ:g} pictures a second."
+                raise WireError(Code.RATE, what, "Send fewer: the newest one counts.", retryable=True)
 
-    def _keep(self, message: Picture) -> None:
-        now_ns = time.monotonic_ns()
-        self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
-        self._filled_ns = now_ns
-        if self._room < 1:
-            self._count("dropped")
-            what = f"More than {MAX_PICTURES_HZ:g} pictures a second."
-            raise WireError(Code.RATE, what, "Send fewer: the newest one counts.", retryable=True)
-        self._room -= 1
+    def _keep(self, message: Picture, now_ns: int) -> None:
         taken_ns = now_ns if self._later_ns is None else message.t_ns + self._later_ns
         image = message.image
-        self._count("taken")
-        one = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
-        self.newest = one
-        self.taken(one, now_ns)
-
-    def _count(self, what: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + 1
+        self.newest = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
+        self.taken(self.newest, now_ns)
 
     def age_s(self) -> float | None:
         """Of the newest; None where there is none."""

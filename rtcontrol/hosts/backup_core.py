@@ -8,26 +8,13 @@ given at once, unless the first decider is usually in time and its answer may st
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts.host_events import (
-    Action,
-    Cancel,
-    Cancelled,
-    Changed,
-    Event,
-    HostView,
-    Notify,
-    Replied,
-    Reply,
-    Report,
-    Requested,
-    Submit,
-)
-from rtcontrol.hosts.plan_core import RECENT, due_of
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts import host_core
+from rtcontrol.hosts.host_core import Action, Cancel, HostView, Notify, Report, Submit, due_of, remember
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 
 FIRST, BACKUP = "first", "backup"
 NAMES = {FIRST: "first decider", BACKUP: "backup"}
@@ -37,7 +24,6 @@ GIVE_UP_NS = 2_000_000_000
 FAILURES, RETRY_NS = 8, 1_000_000_000
 # Further calls of a tick are asked for under numbers of their own: an answer to the call before is none to them.
 FURTHER = 1 << 40
-MOST = 256  # ticks and questions that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +39,15 @@ class Handover:
 
 
 @dataclass(slots=True, eq=False)
-class Question:
-    """A request of the loop, the `n`th call of its tick. Until `due_ns` the first decider may be waited for. `answer`
-    is its reply, `spare` the backup's. `waited`: the loop waits for its one reply."""
+class Question(host_core.Question):
+    """A request of the loop, the `n`th call of its tick. `answer` is the first decider's reply, `spare` the backup's;
+    `incarnation` is the first one's when it was asked."""
 
-    request: DecisionRequest
-    asked_ns: int
-    due_ns: int
-    n: int
-    incarnation: int
+    n: int = 0
+    incarnation: int = 0
     asked: bool = False
     judged: bool = False
-    waited: bool = True
     sure: bool = False
-    answer: DecisionReply | None = None
     spare: DecisionReply | None = None
 
     @property
@@ -92,14 +73,14 @@ class FirstDecider:
     def __init__(self, terms: Handover) -> None:
         self.pending: dict[int, Question] = {}  # by the number that it was asked under
         self._terms = terms
-        self._punctual: deque[bool] = deque(maxlen=RECENT)
+        self._punctual = host_core.Punctuality()
         self._failures = self._tried_ns = 0
         self._failing = False
 
     @property
     def expected(self) -> bool:
         """Whether it is usually in time."""
-        return 2 * sum(self._punctual) >= len(self._punctual)
+        return self._punctual.usual
 
     def ask(self, number: int, question: Question, alive: bool, now_ns: int) -> list[Action]:
         """Ask it, unless so many requests are under way, or it is lost, or fails."""
@@ -163,7 +144,7 @@ class FirstDecider:
     def _judge(self, question: Question, punctual: bool) -> None:
         if not question.judged:
             question.judged = True
-            self._punctual.append(punctual)
+            self._punctual.note(punctual)
 
     def _count(self, error: str | None) -> list[Action]:
         """Count failures in a row: `error` is what this one's was."""
@@ -181,49 +162,25 @@ class FirstDecider:
         return []
 
 
-class BackupCore:
+class BackupCore(host_core.WaitingCore[Question]):
     """Two deciders of one session, FIRST and BACKUP."""
 
-    main = BACKUP
-    sleepers = (BACKUP,)
-
     def __init__(self, terms: Handover) -> None:
-        self.incarnation = 0
-        self.events: list[HostEvent] = []
-        self.gave_up: str | None = None
+        super().__init__((FIRST, BACKUP), BACKUP)
         self.first = FirstDecider(terms)
-        self._views = {FIRST: HostView(), BACKUP: HostView()}
-        self._noted = {FIRST: 0, BACKUP: 0}  # events that were taken over
-        self._open: dict[int, Question] = {}  # not replied to yet, by the number that both were asked under
         self._calls: dict[int, int] = {}  # by tick: how many were asked for before
         self._number = FURTHER
-        self._now_ns = 0
-
-    def advance(self, event: Event, now_ns: int) -> list[Action]:
-        """Take an event; return what to do."""
-        self._now_ns = now_ns
-        if isinstance(event, Requested):
-            actions = self._ask(event.request, now_ns)
-        elif isinstance(event, Replied):
-            actions = self._answered(event, now_ns)
-        elif isinstance(event, Changed):
-            actions = self._changed(event.views, now_ns)
-        elif isinstance(event, Cancelled):
-            actions = self._cancel(event.tick)
-        else:
-            actions = []
-        return actions + self._decided(now_ns)
 
     @property
     def alone(self) -> bool:
         """Whether the first decider is left alone for good."""
-        return self._views[BACKUP].gave_up is not None
+        return self.views[BACKUP].gave_up is not None
 
     @property
     def alive(self) -> bool:
         """Whether a tick can be decided in time: without the backup, only where the first decider is expected to."""
-        first = (self.alone or self.first.expected) and self._views[FIRST].alive
-        return self._views[BACKUP].alive or first
+        first = (self.alone or self.first.expected) and self.views[FIRST].alive
+        return self.views[BACKUP].alive or first
 
     @property
     def polled(self) -> tuple[str, ...]:
@@ -232,88 +189,74 @@ class BackupCore:
     @property
     def watching(self) -> bool:
         """Whether an answer of the first decider would be given at once."""
-        useful = self.first.expected or not self._views[BACKUP].alive
-        return any(q.pending and q.waited and (useful or q.failed) for q in self._open.values())
+        useful = self.first.expected or not self.views[BACKUP].alive
+        return any(q.pending and q.waited and (useful or q.failed) for q in self.open.values())
 
-    @property
-    def wake_ns(self) -> int | None:
-        """When the backup's answer, which is there, acts in the place of the first decider's."""
-        dues = (q.due_ns for q in self._open.values() if q.pending and q.waited and q.spare is not None)
-        return min((due_ns for due_ns in dues if due_ns > self._now_ns), default=None)
-
-    def _ask(self, request: DecisionRequest, now_ns: int) -> list[Action]:
-        view = self._views[FIRST]
+    def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
+        view = self.views[FIRST]
         actions = self.first.give_up(view, now_ns)
-        self._calls[request.tick] = n = self._calls.get(request.tick, -1) + 1
+        n = self._calls.get(request.tick, -1) + 1
+        remember(self._calls, request.tick, n)
         number = request.tick
         if n:
             self._number = number = self._number + 1
         due_ns = due_of(now_ns, request.within_ns)
-        self._open[number] = question = Question(request, now_ns, due_ns, n, view.incarnation)
-        for remembered in (self._calls, self._open):
-            if len(remembered) > MOST:
-                del remembered[next(iter(remembered))]
+        question = Question(request, now_ns, due_ns, n=n, incarnation=view.incarnation)
+        remember(self.open, number, question)
         actions += self.first.ask(number, question, view.alive, now_ns)
         return [*actions, Submit(BACKUP, replace(request, tick=number) if n else request)]
 
-    def _answered(self, event: Replied, now_ns: int) -> list[Action]:
-        if event.host == FIRST:
-            return self.first.answered(event.reply, now_ns)
-        if (question := self._open.get(event.reply.tick)) is not None:
-            question.spare = event.reply
+    def replied(self, host: str, reply: DecisionReply, now_ns: int) -> list[Action]:
+        if host == FIRST:
+            return self.first.answered(reply, now_ns)
+        if (question := self.open.get(reply.tick)) is not None:
+            question.spare = reply
         return []
 
-    def _cancel(self, tick: int) -> list[Action]:
+    def cancelled(self, tick: int) -> list[Action]:
         # The first decider goes on: what it answers late is worth a row.
         actions: list[Action] = []
-        for number, question in self._open.items():
+        for number, question in self.open.items():
             if question.request.tick == tick:
                 question.waited = False
                 actions.append(Cancel(BACKUP, number))
         return actions
 
-    def _changed(self, views: dict[str, HostView], now_ns: int) -> list[Action]:
+    def changed(self, views: Mapping[str, HostView], now_ns: int) -> list[Action]:
         """Note what befell either of them."""
         actions: list[Action] = []
         for name, view in views.items():
-            self.events += [replace(event, decider=name) for event in view.events[self._noted[name] :]]
-            self._noted[name] = len(view.events)
-            if view.gave_up is not None and self._views[name].gave_up is None:
+            noted = sum(event.decider == name for event in self.events)
+            self.events += [replace(event, decider=name) for event in view.events[noted:]]
+            if view.gave_up is not None and self.views[name].gave_up is None:
                 other = NAMES[BACKUP if name == FIRST else FIRST]
                 what = f"the {NAMES[name]} is lost for good ({view.gave_up}): from now on the {other} alone decides"
                 actions.append(Notify(what))
-        self._views = dict(views)
+        self.views = dict(views)
         first, backup = views[FIRST], views[BACKUP]
         # What is pending is lost with the backup: it has to decide whatever the first decider does not.
         self.incarnation = backup.incarnation + (first.incarnation if self.alone else 0)
         self.gave_up = backup.gave_up if first.gave_up else None
         return actions + self.first.give_up(first, now_ns)
 
-    def _decided(self, now_ns: int) -> list[Action]:
-        """Reply to every question whose answer is known."""
-        actions: list[Action] = []
-        for number, question in tuple(self._open.items()):
-            reply = self._chosen(question, now_ns)
-            if reply is not None:
-                question.waited = False
-                del self._open[number]
-                by = FIRST if reply is question.answer else BACKUP
-                actions.append(Reply(replace(reply, tick=question.request.tick, by=by)))
-        return actions
+    def _has_other(self, question: Question) -> bool:
+        return question.pending and question.spare is not None
 
     def _chosen(self, question: Question, now_ns: int) -> DecisionReply | None:
-        """Return the question's reply, once it is known."""
+        reply = self._best(question, now_ns)
+        if reply is None:
+            return None
+        return replace(reply, tick=question.request.tick, by=FIRST if reply is question.answer else BACKUP)
+
+    def _best(self, question: Question, now_ns: int) -> DecisionReply | None:
+        """Return the answer that counts, once it is known."""
         answer, spare = question.answer, question.spare
         if not question.waited:
             return spare  # it only tells how late it was
         if answer is not None and question.sure:
             return answer
-        if self._awaited(question, now_ns):
+        if question.pending and now_ns < question.due_ns and (self.first.expected or question.failed):
             return None
-        if spare is None and answer is not None and not self._views[BACKUP].alive:
+        if spare is None and answer is not None and not self.views[BACKUP].alive:
             return answer  # not confident, or an error: there is no one else
         return spare
-
-    def _awaited(self, question: Question, now_ns: int) -> bool:
-        """Return whether the first decider's answer is still waited for."""
-        return question.pending and now_ns < question.due_ns and (self.first.expected or question.failed)

@@ -9,10 +9,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rtcontrol.hosts.deciders import SteppedDecider
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, address, posted, read_answer, time_of
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.in_flight import result
 from rtcontrol.models.web import WebAnswer, WebClient
 
 CHAT = "chat"
@@ -88,7 +88,7 @@ class ChatSource:
         return ChatDecider(self)
 
 
-class ChatDecider:
+class ChatDecider(SteppedDecider):
     """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
 
     def __init__(self, source: ChatSource) -> None:
@@ -107,12 +107,8 @@ class ChatDecider:
         self._same = {"model": source.model, "tools": tools, "tool_choice": "required", "temperature": 0}
         self._web = WebClient(source.url, {"authorization": f"Bearer {source.key}"} if source.key is not None else {})
 
-    def decide(self, request: DecisionRequest) -> Decision:
-        """Raises DecisionLost."""
-        return result(self.decide_in_steps(request))
-
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """`decide`, which may be left alone; where it is given up, the request is closed."""
+        """Raises DecisionLost. Where it is given up, the request is closed."""
         calls = f"Calls so far: {'; '.join(request.history)}" if request.history else ""
         content = "\n\n".join(text for text in (request.instruction, calls, request.observation) if text)
         body = {**self._same, "messages": [self._system, {"role": "user", "content": content}]}

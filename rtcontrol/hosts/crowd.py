@@ -11,11 +11,11 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rtcontrol.hosts.deciders import FAULTS, STSource, build
+from rtcontrol.hosts.deciders import FAULTS, SteppedDecider, STSource, build, describe
+from rtcontrol.hosts.messages import decision_fields, decision_of
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import result
 
 if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
@@ -62,22 +62,16 @@ def unpack(reply: DecisionReply, count: int) -> list[CharacterDecision]:
 
 
 def _character(one: Sequence[Any]) -> CharacterDecision:
-    call, figures, error, mistake = one
-    if error is not None:
-        return CharacterDecision(None, error, mistake and (mistake[0], mistake[1]))
-    confidence, passes, tokens, reused, unknown = figures
-    decision = Decision(call and Call(*call), confidence, passes, tokens, reused, tuple(unknown))
-    return CharacterDecision(decision)
+    made, error, mistake = one
+    return CharacterDecision(made and decision_of(made), error, mistake and (mistake[0], mistake[1]))
 
 
 def _packed(found: Decision | BaseException) -> list[Any]:
     if isinstance(found, Decision):
-        call = found.call and (found.call.name, dict(found.call.arguments))
-        figures = found.confidence, found.forward_passes, found.tokens, found.reused_tokens, tuple(found.unknown)
-        return [call, (dict(figures[0]), *figures[1:]), None, None]
+        return [decision_fields(found), None, None]
     mistake = (found.what, found.remedy) if isinstance(found, UserError) else None
     said = str(found) if isinstance(found, UserError) else f"{type(found).__name__}: {found}"
-    return [None, None, (said.splitlines() or [""])[0], mistake]
+    return [None, (said.splitlines() or [""])[0], mistake]
 
 
 def _reply(found: Sequence[Decision | BaseException]) -> Decision:
@@ -96,7 +90,7 @@ class CrowdSTSource(STSource):
         return CrowdModel(CrowdDecoder(self.spec))
 
 
-class CrowdModel:
+class CrowdModel(SteppedDecider):
     """The ST decoder of a crowd. A batch is decided by itself: it is large enough."""
 
     patient = False
@@ -104,9 +98,6 @@ class CrowdModel:
 
     def __init__(self, decoder: CrowdDecoder) -> None:
         self._decoder = decoder
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        return result(self.decide_in_steps(request))
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         from rtcontrol.models.crowd import CharacterPrompt
@@ -152,7 +143,7 @@ class CrowdScript:
             return fault
 
     def info(self) -> dict[str, Any]:
-        return dict(getattr(self._decider, "info", dict)())
+        return describe(self._decider)
 
 
 def crowd_source(source: DeciderSource) -> DeciderSource:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
-_tired: set[str] = set()  # what deciders cannot do: it is said once
+_failed: set[str] = set()  # what deciders cannot do
 
 
 def build(source: DeciderSource) -> Decider:
@@ -39,17 +39,16 @@ def build(source: DeciderSource) -> Decider:
 
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     """Decide; an exception becomes the reply's error, in one line."""
-    return result(answer_in_steps(decider, request))
+    return result(_answer_in_steps(decider, request))
 
 
-def answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
-    """`answer`, which may be left alone, or given up, wherever it yields."""
+def _answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
     began = time.monotonic_ns()
     steps: Any = getattr(decider, "decide_in_steps", None)
     try:
         return _reply(request, began, decider.decide(request) if steps is None else (yield from steps(request)))
     except FAULTS as error:
-        return _reply(request, began, None, error)
+        return _reply(request, began, error)
 
 
 def answer_together(
@@ -57,37 +56,40 @@ def answer_together(
 ) -> Generator[None, None, list[DecisionReply | None]]:
     """Of each its reply, or None where it was given up. Several must be of one `kind`. It may be left alone wherever it
     yields; `cancelled` is asked there whether nobody waits for the one at this place any more."""
-    if len(asked) == 1:
-        steps = answer_in_steps(*asked[0])
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return [done.value]
-            if cancelled(0):
-                steps.close()
-                return [None]
-            yield
     began = time.monotonic_ns()
     gone: set[int] = set()
-    shared = asked[0][0].together(asked)  # type: ignore[attr-defined]
+    alone = len(asked) == 1
+    steps: Any = _answer_in_steps(*asked[0]) if alone else asked[0][0].together(asked)  # type: ignore[attr-defined]
     while True:
         try:
-            next(shared)
+            next(steps)
         except StopIteration as done:
+            if alone:
+                return [done.value]
             return [
-                None if i in gone else _reply(request, began, *_told(found), len(asked))
+                None if i in gone else _reply(request, began, found, len(asked))
                 for i, ((_, request), found) in enumerate(zip(asked, done.value, strict=True))
             ]
-        for i in range(len(asked)):
+        for i, (decider, _) in enumerate(asked):
             if i not in gone and cancelled(i):
                 gone.add(i)
-                asked[i][0].cancel()  # type: ignore[attr-defined]
+                if alone:
+                    steps.close()
+                    return [None]
+                decider.cancel()  # type: ignore[attr-defined]
         yield
 
 
-def _told(found: Decision | Exception) -> tuple[Decision | None, Exception | None]:
-    return (None, found) if isinstance(found, Exception) else (found, None)
+def _reply(request: DecisionRequest, began: int, found: Decision | BaseException, together: int = 1) -> DecisionReply:
+    """Return what came of a request: a decision, or what was raised."""
+    took, received = time.monotonic_ns() - began, request.received_ns or began
+    if not isinstance(found, BaseException):
+        return DecisionReply(request.tick, found, None, took, None, received, began, (), together)
+    mistake = (found.what, found.remedy) if isinstance(found, UserError) else None
+    loss = found.loss if isinstance(found, DecisionLost) else None
+    said = str(found) if mistake or loss else f"{type(found).__name__}: {found}"
+    line = (said.splitlines() or [""])[0]
+    return DecisionReply(request.tick, None, line, took, mistake, received, began, (), together, loss)
 
 
 def kind(decider: Decider) -> Hashable:
@@ -96,44 +98,38 @@ def kind(decider: Decider) -> Hashable:
     return found
 
 
-def _reply(
-    request: DecisionRequest,
-    began: int,
-    decision: Decision | None,
-    error: BaseException | None = None,
-    together: int = 1,
-) -> DecisionReply:
-    took, said, mistake = time.monotonic_ns() - began, None, None
-    if isinstance(error, UserError):
-        said, mistake = str(error), (error.what, error.remedy)
-    elif error is not None:
-        said = str(error) if isinstance(error, DecisionLost) else f"{type(error).__name__}: {error}"
-    first = said and said.splitlines()[0]
-    received, loss = request.received_ns or began, error.loss if isinstance(error, DecisionLost) else None
-    return DecisionReply(request.tick, decision, first, took, mistake, received, began, (), together, loss)
-
-
-def end(decider: Decider) -> None:
-    """Its session is over: what it holds open is closed. What it raises is logged."""
-    _call(decider, "close", "its session is over all the same")
-
-
-def _call(decider: Decider, method: str, then: str) -> None:
-    try:
-        found = getattr(decider, method, None)
-        if found is not None:
-            found()
-    except FAULTS:
-        name = f"{method}() of a decider ({type(decider).__module__}.{type(decider).__qualname__})"
-        if name not in _tired:
-            _tired.add(name)
-            log.exception("%s failed; %s, and this is said once", name, then)
+def patient(decider: Decider) -> bool:
+    """Whether its decisions give way to others'."""
+    return bool(getattr(decider, "patient", False))
 
 
 def describe(decider: Decider) -> dict[str, Any]:
     """What a decider says of itself; empty where it says nothing."""
     info = getattr(decider, "info", None)
     return dict(info()) if info is not None else {}
+
+
+def end(decider: Decider) -> None:
+    """Its session is over: what it holds open is closed. What it raises is logged, once."""
+    try:
+        close = getattr(decider, "close", None)
+        if close is not None:
+            close()
+    except FAULTS:
+        name = f"close() of a decider ({type(decider).__module__}.{type(decider).__qualname__})"
+        if name not in _failed:
+            _failed.add(name)
+            log.exception("%s failed; its session is over all the same, and this is said once", name)
+
+
+class SteppedDecider:
+    """One that may be left alone, or given up, wherever its steps yield."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        return result(self.decide_in_steps(request))
+
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -185,15 +181,7 @@ class STModel:
 
 
 # A tool with a free value: what sessions need for their first one is made when it is loaded.
-FREE_VALUE: dict[str, Any] = {
-    "name": "say",
-    "parameters": {"properties": {"text": {"type": "string"}}},
-}
-
-
-def patient(decider: Decider) -> bool:
-    """Whether its decisions give way to others'."""
-    return bool(getattr(decider, "patient", False))
+FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
 @dataclass(frozen=True)
@@ -279,7 +267,7 @@ class QuestionSource:
         return QuestionModel(QuestionDecider(self.spec))
 
 
-class QuestionModel:
+class QuestionModel(SteppedDecider):
     """Gives a call named ANSWERS: `probabilities` of each question's options, and how many tokens of the state are
     `kept` newly. Whoever asks can wait: its work gives way to other sessions'."""
 
@@ -287,9 +275,6 @@ class QuestionModel:
 
     def __init__(self, decider: Any) -> None:
         self._decider = decider
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        return result(self.decide_in_steps(request))
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         found = yield from self._decider.answer_in_steps(request.observation, _read(request.instruction))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 import zmq
 
+from rtcontrol.hosts.messages import PING, pack_request, unpack_reply
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable
-from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.hosts.wake_file import Files, WakeFile
-from rtcontrol.models.call import Call, Decision
 
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
@@ -32,12 +30,6 @@ def dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socket
     sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
     sock.connect(endpoint)
     return sock
-
-
-def _decision(call: Sequence[Any] | None, fields: Sequence[Any]) -> Decision:
-    confidence, passes, tokens, reused, words, kept = fields
-    made = None if call is None else Call(*call)
-    return Decision(made, confidence, passes, tokens, reused, tuple(words), kept=kept)
 
 
 class DecoderLink:
@@ -73,10 +65,7 @@ class DecoderLink:
         waiting = self._waiting
         i = waiting.index(None) if None in waiting else min(range(len(waiting)), key=lambda n: waiting[n] or 0)
         try:
-            # Everything but the raw observation.
-            asked = request.tick, request.epoch, request.observation, request.instruction, request.history
-            more = () if request.standing is None else (request.standing.to_dict(),)
-            self._lanes[i].send(msgpack.packb((*asked, request.within_ns, *more)), zmq.NOBLOCK)
+            self._lanes[i].send(pack_request(request), zmq.NOBLOCK)
         except zmq.Again:
             return False
         waiting[i] = request.tick
@@ -100,12 +89,10 @@ class DecoderLink:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, call, rest, error, decide_ns, mistake, *stamps = msgpack.unpackb(body)
-                    if self._waiting[i] == tick:
+                    reply = unpack_reply(body)
+                    if self._waiting[i] == reply.tick:
                         self._waiting[i] = None
-                    made = rest and _decision(call, rest)
-                    said = mistake and (mistake[0], mistake[1])
-                    return DecisionReply(tick, made, error, decide_ns, said, *stamps)
+                    return reply
         return None
 
     def close(self) -> None:

@@ -1,5 +1,4 @@
-"""Two deciders for one session (`--backup`): the first one's answers count where they are in time and confident; a
-backup decides all else in the time that is left."""
+"""Hosts with a second decider (`--backup`), and of plans."""
 
 from __future__ import annotations
 
@@ -8,14 +7,30 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.backup_core import BACKUP, FIRST, BackupCore, Handover
-from rtcontrol.hosts.host_events import HostListener
+from rtcontrol.hosts.host_core import HostListener
 from rtcontrol.hosts.layered import LayeredHost
-from rtcontrol.hosts.plan_host import PlanHost
+from rtcontrol.hosts.plan_core import PLANNER, PlanCore, PlanTerms
 from rtcontrol.hosts.protocol import Host
+from rtcontrol.models.call import Call
+
+
+class PlanHost(LayeredHost):
+    """Plans: an answer of several calls (a chunk) is executed step by step, while the next one is made."""
+
+    name = "plans"
+
+    def __init__(
+        self,
+        planner: Host,
+        terms: PlanTerms,
+        legal: Callable[[Call], bool],
+        listener: HostListener | None = None,
+    ) -> None:
+        super().__init__(PlanCore(terms, legal), {PLANNER: planner}, listener)
 
 
 class BackupHost(LayeredHost):
-    """Asks both at once; `BackupCore` says whose answer counts."""
+    """Two deciders (`--backup`), who are asked at once."""
 
     name = "backup"
     core: BackupCore

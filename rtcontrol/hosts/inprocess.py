@@ -6,12 +6,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.deciders import answer_together, build, describe, end, kind, patient
+from rtcontrol.hosts.decider_lane import DeciderLane
+from rtcontrol.hosts.deciders import build, describe, end
+from rtcontrol.hosts.pool_core import Places
 from rtcontrol.hosts.protocol import (
     LIMIT,
     SHARES,
@@ -22,30 +24,7 @@ from rtcontrol.hosts.protocol import (
     DecoderUnavailable,
     HostEvent,
 )
-from rtcontrol.hosts.scheduler import EdfScheduler, Turn
-
-
-class Places:
-    """How many sessions are open or being opened; at most `limit`."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.taken = limit, 0
-        self._lock = threading.Lock()
-
-    def take(self) -> None:
-        """DecoderUnavailable when all are taken."""
-        with self._lock:
-            if self.taken >= self.limit:
-                raise DecoderUnavailable(
-                    f"The decoder has {self.limit} open sessions, as many as it may.",
-                    "Close one, or try again later.",
-                    full=True,
-                )
-            self.taken += 1
-
-    def free(self) -> None:
-        with self._lock:
-            self.taken -= 1
+from rtcontrol.hosts.scheduler import EdfScheduler
 
 
 class InProcessPool:
@@ -66,8 +45,10 @@ class InProcessPool:
         self.arrived = threading.Condition()
         self.closed = False
         self._building = threading.Lock()
+        made = [self._lane(i) for i in range(lanes or 1)]
+        self.inline = None if lanes else made[0]
         self._workers = [
-            threading.Thread(target=self._work, args=(i,), name=f"decider-{i}", daemon=True) for i in range(lanes)
+            threading.Thread(target=self._work, args=(made[i],), name=f"decider-{i}", daemon=True) for i in range(lanes)
         ]
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -111,57 +92,23 @@ class InProcessPool:
             if worker.is_alive():
                 worker.join(timeout=1.0)
 
-    def _work(self, lane: int) -> None:
-        steps: Generator[None, None, None] | None = None  # of a decision that gives way to others
+    def _lane(self, i: int) -> DeciderLane:
+        return DeciderLane(
+            self.rota, partial(InProcessHost.decider, lane=i), InProcessHost.given_up, InProcessHost.take
+        )
+
+    def _work(self, lane: DeciderLane) -> None:
         while True:
             with self.arrived:
-                while True:
-                    # What is left of a turn would keep a closed session's decider alive until the next request.
-                    kind, now = partial(InProcessHost.kind, lane=lane), time.monotonic_ns()
-                    turn = self.rota.take(now, kind, InProcessHost.patient, steps is None)
-                    for host, request in turn:
-                        host.deciding.add(request.tick)
-                    if turn or steps or self.closed:
-                        break
+                turn = lane.take(time.monotonic_ns())
+                while not (turn or self.closed or not lane.idle):
                     self.arrived.wait()
+                    turn = lane.take(time.monotonic_ns())
+                for host, request in turn:
+                    host.deciding.add(request.tick)
             if self.closed:
                 return
-            if not turn:
-                steps = go_on(steps)
-                continue
-            if turn[0][0].patient():
-                steps = self.decide(lane, turn)
-            else:
-                began = time.monotonic_ns()
-                for _ in self.decide(lane, turn):
-                    pass
-                self.rota.took(turn[0][0].kind(lane), len(turn), time.monotonic_ns() - began)
-            del turn
-
-    def decide(self, lane: int, turn: Sequence[Turn]) -> Generator[None, None, None]:
-        """Of sessions that were closed nothing is decided."""
-        asked = [(host, own, request) for host, request in turn for own in host.deciders[lane : lane + 1]]
-        if not asked:
-            return
-        replies = yield from answer_together(
-            [(decider, request) for _, decider, request in asked],
-            lambda i: asked[i][2].tick not in asked[i][0].deciding,
-        )
-        for (host, _, request), reply in zip(asked, replies, strict=True):
-            host.deciding.discard(request.tick)
-            if reply is not None:
-                host.replies.put(reply)
-
-
-def go_on(steps: Generator[None, None, None] | None) -> Generator[None, None, None] | None:
-    """Take the next step; None when it was the last."""
-    try:
-        if steps is not None:
-            next(steps)
-            return steps
-    except StopIteration:
-        pass
-    return None
+            lane.run(turn)
 
 
 class InProcessHost:
@@ -180,7 +127,7 @@ class InProcessHost:
         # Ticks; what is cancelled is no longer among them, and is given up before its next forward pass.
         self.deciding: set[int] = set()
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
-        self.replies: Queue[DecisionReply | None] = Queue()
+        self._replies: Queue[DecisionReply | None] = Queue()
 
     @property
     def threads(self) -> list[tuple[int, int]]:
@@ -197,9 +144,9 @@ class InProcessHost:
         pool = self._pool
         if not self.alive():
             return
-        if not pool.lanes:
+        if pool.inline is not None:
             self.deciding.add(request.tick)
-            for _ in pool.decide(0, [(self, request)]):
+            for _ in pool.inline.decide([(self, request)]):
                 pass
             return
         with pool.arrived:
@@ -208,7 +155,7 @@ class InProcessHost:
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         try:
-            reply = self.replies.get_nowait() if timeout_ns <= 0 else self.replies.get(timeout=timeout_ns / 1e9)
+            reply = self._replies.get_nowait() if timeout_ns <= 0 else self._replies.get(timeout=timeout_ns / 1e9)
         except Empty:
             return None
         if reply is not None:
@@ -216,7 +163,7 @@ class InProcessHost:
         return reply
 
     def wake(self) -> None:
-        self.replies.put(None)
+        self._replies.put(None)
 
     def alive(self) -> bool:
         return bool(self.deciders) and not self._pool.closed
@@ -237,10 +184,17 @@ class InProcessHost:
         if self._own:
             self._pool.close()
 
-    def patient(self) -> bool:
-        """Whether its decisions give way to other sessions'."""
-        return any(patient(decider) for decider in self.deciders)
+    # -- for the lanes ------------------------------------------------------------------------------------------------
 
-    def kind(self, lane: int) -> Hashable:
-        """What it decides together with."""
-        return next((kind(decider) for decider in self.deciders[lane : lane + 1]), None)
+    def decider(self, lane: int) -> Decider | None:
+        """Return the lane's, None once it is closed."""
+        return next(iter(self.deciders[lane : lane + 1]), None)
+
+    def given_up(self, request: DecisionRequest) -> bool:
+        return request.tick not in self.deciding
+
+    def take(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
+        """Take a reply, or None of a request that was given up."""
+        self.deciding.discard(request.tick)
+        if reply is not None:
+            self._replies.put(reply)

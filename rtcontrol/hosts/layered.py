@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from rtcontrol.hosts import host_events as ev
+from rtcontrol.hosts import host_core
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
 
 # A host that is not slept in is polled so often while its answer would be given at once.
@@ -23,9 +23,11 @@ class LayeredHost:
 
     name = "layered"
 
-    def __init__(self, core: ev.HostCore, inner: Mapping[str, Host], listener: ev.HostListener | None = None) -> None:
+    def __init__(
+        self, core: host_core.HostCore, inner: Mapping[str, Host], listener: host_core.HostListener | None = None
+    ) -> None:
         self.core, self.inner = core, inner
-        self.listener: ev.HostListener = ev.HostMailbox() if listener is None else listener
+        self.listener: host_core.HostListener = host_core.HostMailbox() if listener is None else listener
         self._replies: deque[DecisionReply] = deque()
         self._shown: list[Any] = []  # of the inner hosts, when it was last looked at
         self._woken = False
@@ -55,7 +57,8 @@ class LayeredHost:
 
     def submit(self, request: DecisionRequest) -> None:
         self._collect()
-        self._dispatch(ev.Requested(request))
+        now = time.monotonic_ns()
+        self._take(self.core.requested(request, now), now)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         now = time.monotonic_ns()
@@ -64,7 +67,7 @@ class LayeredHost:
             self._collect()
             due = self.core.wake_ns
             if due is not None and now >= due:
-                self._dispatch(ev.Woke())
+                self._take([], now)
                 due = self.core.wake_ns
             if self._replies:
                 return self._replies.popleft()
@@ -77,7 +80,7 @@ class LayeredHost:
             reply = self.inner[main].wait(left)
             now = time.monotonic_ns()
             if reply is not None:
-                self._dispatch(ev.Replied(main, reply))
+                self._take(self.core.replied(main, reply, now), now)
             elif now >= until:
                 self._woken = False
                 return None
@@ -92,7 +95,7 @@ class LayeredHost:
         return self.core.alive
 
     def cancel(self, tick: int) -> None:
-        self._dispatch(ev.Cancelled(tick))
+        self._take(self.core.cancelled(tick), time.monotonic_ns())
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -104,35 +107,34 @@ class LayeredHost:
         self._look()
         for name in self.core.polled:
             while (reply := self.inner[name].wait(0)) is not None:
-                self._dispatch(ev.Replied(name, reply))
+                now = time.monotonic_ns()
+                self._take(self.core.replied(name, reply, now), now)
 
     def _look(self) -> None:
         shown = [(h.alive(), h.incarnation, h.gave_up, len(h.events)) for h in self.inner.values()]
         if shown != self._shown:
-            self._shown = shown
-            views = {name: ev.HostView(h.alive(), h.incarnation, h.gave_up, h.events) for name, h in self.inner.items()}
-            self._dispatch(ev.Changed(views))
+            self._shown, now = shown, time.monotonic_ns()
+            hosts = self.inner.items()
+            views = {name: host_core.HostView(h.alive(), h.incarnation, h.gave_up, h.events) for name, h in hosts}
+            self._take(self.core.changed(views, now), now)
 
-    def _dispatch(self, event: ev.Event) -> None:
-        """Let the core take the event, do what it says, and let it take the answers."""
-        answers = [self._do(action) for action in self.core.advance(event, time.monotonic_ns())]
-        for answer in answers:
-            if answer is not None:
-                self._dispatch(answer)
+    def _take(self, actions: list[host_core.Action], now_ns: int) -> None:
+        """Do what the core says of an event, and what is decided by it."""
+        for action in actions + self.core.decided(now_ns):
+            self.do(action)
 
-    def _do(self, action: Any) -> ev.Replied | None:
+    def do(self, action: host_core.Action) -> None:
         """Do it; a request that cannot be submitted is answered by its error."""
-        kind = type(action)
-        if kind is ev.Reply:
+        if isinstance(action, host_core.Reply):
             self._replies.append(action.reply)
-        elif kind is ev.Submit:
+        elif isinstance(action, host_core.Submit):
             try:
                 self.inner[action.host].submit(action.request)
             except Exception as error:
                 reply = DecisionReply(action.request.tick, None, f"{type(error).__name__}: {error}", 0)
-                return ev.Replied(action.host, reply)
-        elif kind is ev.Cancel:
+                now = time.monotonic_ns()
+                self._take(self.core.replied(action.host, reply, now), now)
+        elif isinstance(action, host_core.Cancel):
             self.inner[action.host].cancel(action.tick)
-        else:
+        elif not isinstance(action, host_core.Remember):
             self.listener.report(action)
-        return None

@@ -7,32 +7,25 @@ the instant `i * step_ns` after the plan's observation: one that comes late begi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts.host_events import (
+from rtcontrol.hosts.host_core import (
     Action,
     Cancel,
-    Cancelled,
-    Changed,
-    Event,
-    HostView,
-    Replied,
-    Reply,
+    Punctuality,
+    Question,
     Report,
-    Requested,
     Submit,
+    WaitingCore,
+    due_of,
+    remember,
 )
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 
 PLANNER = "planner"
-RECENT = 16  # a plan, or a first decider, is waited for while half of so many answers came in time
-# What is left of a tick's time when that is waited for no longer: the active step, or the backup's, has to act.
-RESERVE, LEAST_NS = 8, 1_000_000
-MOST = 64  # ticks that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +40,10 @@ class PlanTerms:
 
 
 @dataclass(slots=True, eq=False)
-class OpenTick:
-    """What the loop asked; `reply` is the planner's to it. Until `due_ns` it may be waited for (0: for ever)."""
+class OpenTick(Question):
+    """`past`: its epoch, or its instruction, is over."""
 
-    request: DecisionRequest
-    asked_ns: int
-    due_ns: int
-    reply: DecisionReply | None = None
-    waited: bool = True
-    past: bool = False  # its epoch, or its instruction, is over
+    past: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -76,92 +64,47 @@ class ActivePlan:
         i = age_ns // self.plan.step_ns
         return i if i < len(self.plan.calls) else None
 
-
-def due_of(now_ns: int, within_ns: int) -> int:
-    """Return until when a question of this time may wait for a better answer; 0: for ever."""
-    return now_ns + within_ns - max(within_ns // RESERVE, LEAST_NS) if within_ns else 0
+    def reply(self, tick: OpenTick, i: int) -> DecisionReply:
+        """Return the tick's reply: step `i`, which may answer an older request."""
+        same = self.request is tick.request
+        reply = tick.answer if tick.answer is not None and same else DecisionReply(tick.request.tick, None, None, 0)
+        return replace(
+            reply,
+            decision=replace(self.decision, call=self.plan.calls[i], plan=None),
+            answers=None if same else self.request,
+            steps=(i, len(self.plan.calls)),
+            ahead_ns=i * self.plan.step_ns,
+        )
 
 
 def _scope(request: DecisionRequest) -> tuple[int, str]:
     return request.epoch, request.instruction
 
 
-def _steps(decision: Decision) -> int:
-    return 1 if decision.plan is None else len(decision.plan.calls)
-
-
-class PlanCore:
+class PlanCore(WaitingCore[OpenTick]):
     """The ticks of one session over one PLANNER. `legal` judges a call. Every plan is reported."""
 
-    main = PLANNER
-    sleepers = (PLANNER,)
-
     def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
+        super().__init__((PLANNER,), PLANNER)
         self._terms, self._legal = terms, legal
-        self._open: dict[int, OpenTick] = {}  # not replied to yet
         self._pending: dict[int, OpenTick] = {}  # not answered by the planner yet
         self._plan: ActivePlan | None = None
-        self._punctual: deque[bool] = deque(maxlen=RECENT)
-        self._view = HostView()
-        self._now_ns = 0
-
-    def advance(self, event: Event, now_ns: int) -> list[Action]:
-        """Take an event; return what to do."""
-        self._now_ns = now_ns
-        actions: list[Action] = []
-        if isinstance(event, Requested):
-            actions = self._ask(event.request, now_ns)
-        elif isinstance(event, Replied):
-            actions = self._answered(event.reply, now_ns)
-        elif isinstance(event, Cancelled):
-            self._cancel(event.tick)
-        elif isinstance(event, Changed):
-            self._view = event.views[PLANNER]
-        return actions + self._decided(now_ns)
-
-    @property
-    def incarnation(self) -> int:
-        return self._view.incarnation
-
-    @property
-    def events(self) -> list[HostEvent]:
-        return self._view.events
-
-    @property
-    def gave_up(self) -> str | None:
-        return self._view.gave_up
-
-    @property
-    def alive(self) -> bool:
-        return self._view.alive
+        self._punctual = Punctuality()
 
     @property
     def polled(self) -> tuple[str, ...]:
         return (PLANNER,) if self._pending else ()
 
-    @property
-    def watching(self) -> bool:
-        return False
-
-    @property
-    def wake_ns(self) -> int | None:
-        """When the active plan's step acts in the place of a plan that is not there."""
-        dues = (tick.due_ns for tick in self._open.values() if tick.waited and tick.due_ns > self._now_ns)
-        return min(dues, default=None)
-
-    def _ask(self, request: DecisionRequest, now_ns: int) -> list[Action]:
+    def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
         actions = self._give_up(now_ns)
         within_ns = request.within_ns
-        due_ns = 0 if self._terms.waits else due_of(now_ns, within_ns)
-        self._open[request.tick] = tick = OpenTick(request, now_ns, due_ns)
+        tick = OpenTick(request, now_ns, 0 if self._terms.waits else due_of(now_ns, within_ns))
+        remember(self.open, request.tick, tick)
         for pending in self._pending.values():
             pending.past = pending.past or _scope(pending.request) != _scope(request)
-        for remembered in (self._open, self._pending):
-            if len(remembered) > MOST:
-                del remembered[next(iter(remembered))]
         under_way = sum(not pending.past for pending in self._pending.values())
         if under_way < self._terms.in_flight and self.alive:
-            self._pending[request.tick] = tick
+            remember(self._pending, request.tick, tick)
             # What comes later than its deadline may serve ticks to come, as long as its observation may.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
             actions.append(Submit(PLANNER, replace(request, within_ns=patience_ns)))
@@ -181,19 +124,20 @@ class PlanCore:
     def _patience_ns(self, within_ns: int) -> int:
         return max(within_ns, self._terms.max_age_ns)
 
-    def _cancel(self, k: int) -> None:
+    def cancelled(self, tick: int) -> list[Action]:
         # Its plan goes on being made: it may serve ticks to come. It only tells how late it was.
-        if (tick := self._open.get(k)) is not None:
-            tick.waited = False
-            if k not in self._pending:
-                del self._open[k]
+        if (question := self.open.get(tick)) is not None:
+            question.waited = False
+            if tick not in self._pending:
+                del self.open[tick]
+        return []
 
-    def _answered(self, reply: DecisionReply, now_ns: int) -> list[Action]:
+    def replied(self, host: str, reply: DecisionReply, now_ns: int) -> list[Action]:
         tick = self._pending.pop(reply.tick, None)
         if tick is None:
             return []
-        tick.reply = reply
-        self._punctual.append(not tick.due_ns or now_ns <= tick.due_ns)
+        tick.answer = reply
+        self._punctual.note(not tick.due_ns or now_ns <= tick.due_ns)
         fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.asked_ns) / 1e6, 4)}
         outcome = self._outcome(reply, tick, now_ns)
         return [] if outcome is None or reply.tick < 0 else [Report(now_ns, fields | outcome)]
@@ -210,56 +154,28 @@ class PlanCore:
             return None
         made = ActivePlan(plan, tick.request, decision)
         newer = self._plan is None or tick.request.tick > self._plan.request.tick
-        active = newer and not tick.past and self._step(made, tick, now_ns) is not None
+        active = newer and not tick.past and made.step(tick, self._terms.max_age_ns, now_ns) is not None
         if active:
             self._plan = made
         return {"outcome": "in_force" if active else "over", "steps": len(plan.calls)}
 
-    def _decided(self, now_ns: int) -> list[Action]:
-        """Reply to every tick whose call is known."""
-        actions: list[Action] = []
-        for k, tick in tuple(self._open.items()):
-            reply = self._chosen(tick, now_ns)
-            if reply is not None:
-                del self._open[k]
-                actions.append(Reply(reply))
-        return actions
-
     def _chosen(self, tick: OpenTick, now_ns: int) -> DecisionReply | None:
-        """Return the tick's reply, once it is known."""
-        answer = tick.reply
+        answer = tick.answer
         decision = None if answer is None else answer.decision
-        if answer is not None and (not tick.waited or tick.request.tick < 0):
-            return answer
-        if decision is not None and _steps(decision) < 2:
+        single = decision is not None and (decision.plan is None or len(decision.plan.calls) < 2)
+        if answer is not None and (single or not tick.waited or tick.request.tick < 0):
             return answer
         if not tick.waited or (answer is None and self._awaited(tick, now_ns)):
             return None
         plan = self._plan
-        i = None if plan is None else self._step(plan, tick, now_ns)
-        if plan is None or i is None:
-            if answer is None or decision is None:
-                return answer
-            return replace(answer, decision=None, error="the plan was over, or too old, before it came")
-        return _reply(plan, i, tick)
-
-    def _step(self, plan: ActivePlan, tick: OpenTick, now_ns: int) -> int | None:
-        return plan.step(tick, self._terms.max_age_ns, now_ns)
+        i = None if plan is None else plan.step(tick, self._terms.max_age_ns, now_ns)
+        if plan is not None and i is not None:
+            return plan.reply(tick, i)
+        if answer is None or decision is None:
+            return answer
+        return replace(answer, decision=None, error="the plan was over, or too old, before it came")
 
     def _awaited(self, tick: OpenTick, now_ns: int) -> bool:
         """Return whether the tick's plan is waited for still."""
-        punctual = 2 * sum(self._punctual) >= len(self._punctual)
-        return tick.request.tick in self._pending and (not tick.due_ns or (punctual and now_ns < tick.due_ns))
-
-
-def _reply(plan: ActivePlan, i: int, tick: OpenTick) -> DecisionReply:
-    """Return the tick's reply: step `i` of the plan, which may answer an older request."""
-    same = plan.request is tick.request
-    reply = tick.reply if tick.reply is not None and same else DecisionReply(tick.request.tick, None, None, 0)
-    return replace(
-        reply,
-        decision=replace(plan.decision, call=plan.plan.calls[i], plan=None),
-        answers=None if same else plan.request,
-        steps=(i, len(plan.plan.calls)),
-        ahead_ns=i * plan.plan.step_ns,
-    )
+        in_time = not tick.due_ns or (self._punctual.usual and now_ns < tick.due_ns)
+        return in_time and tick.request.tick in self._pending

@@ -17,13 +17,13 @@ import numpy as np
 
 from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.array_message import MalformedMessage, pack_message, unpack_message
+from rtcontrol.hosts.deciders import SteppedDecider
 from rtcontrol.hosts.policy_link import PolicyLink
 from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, secret, time_of
 from rtcontrol.models.call import Decision, Plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.tool_schema import tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
@@ -61,7 +61,7 @@ class PolicySource:
         return PolicyDecider(self)
 
 
-class PolicyDecider:
+class PolicyDecider(SteppedDecider):
     """Asks a policy server, on a connection that is kept open and a thread of its own; one decision at a time."""
 
     def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
@@ -74,13 +74,12 @@ class PolicyDecider:
         tool = next(schema for schema in self._tools.schemas if schema.name == self._mapping.tool)
         self._heads = ("function", *(f"arg{k}" for k, _ in enumerate(tool.slots(), start=1)))
 
-    def decide(self, request: DecisionRequest) -> Decision:
-        """Raises DecisionLost, and UserError for an observation or a policy that is not the mapping's."""
-        return result(self.decide_in_steps(request))
-
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """`decide`, which may be left alone; where it is given up, the connection is cut. So it is after every answer
-        that is not wholly good: what comes next on it may be of this question, too."""
+        """Raises DecisionLost, and UserError for an observation or a policy that is not the mapping's.
+
+        Where it is given up the connection is cut, as after an answer that is not good: what comes next on it may be of
+        this question, too.
+        """
         data = request.data or {}
         self._mapping = self._mapping.fixed(data)
         packed = pack_message(self._mapping.question(data, request.instruction))

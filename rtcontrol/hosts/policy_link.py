@@ -34,14 +34,14 @@ class PolicyLink:
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
         """Return the answer's bytes to come; cancelling it cuts the connection. It raises DecisionLost, as this does
         after `close`."""
-        asked = self._thread.start(self._ask, core.Requested(packed, round(limit_s * 1e9)))
+        asked = self._thread.start(self._ask, packed, round(limit_s * 1e9))
         if asked is None:
             raise DecisionLost("connection", "the link was closed")
         return asked
 
     def cut(self) -> None:
         """Read nothing more on this connection: its server's last answer was wrong."""
-        self._thread.call(self._dispatch, core.Distrusted())
+        self._thread.call(self._distrust)
 
     def close(self) -> None:
         """Cut the connection; what is under way is cancelled."""
@@ -53,28 +53,35 @@ class PolicyLink:
 
     # -- on the link's thread -----------------------------------------------------------------------------------------
 
-    async def _ask(self, asked: core.Requested) -> bytes:
+    async def _ask(self, packed: bytes, limit_ns: int) -> bytes:
         self._answer = answer = asyncio.get_running_loop().create_future()
-        self._dispatch(asked)
+        self._do(self._core.requested(packed, limit_ns, time.monotonic_ns()))
         try:
             return await answer
         except asyncio.CancelledError:
-            self._dispatch(core.GivenUp())
+            self._do(self._core.given_up(time.monotonic_ns()))
             raise
 
-    def _dispatch(self, event: core.Event) -> None:
+    def _distrust(self) -> None:
+        self._do(self._core.distrusted(time.monotonic_ns()))
+
+    def _wake(self) -> None:
+        self._do(self._core.woke(time.monotonic_ns()))
+
+    def _do(self, actions: list[core.Action]) -> None:
+        """Do what the core says of an event, and sleep until it is due again."""
         if self._thread.ended:
             return
-        for action in self._core.advance(event, time.monotonic_ns()):
-            self._do(action)
+        for action in actions:
+            self._act(action)
         if self._timer is not None:
             self._timer.cancel()
-        wake_ns = self._core.wake_ns
-        loop = asyncio.get_running_loop()
-        left_s = None if wake_ns is None else max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
-        self._timer = None if left_s is None else loop.call_later(left_s, self._dispatch, core.Woke())
+            self._timer = None
+        if (wake_ns := self._core.wake_ns) is not None:
+            left_s = max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._wake)
 
-    def _do(self, action: core.Action) -> None:
+    def _act(self, action: core.Action) -> None:
         connection, answer = self._connection, self._answer
         if isinstance(action, core.Open):
             self._life = self._spawn(self._live())
@@ -105,29 +112,31 @@ class PolicyLink:
         try:
             connection = await open_socket(self.url, self._headers)
             self._connection = connection
-            self._dispatch(core.Opened(await connection.recv()))
+            self._do(self._core.opened(await connection.recv(), time.monotonic_ns()))
         except InvalidStatus as refused:
             status = refused.response.status_code
             hint = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
-            self._dispatch(core.Refused("http", f"{self.url} answered HTTP {status}{hint}"))
-            return
+            self._refuse("http", f"{self.url} answered HTTP {status}{hint}")
         except Exception as error:
             self._connection = None
             why = " ".join(str(error).split())[: core.LONGEST_TEXT]
-            what = f"{self.url} cannot be reached ({type(error).__name__}: {why})"
-            self._dispatch(core.Refused("connection", what))
-            return
-        await self._read(connection)
+            self._refuse("connection", f"{self.url} cannot be reached ({type(error).__name__}: {why})")
+        else:
+            await self._read(connection)
+
+    def _refuse(self, loss: str, why: str) -> None:
+        self._do(self._core.refused(loss, why, time.monotonic_ns()))
 
     async def _read(self, connection: ClientConnection) -> None:
         try:
             while self._connection is connection:
                 message = await connection.recv()
-                self._dispatch(core.Received(message, await has_more(connection)))
+                more = await has_more(connection)
+                self._do(self._core.received(message, more, time.monotonic_ns()))
         except ConnectionClosed as closed:
             if self._connection is connection:
                 self._connection = None
-                self._dispatch(core.Closed(str(closed)))
+                self._do(self._core.closed(str(closed), time.monotonic_ns()))
 
     async def _ping(self, connection: ClientConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
@@ -135,7 +144,7 @@ class PolicyLink:
             for _ in range(3):  # what came before it is with its reader
                 await asyncio.sleep(0)
             if self._connection is connection:
-                self._dispatch(core.Pong())
+                self._do(self._core.pong())
 
     async def _abort(self) -> None:
         if self._connection is not None:

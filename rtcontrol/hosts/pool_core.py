@@ -1,22 +1,49 @@
-"""Which sessions have a decider in a process that may be lost and come back: who is up, what is to be freed.
+"""Which sessions have a decider in a process that may be lost and come back: who is up, what is to be freed, and when
+a silent process is lost.
 
 A life of the process is whatever its `start` answered. Not locked: the pool holds a lock around every use.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol.hosts.protocol import HostEvent
+from rtcontrol.hosts.processes import GONE, STOPPED, WAITING
+from rtcontrol.hosts.protocol import DecoderUnavailable, HostEvent
 
 # A build that ends the process each time must not end it for ever.
 ATTEMPTS = 3
 # So often a session's decider is built again in a process that is up.
 REBUILDS = 30
 SILENT = "The decoder's sockets do not answer."
+PING_EVERY_S = 0.1
+# So long a process may be silent before the kernel's word counts that it has got nowhere for `STILL_S`; and so long
+# whatever the kernel reports: on a starved machine a live process answers late.
+DOUBT_AFTER_S, STILL_S, DEAD_AFTER_S = 2.0, 1.0, 10.0
+
+
+class Places:
+    """How many sessions are open or being opened; at most `limit`. Any thread may call it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
+        self._lock = threading.Lock()
+
+    def take(self) -> None:
+        """Raise DecoderUnavailable when all are taken."""
+        with self._lock:
+            if self.taken >= self.limit:
+                what = f"The decoder has {self.limit} open sessions, as many as it may."
+                raise DecoderUnavailable(what, "Close one, or try again later.", full=True)
+            self.taken += 1
+
+    def free(self) -> None:
+        with self._lock:
+            self.taken -= 1
 
 
 @dataclass(slots=True, eq=False)
@@ -128,3 +155,26 @@ class Rebuild:
                 session.give_up(f"The decider could not be made again {REBUILDS} times: {self._why}")
             self.waiting = []
         return [key for session in closed for key in core.freed(session.key)]
+
+
+class SilenceCore:
+    """Counts rounds of PING_EVERY_S, which the watcher saw itself: while it is not run, no one is silent."""
+
+    def __init__(self) -> None:
+        self.silent = 0  # rounds without an answer
+        self._still = 0  # of these, rounds in which the process got nowhere
+
+    def pinged(self) -> None:
+        """A round begins with a ping."""
+        self.silent += 1
+
+    def answered(self) -> None:
+        """The process answered a ping."""
+        self.silent = self._still = 0
+
+    def lost(self, state: str | None) -> bool:
+        """Return whether the process is lost at the end of a silent round; `state`: the kernel's word."""
+        self._still = self._still + 1 if state in (STOPPED, WAITING) else 0
+        silent_s, still_s = self.silent * PING_EVERY_S, self._still * PING_EVERY_S
+        hangs = silent_s > DOUBT_AFTER_S and still_s > STILL_S
+        return state == GONE or hangs or silent_s > DEAD_AFTER_S

@@ -35,10 +35,10 @@ class DecisionLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """One question to the decider. `data` is the raw observation; it, its number `seq` and its instant `captured_ns`
-    never leave the process. `received_ns` is when the decider's process had it, on that machine's CLOCK_MONOTONIC;
-    `within_ns` how long somebody waits for the answer from when it was asked (0: for ever); `standing` is the call in
-    force, where there is hysteresis."""
+    """One question to the decider. The raw observation `data`, its number `seq` and its instant `captured_ns` never
+    leave the process. `received_ns`: when the decider's process had it (its CLOCK_MONOTONIC); `within_ns`: how long the
+    answer is waited for from when it was asked (0: for ever); `standing`: the call in force, where there is hysteresis.
+    """
 
     tick: int
     epoch: int
@@ -55,11 +55,11 @@ class DecisionRequest:
 
 @dataclass(frozen=True, slots=True)
 class DecisionReply:
-    """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
-    the decider itself took, for all that were decided `together` with this one (1: alone); `mistake` is a UserError's
-    what and remedy (a prompt that does not fit, say), `loss` a DecisionLost's. Where there are two deciders, `by` is
-    which of them it is (first, backup), and `answers` the older request that decides this tick, too. Of a plan, `steps`
-    are which of how many steps this one is, and `ahead_ns` how long after the observation it is meant for.
+    """The answer to the request of `tick`: a decision, or the error that the decider raised; `mistake` is a UserError's
+    what and remedy, `loss` a DecisionLost's. `decide_ns` is how long the decider took, for all that were decided
+    `together` (1: alone). Of two deciders, `by` is which one it is (first, backup). `answers` is the older request that
+    decides this tick, too. Of a plan, `steps` are which of how many steps this one is, `ahead_ns` how long after the
+    observation it is meant for.
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
     and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
@@ -83,8 +83,7 @@ class DecisionReply:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The decoder was lost or came back; `seconds` is how long it was away (0 when lost); of two deciders `decider` is
-    which."""
+    """The decoder was lost or came back after `seconds`; of two deciders `decider` is which."""
 
     t_ns: int
     event: Literal["lost", "restarted"]
@@ -113,10 +112,9 @@ class Host(Protocol):
     from the loop's thread.
 
     A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
-    restart of the decoder, `events` lists losses and returns; `threads` are the deciding ones (process and thread
-    number), none where they are on another machine or the caller's own; `shares` are the newest decisions' parts of
-    their time, in ns: where several were made together, each has its part. `gave_up` says why the decoder will not come
-    back: the loop must then end.
+    restart of the decoder, `events` lists losses and returns, `gave_up` says why it will not come back: the loop must
+    then end. `threads` are the deciding ones on this machine (process and thread number), `shares` the newest
+    decisions' parts of their time, in ns.
     """
 
     name: str
@@ -161,11 +159,9 @@ class Host(Protocol):
 class DecoderPool(Protocol):
     """Makes hosts for sessions that come and go: each has its own decider, all share one place of decision.
 
-    A session's newest request wins; the session whose time ends first is served first, together with others of its
-    model, and none starves another. `open` does not hold up the decisions of other sessions where its model is loaded:
-    loading one does, and so do the tables of a vocabulary that its first free value needs (of 150,000 tokens 0.8 s,
-    once). `serve.pools` therefore loads a server's model before there are sessions. `gave_up`
-    says why it will never decide again.
+    A session's newest request wins; the session whose time ends first is served first, with others of its model, and
+    none starves another. `open` holds up the decisions of others only where it loads a model. `gave_up` says why it
+    will never decide again.
     """
 
     name: str
@@ -174,17 +170,11 @@ class DecoderPool(Protocol):
     def gave_up(self) -> str | None: ...
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Make the place of decision ready; gives what a report says about it. Raises UserError.
-
-        Returns early, and empty, soon after `stopped` says so: the pool is then good for `close` only.
-        """
+        """As a host's `start`, of the place of decision."""
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        """Build a decider; gives the started host of this session alone. `session` names it in logs.
-
-        Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and
-        DecoderUnavailable where the place is at fault: full, closed, or away for too long.
-        """
+        """Build a decider; gives the started host of this session alone. `session` names it in logs. Any thread may
+        call it; it blocks. Raises UserError from the build, DecoderUnavailable where the place is at fault."""
 
     def alive(self) -> bool:
         """Whether it can decide now; any thread may ask."""

@@ -11,22 +11,21 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgpack
 import zmq
 
-from rtcontrol.hosts.deciders import answer, answer_together, describe, kind, patient
+from rtcontrol.hosts.decider_lane import DeciderLane
+from rtcontrol.hosts.deciders import answer, describe
 from rtcontrol.hosts.heartbeat import Heartbeat
-from rtcontrol.hosts.inprocess import go_on
+from rtcontrol.hosts.messages import PING, pack_error, pack_reply, unpack_request
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.router_socket import router_socket
-from rtcontrol.hosts.scheduler import EdfScheduler, Turn
-from rtcontrol.models.call import Call
+from rtcontrol.hosts.scheduler import EdfScheduler
 
-PING = b""
 BUILD = "build"
 REMEMBERED = 4096
 WARM_ROUNDS = 3
@@ -35,29 +34,6 @@ WARM_ROUNDS = 3
 SWITCH_INTERVAL_S = 2e-5
 # A build yields the processor to decisions, where there are not enough for both.
 BUILDER_NICE = 10
-
-
-def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> bytes:
-    """Decision and call as their fields in order, and the `gaps` in this process's heartbeat. A reply that cannot be
-    packed costs its tick, not the lane."""
-    made = reply.decision
-    call = made and made.call and (made.call.name, made.call.arguments)
-    rest = made and (
-        *(made.confidence, made.forward_passes, made.tokens, made.reused_tokens, made.unknown),
-        made.kept,
-    )
-    try:
-        stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps, reply.together, reply.loss
-        packed: bytes = msgpack.packb((reply.tick, call, rest, reply.error, *stamps))
-    except Exception as error:
-        return _unsaid(reply.tick, error)
-    return packed
-
-
-def _unsaid(tick: int, error: Exception) -> bytes:
-    """The packed reply in place of one that could not be made."""
-    text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
-    return pack_reply(DecisionReply(tick, None, text.encode("utf-8", "replace").decode(), 0))
 
 
 class DecoderActor:
@@ -166,98 +142,73 @@ class DecoderActor:
 
     def _decide(self, i: int, router: zmq.Socket[bytes]) -> None:
         """A lane's thread: take in all that has arrived, decide for the session whose turn it is, and so on."""
-        lane, closed = Lane(router), self._closed[i]
-        waiting: tuple[bytes, Generator[None, None, None]] | None = None  # a decision that gives way to others
+        socket, closed = LaneSocket(router, self._beat), self._closed[i]
+        lane = DeciderLane(socket.rota, partial(self._decider, i), socket.cancelled, socket.answer)
         while True:
-            while lane.readable():
-                lane.receive()
+            socket.receive()
             while closed:
-                gone = closed.popleft()
-                lane.forget(gone)
-                waiting = None if waiting is not None and waiting[0] == gone else waiting
-            turn = lane.rota.take(time.monotonic_ns(), partial(self._kind, i), self._patient, late=waiting is None)
-            if not turn and waiting is None:
-                lane.receive()  # sleeps until something arrives
-            elif not turn:
-                assert waiting is not None
-                waiting = waiting if go_on(waiting[1]) is not None else None
+                key = closed.popleft()
+                socket.forget(key)
+                lane.forget(key)
+            turn = lane.take(time.monotonic_ns())
+            if turn or not lane.idle:
+                lane.run(turn)
             else:
-                steps = self._decide_together(lane, i, turn)
-                if self._patient(turn[0][0]):
-                    waiting = turn[0][0], steps
-                else:
-                    began = time.monotonic_ns()
-                    for _ in steps:
-                        pass
-                    lane.rota.took(self._kind(i, turn[0][0]), len(turn), time.monotonic_ns() - began)
-                del steps  # a closed session's deciders are not kept until the next request
+                socket.receive(one=True)  # sleeps until something arrives
 
-    def _patient(self, key: bytes) -> bool:
-        return any(map(patient, self._deciders.get(key, ())))
-
-    def _kind(self, i: int, key: bytes) -> Hashable:
-        return next(map(kind, self._deciders.get(key, ())[i : i + 1]), None)
-
-    def _decide_together(self, lane: Lane, i: int, turn: Sequence[Turn]) -> Generator[None, None, None]:
-        """Decide and answer; what nobody waits for any more is given up between two forward passes."""
-        asked = [(key, found[i], request) for key, request in turn if (found := self._deciders.get(key)) is not None]
-        if not asked:
-            return
-
-        def cancelled(place: int) -> bool:
-            while lane.readable():
-                lane.receive()
-            key, _, request = asked[place]
-            return lane.cancelled.get(key) == request.tick
-
-        replies = yield from answer_together([(decider, request) for _, decider, request in asked], cancelled)
-        for (key, _, _), reply in zip(asked, replies, strict=True):
-            if reply is not None:
-                lane.send(key, pack_reply(reply, self._beat.recent()))
+    def _decider(self, i: int, key: bytes) -> Decider | None:
+        return next(iter(self._deciders.get(key, ())[i : i + 1]), None)
 
 
-class Lane:
+class LaneSocket:
     """The socket of all sessions, and who waits."""
 
-    def __init__(self, router: zmq.Socket[bytes]) -> None:
+    def __init__(self, router: zmq.Socket[bytes], beat: Heartbeat) -> None:
         self.rota = EdfScheduler()
-        self._router = router
-        self.cancelled: dict[bytes, int] = {}  # each session's newest tick that nobody waits for
+        self._router, self._beat = router, beat
+        self._given_up: dict[bytes, int] = {}  # each session's newest tick that nobody waits for
         self._clients: dict[bytes, bytes] = {}  # each session's newest identity
 
-    def readable(self) -> bool:
-        return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    def receive(self, one: bool = False) -> None:
+        """Take in all that has arrived, or wait for `one` message: a request, the tick of one that is given up, or an
+        empty one, which is echoed."""
+        while one or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            client, body = self._router.recv_multipart()
+            if body == PING:
+                self._router.send_multipart((client, body))
+            else:
+                self._take(client, body)
+            if one:
+                return
 
-    def receive(self) -> None:
-        """Take in one message: a request, the tick of one that is given up, or an empty one, which is echoed."""
-        client, body = self._router.recv_multipart()
-        if body == PING:
-            self._router.send_multipart((client, body))
-            return
+    def _take(self, client: bytes, body: bytes) -> None:
         key = client.partition(b"/")[0]
         try:
             fields = msgpack.unpackb(body)
             if isinstance(fields, int):
                 self.rota.cancel(key, fields)
-                self.cancelled[key] = fields
+                self._given_up[key] = fields
             else:
-                tick, epoch, observation, instruction, history, within_ns, *more = fields
-                asked = tick, epoch, observation, instruction, tuple(history)
-                standing = Call.from_dict(more[0]) if more else None
                 now = time.monotonic_ns()
-                self.rota.put(key, DecisionRequest(*asked, None, now, within_ns, standing=standing), now)
+                self.rota.put(key, unpack_request(fields, now), now)
                 self._clients[key] = client
         except Exception as error:
-            self._router.send_multipart((client, _unsaid(-1, error)))
+            self._router.send_multipart((client, pack_error(-1, error)))
 
-    def send(self, key: bytes, body: bytes) -> None:
-        self._router.send_multipart((self._clients[key], body))
+    def cancelled(self, key: bytes, request: DecisionRequest) -> bool:
+        """Whether nobody waits for the session's request any more, by what has arrived."""
+        self.receive()
+        return self._given_up.get(key) == request.tick
+
+    def answer(self, key: bytes, request: DecisionRequest, reply: DecisionReply | None) -> None:
+        """Send the reply, where there is one."""
+        if reply is not None:
+            self._router.send_multipart((self._clients[key], pack_reply(reply, self._beat.recent())))
 
     def forget(self, key: bytes) -> None:
         """The session is closed."""
-        self.rota.remove(key)
         self._clients.pop(key, None)
-        self.cancelled.pop(key, None)
+        self._given_up.pop(key, None)
 
 
 def _echo(router: zmq.Socket[bytes]) -> None:

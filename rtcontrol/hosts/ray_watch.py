@@ -12,13 +12,12 @@ from typing import Any
 import zmq
 
 from rtcontrol.hosts.decoder_link import dealer
-from rtcontrol.hosts.pool_core import Rebuild
+from rtcontrol.hosts.messages import PING
+from rtcontrol.hosts.pool_core import PING_EVERY_S, Rebuild, SilenceCore
 from rtcontrol.hosts.processes import Progress
 from rtcontrol.hosts.protocol import DecoderUnavailable
-from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.hosts.ray_sessions import RaySessions
 from rtcontrol.hosts.ray_start import Stopped
-from rtcontrol.hosts.silence_core import PING_EVERY_S, SilenceCore
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")

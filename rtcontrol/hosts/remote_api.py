@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from rtcontrol.hosts.deciders import SteppedDecider
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, Slot, ToolSchema, tool_schemas
 from rtcontrol.models.web import WebAnswer, WebClient, WebError
@@ -275,7 +275,7 @@ def address(name: str, route: str) -> tuple[str, str, str | None]:
     return parts._replace(path=path, fragment="").geturl(), parts.fragment, secret(KEY, parts)
 
 
-class EndpointDecider:
+class EndpointDecider(SteppedDecider):
     """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
 
     def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
@@ -285,12 +285,8 @@ class EndpointDecider:
         headers = {"authorization": f"Bearer {source.key}"} if source.key is not None else {}
         self._web = WebClient(source.url, headers) if web is None else web
 
-    def decide(self, request: DecisionRequest) -> Decision:
-        """Raises DecisionLost."""
-        return result(self.decide_in_steps(request))
-
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """`decide`, which may be left alone; where it is given up, the request is closed."""
+        """Raises DecisionLost. Where it is given up, the request is closed."""
         if not self._questions.asked:
             return self._questions.decision(lambda one: (next(iter(one.values)), 1.0))
         limit = None if self._source.late else time_of(request)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.host_events import Notify, Remember, Replied, Report
+from rtcontrol.hosts.host_core import Action, Notify, Remember, Report
 from rtcontrol.hosts.layered import LayeredHost
 from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource
 from rtcontrol.hosts.ray_actor import yield_processor
@@ -110,11 +110,10 @@ class StandbyHost(LayeredHost):
         info = self.inner[self.core.main].info
         return info and {**info, "standby": self.inner[self.core.standby].info.get("pid")}
 
-    def _do(self, action: Any) -> Replied | None:
+    def do(self, action: Action) -> None:
+        super().do(action)
         if isinstance(action, Remember):
             self.inner[action.host].last = action.request
-            return None
-        return super()._do(action)
 
     def close(self) -> None:
         super().close()

@@ -6,40 +6,22 @@ and one in so many seconds: its first decisions after a takeover would be slow.
 
 from __future__ import annotations
 
-from rtcontrol.hosts.host_events import (
-    Action,
-    Cancel,
-    Cancelled,
-    Changed,
-    Event,
-    HostView,
-    Notify,
-    Remember,
-    Replied,
-    Reply,
-    Requested,
-    Submit,
-)
-from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
+from collections.abc import Mapping
+
+from rtcontrol.hosts.host_core import Action, HostCore, HostView, Notify, Remember, Reply, Submit
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 
 PAIR = ("a", "b")
 WARM_REQUESTS, WARM_EVERY_NS = 8, 5_000_000_000
 TOOK_OVER = "the standby decides"
 
 
-class StandbyCore:
+class StandbyCore(HostCore):
     """Two hosts of one session, PAIR; `main` is the one that decides."""
 
-    sleepers = PAIR
-    watching = False
-    wake_ns = None
-
     def __init__(self) -> None:
-        self.main, self.standby = PAIR
-        self.incarnation = 0
-        self.events: list[HostEvent] = []
-        self.gave_up: str | None = None
-        self._views = {name: HostView() for name in PAIR}
+        super().__init__(PAIR, PAIR[0], PAIR)
+        self.standby = PAIR[1]
         self._seen = 0  # the main one's incarnation
         self._lost_ns: int | None = None
         self._mirrored = self._mirrored_ns = 0
@@ -48,28 +30,12 @@ class StandbyCore:
         self._stale: set[int] = set()
 
     @property
-    def alive(self) -> bool:
-        return self._views[self.main].alive
-
-    @property
     def polled(self) -> tuple[str, ...]:
         return (self.standby,) if self._owed else ()
 
-    def advance(self, event: Event, now_ns: int) -> list[Action]:
-        """Take an event; return what to do."""
-        if isinstance(event, Requested):
-            return self._ask(event.request, now_ns)
-        if isinstance(event, Replied):
-            return self._answered(event)
-        if isinstance(event, Cancelled):
-            return [Cancel(self.main, event.tick)]
-        if isinstance(event, Changed):
-            return self._changed(event.views, now_ns)
-        return []
-
-    def _ask(self, request: DecisionRequest, now_ns: int) -> list[Action]:
+    def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
         actions: list[Action] = [Submit(self.main, request)]
-        if self._views[self.standby].alive and self._is_due(now_ns):
+        if self.views[self.standby].alive and self._is_due(now_ns):
             self._owed.add(request.tick)
             return [*actions, Submit(self.standby, request)]
         return [*actions, Remember(self.standby, request)]
@@ -81,19 +47,18 @@ class StandbyCore:
         self._mirrored, self._mirrored_ns = self._mirrored + 1, now_ns
         return True
 
-    def _answered(self, event: Replied) -> list[Action]:
-        tick = event.reply.tick
-        if event.host != self.main:
-            self._owed.discard(tick)
+    def replied(self, host: str, reply: DecisionReply, now_ns: int) -> list[Action]:
+        if host != self.main:
+            self._owed.discard(reply.tick)
             return []
-        if tick in self._stale:
-            self._stale.discard(tick)
+        if reply.tick in self._stale:
+            self._stale.discard(reply.tick)
             return []
-        return [Reply(event.reply)]
+        return [Reply(reply)]
 
-    def _changed(self, views: dict[str, HostView], now_ns: int) -> list[Action]:
+    def changed(self, views: Mapping[str, HostView], now_ns: int) -> list[Action]:
         """Take over where the main one is lost, and note what was lost and when it was back."""
-        before, self._views = self._views[self.standby], views
+        before, self.views = self.views[self.standby], views
         main, standby = views[self.main], views[self.standby]
         if not standby.alive or standby.incarnation != before.incarnation:
             self._owed.clear()  # what a lost one had to answer it will not
@@ -114,7 +79,7 @@ class StandbyCore:
 
     def _returned(self, now_ns: int) -> None:
         """Note that the main one decides again, or why none will."""
-        main, standby = self._views[self.main], self._views[self.standby]
+        main, standby = self.views[self.main], self.views[self.standby]
         if self._lost_ns is not None and main.alive:
             self._seen = main.incarnation
             self.incarnation += 1

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.envs.base import Acknowledging
-from rtcontrol.hosts.host_events import Notify, mailbox_of
+from rtcontrol.hosts.host_core import Notify, mailbox_of
 from rtcontrol.loop import events as ev
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.core import LoopCore

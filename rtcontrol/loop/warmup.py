@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.plan_host import PlanHost
+from rtcontrol.hosts.failover import PlanHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError

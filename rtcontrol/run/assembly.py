@@ -17,11 +17,10 @@ from rtcontrol.envs.registry import BY_AGENT, BundledWorld
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.backup_core import Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
-from rtcontrol.hosts.failover import BackupHost
-from rtcontrol.hosts.host_events import HostListener, HostMailbox
+from rtcontrol.hosts.failover import BackupHost, PlanHost
+from rtcontrol.hosts.host_core import HostListener, HostMailbox
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.plan_core import PlanTerms
-from rtcontrol.hosts.plan_host import PlanHost
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation, WorldError
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.thread import GRACE_S
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
 from tests.rtcontrol.arm import held
 
@@ -103,12 +101,6 @@ def test_wall_clock_steps_at_the_native_rate(make: Make) -> None:
     assert seen.seq - 1 == seen.data["count"] == env.pace.steps
 
 
-def test_a_stalled_step_is_skipped_not_caught_up(make: Make) -> None:
-    env = make(stall_s=0.4)
-    run_until(env, 38)
-    assert env.pace.skipped >= 12 and env.pace.max_late_ms > 300
-
-
 def test_a_broken_simulation_is_reported_to_the_loop(make: Make) -> None:
     env = make("wall", fails=True)
     with pytest.raises(RuntimeError, match="counter broke down.*broken"):
@@ -171,23 +163,6 @@ def test_calls_that_wait_come_before_the_steps_that_are_due(make: Make) -> None:
     assert order[:3] == ["act"] * 3
 
 
-def test_a_world_keeps_its_clock_however_often_it_is_called(make: Make) -> None:
-    env: Any = make("wall")
-    over = threading.Event()
-
-    def call() -> None:
-        while not over.is_set():
-            env.execute(Call("act"), None)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    try:
-        until(lambda: env._simulation.acts and env._simulation.total >= 10)
-    finally:
-        over.set()
-        thread.join()
-
-
 def test_lockstep_carries_the_remainder_of_a_tick(make: Make) -> None:
     env: Any = make("lockstep")
     steps = []
@@ -217,17 +192,6 @@ def test_a_safe_call_is_in_force_with_the_step_that_is_due_and_the_world_keeps_i
     assert env._simulation.total == 50  # as without them
     env.advance(env._carry.step_ns // 4)  # no step was due
     assert not env.settle(time.monotonic_ns())
-
-
-def test_a_world_in_real_time_steps_with_a_safe_call_when_it_is_due(make: Make) -> None:
-    env: Any = make("wall")
-    began = time.monotonic()
-    for _ in range(100):
-        env.execute(Call("act"), None)
-        since_ns = time.monotonic_ns()
-        time.sleep(0.002)
-    until(lambda: env.settle(since_ns))
-    assert env.pace.steps <= (time.monotonic() - began) / Counter.step_s + 1
 
 
 def test_the_last_safe_call_of_a_run_waits_for_no_clock(make: Make) -> None:
@@ -265,19 +229,6 @@ def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:
     assert env.execute(Call("act"), latest(env).epoch) == "epoch_over"
 
 
-def test_running_out_of_seeds_finishes_too(make: Make) -> None:
-    env = make("lockstep", {"seeds": [1, 2]}, length=1)
-    for _ in range(3):
-        env.advance(TICK_NS)
-    assert env.finished and len(env.episodes) == 2
-
-
-def test_an_environment_starts_once(make: Make) -> None:
-    env = make("lockstep")
-    with pytest.raises(RuntimeError, match="started already"):
-        env.start("lockstep")
-
-
 def test_lockstep_flights_repeat_by_seed() -> None:
     def fly() -> list[Episode]:
         env = PacedEnvironment("lander", Lander("land"))
@@ -292,24 +243,8 @@ def test_lockstep_flights_repeat_by_seed() -> None:
     assert fly() == fly()
 
 
-def test_wall_clock_world_goes_on_without_a_controller() -> None:
-    with contextlib.closing(registry.WORLDS["lander"].make("land")) as env:
-        env.start("wall", seeds=0, episodes=1)
-        until(lambda: env.finished, seconds=60)
-    assert [episode.detail["end"] for episode in env.episodes] == ["crash"]
-
-
 async def later(*given: object) -> None:
     """Stands for an asynchronous driver's method."""
-
-
-def test_awaitable_of_a_tool_is_no_call_done() -> None:
-    world = Counter()
-    world.bindings = {"act": lambda: later()}
-    with contextlib.closing(PacedEnvironment("counter", world)) as env:
-        env.start("lockstep", 0)
-        with pytest.raises(UserError, match="returned a coroutine: the work is not done"):
-            env.execute(Call("act", {}), None)
 
 
 @pytest.mark.parametrize("method", ["reset", "step"])

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rtcontrol.envs.base import Acknowledging, Emission, Emitting, Observation
-from rtcontrol.envs.remote import RemoteData, RemoteEnvironment, RemoteTerms
+from rtcontrol.envs.base import Emission, Observation
+from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
 from rtcontrol.envs.remote_core import REMEMBERED
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Message, WireError
@@ -54,11 +54,6 @@ def refused(what: Callable[[], object], code: str) -> WireError:
         what()
     assert caught.value.code == code
     return caught.value
-
-
-def test_it_speaks_both_optional_protocols() -> None:
-    env = World().env
-    assert isinstance(env, Emitting) and isinstance(env, Acknowledging)
 
 
 def test_latest_is_the_newest_and_the_gap_is_what_was_superseded() -> None:
@@ -200,15 +195,6 @@ def test_what_is_remembered_is_bounded() -> None:
     assert world.env.acknowledged() == []
 
 
-def test_ticks_go_on_over_a_second_loop() -> None:
-    world = World()
-    world.emit(0)
-    world.emit(1)
-    world.env.close()
-    world.env.start("wall")
-    assert world.emit(0).tick == 2
-
-
 def test_an_instruction_is_told_once_it_was_decided_by() -> None:
     world = World()
     world.env.instruct("land")
@@ -219,21 +205,6 @@ def test_an_instruction_is_told_once_it_was_decided_by() -> None:
     world.env.accepted("hover")
     world.env.accepted("hover")
     assert world.sent == [Instruct(session=TOKEN, instruction="hover")]
-
-
-def test_errors_of_a_tick_reach_whoever_listens() -> None:
-    heard: list[tuple[str | None, str | None, int | None]] = []
-    terms = RemoteTerms(TOKEN, ("go",))
-    env = RemoteEnvironment(
-        "remote", terms, lambda message: None, trouble=lambda of, seq: heard.append((of.cause, of.error, seq))
-    )
-    env.emit(Emission(0, 0, -1, 0, "held", cause="decide", error="out of ideas"))
-    assert heard == [("decide", "out of ideas", None)]
-
-
-def test_look_is_data_and_text() -> None:
-    assert RemoteData.of({"a": 1}, "seen").text == "seen"
-    assert RemoteData.of(None, None) == {}
 
 
 def array(name: str, dtype: str, shape: list[int], data: bytes) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -17,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.agents.lander import tools as lander_tools
-from rtcontrol.agents.lander.goals import LanderGoal, LanderKind, recognise
+from rtcontrol.agents.lander.goals import LanderGoal, recognise
 from rtcontrol.agents.paddle import tools as paddle_tools
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.paddle.phrasings import WEIGHTS
@@ -25,21 +24,19 @@ from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.agents.road import tools as road_tools
 from rtcontrol.agents.road.goals import KINDS as ROAD_KINDS
 from rtcontrol.agents.road.goals import VALUES, RoadGoal, RoadKind
-from rtcontrol.agents.road.tools import observe as observe_road
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.lander import curriculum as lander
 from rtcontrol.envs.lander import skill as lander_skill
-from rtcontrol.envs.lander.skill import MAIN_LEVELS, SIDE_LEVELS
 from rtcontrol.envs.lander.world import Lander, LanderJudge, engine_action
 from rtcontrol.envs.paddle import curriculum as paddle
 from rtcontrol.envs.paddle import skill as paddle_skill
-from rtcontrol.envs.paddle.game import PaddleGame, PaddleJudge
-from rtcontrol.envs.paddle.skill import LEVELS, expert
-from rtcontrol.envs.paddle.world import BOTTOM, MAX_SPEED, TOP, PaddleWorld
+from rtcontrol.envs.paddle.game import PaddleGame
+from rtcontrol.envs.paddle.skill import expert
+from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.envs.road import curriculum as road
 from rtcontrol.envs.road import skill as road_skill
-from rtcontrol.envs.road.skill import SKILL, random_call
-from rtcontrol.envs.road.world import LENGTH, STEPS_A_SECOND, Car, Road
+from rtcontrol.envs.road.skill import SKILL
+from rtcontrol.envs.road.world import LENGTH, STEPS_A_SECOND, Road
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.carla.pace import KMH
@@ -71,69 +68,11 @@ def flown(main: int, side: int, steps: int = 10) -> dict[str, float]:
     return {key: after[key] - before[key] for key in before}
 
 
-def test_half_thrust_fires_and_full_thrust_beats_gravity() -> None:
-    assert flown(0, 0)["vy"] < flown(50, 0)["vy"] < 0 < flown(100, 0)["vy"]
-
-
 def test_positive_side_pushes_and_tips_to_the_right() -> None:
     right, idle, left = flown(0, 100), flown(0, 0), flown(0, -100)
     assert right["vx"] > idle["vx"] > left["vx"]
     assert right["angle"] < idle["angle"] < left["angle"]
     assert flown(0, 50)["spin"] > right["spin"]
-
-
-def test_the_leg_that_touches_first_is_the_low_one() -> None:
-    sim = Lander()
-    for tilt, leg in ((0.3, "right_leg"), (-0.3, "left_leg")):
-        # A positive angle is counterclockwise: the left side is down.
-        low = "left_leg" if tilt > 0 else "right_leg"
-        sim.reset(3)
-        sim.place(0.0, 0.15, 0.0, 0.0, tilt, 0.0)
-        while not (sim.observe()["left_leg"] or sim.observe()["right_leg"]):
-            sim.step()
-        assert sim.observe()[low] == 1.0
-        assert sim.observe()[leg] == 0.0
-
-
-def test_place_puts_the_lander_where_it_was_asked() -> None:
-    sim = Lander()
-    sim.reset(1)
-    sim.place(-0.4, 0.9, 0.2, -0.1, 0.2, -0.1)
-    seen = sim.observe()
-    assert seen["x"] == pytest.approx(-0.4, abs=0.01)
-    assert seen["y"] == pytest.approx(0.9, abs=0.02)
-    assert seen["vx"] == pytest.approx(0.2, abs=0.02)
-    assert seen["angle"] == pytest.approx(0.2, abs=0.03)
-
-
-def test_the_same_seed_and_calls_give_the_same_flight() -> None:
-    assert flown(70, 50, 40) == flown(70, 50, 40)
-
-
-def test_an_unpowered_lander_crashes_and_fails() -> None:
-    sim = Lander("land")
-    sim.reset(0)
-    while sim.outcome() is None:
-        sim.step()
-    episode = sim.outcome()
-    assert episode is not None
-    assert (episode.success, episode.detail["end"]) == (False, "crash")
-    assert episode.ret < -50
-    assert 0.5 < episode.seconds < 5
-
-
-def test_goal_option_outlives_the_instruction() -> None:
-    sim = Lander("left")
-    sim.instruct("land on the right side of the pad")
-    assert sim.goal == LanderGoal("left")
-    free = Lander()
-    free.instruct("hover at 0.7")
-    assert free.goal == LanderGoal("hover", 0.0, 0.7)
-
-
-def test_goal_option_that_names_no_goal_is_a_user_error() -> None:
-    with pytest.raises(UserError, match="hover at 0.7"):
-        Lander("make tea")
 
 
 def judged(goal: LanderGoal | None, x: float, y: float = 0.0, **last: bool) -> bool | None:
@@ -145,29 +84,42 @@ def judged(goal: LanderGoal | None, x: float, y: float = 0.0, **last: bool) -> b
     return judge.success(x)
 
 
-IN_PLACE: list[tuple[LanderKind, float]] = [("land", 0.149), ("left", -0.05), ("right", 0.1)]
-BESIDE: list[tuple[LanderKind, float]] = [("land", -0.151), ("right", -0.1)]
+LAND, HIGH = LanderGoal("land"), LanderGoal("hover", 0.0, 0.7)
+REST: dict[str, Any] = {"contact": True, "asleep": True}
+ENDS = [
+    *((LanderGoal(kind), x, 0.0, REST, True) for kind, x in (("land", 0.149), ("left", -0.05), ("right", 0.1))),  # type: ignore[arg-type]
+    *((LanderGoal(kind), x, 0.0, REST, False) for kind, x in (("land", -0.151), ("right", -0.1), ("left", -0.03))),  # type: ignore[arg-type]
+    (LanderGoal("left"), -0.25, 0.0, REST, False),
+    (LAND, 0.0, 0.0, {"contact": True, "crashed": True}, False),
+    (LAND, 0.0, 0.0, REST | {"crashed": True}, False),
+    (HIGH, 1.0, 0.7, {"outside": True}, False),
+    (HIGH, 0.0, 0.7, {"contact": True}, False),
+    (None, 0.0, 0.0, REST, None),
+]
 
 
-BESIDE += [("left", x) for x in (-0.03, -0.25, 0.1)]
+@pytest.mark.parametrize(("goal", "x", "y", "last", "success"), ENDS)
+def test_end_of_a_flight_is_judged_by_its_goal(goal: Any, x: float, y: float, last: Any, success: bool | None) -> None:
+    assert judged(goal, x, y, **last) is success
 
 
-@pytest.mark.parametrize(("kind", "x"), [*IN_PLACE, *BESIDE])
-def test_at_rest_counts_only_in_its_place(kind: LanderKind, x: float) -> None:
-    assert judged(LanderGoal(kind), x, contact=True, asleep=True) is ((kind, x) in IN_PLACE)
-
-
-def test_a_crash_on_the_pad_is_no_landing() -> None:
-    assert judged(LanderGoal("land"), 0.0, contact=True, crashed=True) is False
-    assert judged(LanderGoal("land"), 0.0, contact=True, crashed=True, asleep=True) is False
-
-
-def test_leaving_the_field_fails() -> None:
-    assert judged(LanderGoal("hover", 0.0, 0.7), 1.0, 0.7, outside=True) is False
-
-
-def test_without_a_goal_nothing_is_judged() -> None:
-    assert judged(None, 0.0, contact=True, asleep=True) is None
+@pytest.mark.parametrize(
+    ("world", "option", "told", "free", "hint"),
+    [
+        (Lander, "left", "land on the right side of the pad", "hover at 0.7", "hover at 0.7"),
+        (PaddleGame, "aim low", "aim high", "let me win", "do what I do"),
+    ],
+)
+def test_goal_option_outlives_the_instruction_and_names_one(
+    world: Any, option: str, told: str, free: str, hint: str
+) -> None:
+    fixed, open_ = world(option), world()
+    before = fixed.goal
+    fixed.instruct(told)
+    open_.instruct(free)
+    assert fixed.goal == before is not None and open_.goal is not None
+    with pytest.raises(UserError, match=hint):
+        world("make tea")
 
 
 def hovered(x: float, y: float, settle_y: float, seconds: float = 12.0) -> LanderJudge:
@@ -185,10 +137,6 @@ def test_hover_is_judged_from_second_four_to_twelve() -> None:
     assert judge.mean_distance == pytest.approx(0.05)
     assert hovered(0.2, 0.83, settle_y=0.7).success(0.2) is False
     assert hovered(0.2, 0.7, settle_y=0.7, seconds=11.9).end is None
-
-
-def test_touching_down_ends_a_hover() -> None:
-    assert judged(LanderGoal("hover", 0.0, 0.7), 0.0, 0.7, contact=True) is False
 
 
 def test_a_hover_asked_for_on_the_ground_may_take_off() -> None:
@@ -214,15 +162,10 @@ def test_a_new_goal_restarts_the_hover_clock_and_the_same_one_does_not() -> None
 @pytest.mark.parametrize(
     ("text", "goal"),
     [
-        ("land on the pad", LanderGoal("land")),
         ("Touch down, please", LanderGoal("land")),
-        ("land a little left of the centre", LanderGoal("left")),
         ("land on the right not on the left", LanderGoal("right")),
-        ("hover at 0.7", LanderGoal("hover", 0.0, 0.7)),
         ("do not land hover at 0.70 and x -0.2", LanderGoal("hover", -0.2, 0.7)),
         ("hover at x 0.3 and height 1", LanderGoal("hover", 0.3, 1.0)),
-        ("hover at 0.1 0.8", LanderGoal("hover", 0.1, 0.8)),
-        ("make tea", None),
         ("left or right", None),
         ("hover somewhere", None),
     ],
@@ -246,61 +189,6 @@ def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
     assert world.own_hits >= 2 and world.other_hits >= 1 and world.own_score >= 1 and world.other_score >= 1
 
 
-def test_paddles_stay_in_the_field_and_under_their_speed() -> None:
-    world = PaddleWorld()
-    world.set_model(1e9)
-    world.set_other(-1e9)
-    world.step()
-    assert (world.own_y, world.other_y) == (31.0, 29.0)
-    for _ in range(60):
-        world.step()
-    assert (world.own_y, world.other_y) == (BOTTOM, TOP)
-
-
-def games(ball_y: float, own_y: float, ball_vx: float = 45.0) -> PaddleWorld:
-    world = PaddleWorld()
-    world.pause = 0
-    world.ball_x, world.ball_y, world.ball_vx, world.own_y = 94.9, ball_y, ball_vx, own_y
-    world.step()
-    return world
-
-
-def test_where_the_paddle_is_hit_says_where_the_ball_goes() -> None:
-    high, middle, low = (games(30.0, own_y) for own_y in (34.5, 30.0, 25.5))
-    assert high.ball_vy < -20 and middle.ball_vy == 0 and low.ball_vy > 20
-    assert {world.ball_vx for world in (high, middle, low)} == {-47.5}
-    assert games(30.0, 36.1).own_hits == 0
-
-
-def test_the_ball_never_grows_faster_than_its_limit() -> None:
-    assert games(30.0, 30.0, 69.0).ball_vx == -MAX_SPEED
-
-
-def test_whoever_misses_gets_the_next_serve() -> None:
-    world = PaddleWorld(3)
-    world.own_y = TOP if world.ball_y > 30 else BOTTOM
-    world.other_y = TOP
-    while not world.other_score:
-        world.set_model(60.0 if world.ball_y < 30 else -60.0)
-        world.step()
-    while not world.ball_vx:
-        world.step()
-    assert world.ball_vx > 0
-
-
-def test_serves_follow_from_the_seed() -> None:
-    def slope(seed: int) -> float:
-        world = PaddleWorld(seed)
-        while not world.ball_vx:
-            world.step()
-        return world.ball_vy
-
-    assert slope(7) == slope(7)
-    assert len({slope(seed) for seed in range(50)}) > 40
-    with pytest.raises(UserError, match="seed -1"):
-        PaddleWorld(-1)
-
-
 def play(game: PaddleGame, seed: int, told: PaddleGoal | None) -> bool | None:
     """`told` as the expert plays it, None stands still; four physics steps a tick."""
     game.reset(seed)
@@ -319,12 +207,8 @@ def test_the_expert_does_what_it_is_told_and_nothing_else_does(kind: PaddleKind)
     opposite: dict[PaddleKind, PaddleKind] = {"return": "miss", "up": "down", "top": "bottom", "mirror": "top"}
     opposite |= {told: kind for kind, told in opposite.items() if kind != "mirror"}
     assert not any(play(game, seed, PaddleGoal(opposite[kind])) for seed in range(5))
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "miss"])
-def test_standing_still_fails(kind: PaddleKind) -> None:
-    game = PaddleGame(PaddleGoal(kind))
-    assert sum(bool(play(game, seed, None)) for seed in range(10)) <= 3
+    if kind != "miss":
+        assert sum(bool(play(game, seed, None)) for seed in range(10)) <= 3, "standing still"
 
 
 def test_without_a_goal_a_game_goes_to_five_points_and_is_not_judged() -> None:
@@ -334,36 +218,6 @@ def test_without_a_goal_a_game_goes_to_five_points_and_is_not_judged() -> None:
     assert episode is not None
     assert episode.detail["end"] == "points" and max(episode.detail["score"]) == 5
     assert episode.ret < 0
-
-
-def test_the_same_seed_gives_the_same_game() -> None:
-    first, second = PaddleGame(PaddleGoal("return")), PaddleGame(PaddleGoal("return"))
-    play(first, 4, PaddleGoal("return"))
-    play(second, 4, PaddleGoal("return"))
-    assert first.outcome() == second.outcome()
-    assert first.observe() == second.observe()
-
-
-def test_a_new_goal_restarts_the_count_and_the_same_one_does_not() -> None:
-    world = PaddleWorld()
-    judge = PaddleJudge(PaddleGoal("top"), world)
-    for _ in range(180):
-        judge.step(world)
-    judge.change(PaddleGoal("top"), world)
-    assert judge.seconds == 3.0
-    judge.change(PaddleGoal("bottom"), world)
-    assert judge.seconds == 0.0
-
-
-def test_the_option_goal_outlives_the_instruction_and_must_name_one() -> None:
-    game = PaddleGame("aim low")
-    game.instruct("aim high")
-    assert game.goal == PaddleGoal("down")
-    free = PaddleGame()
-    free.instruct("let me win")
-    assert free.goal == PaddleGoal("miss")
-    with pytest.raises(UserError, match="do what I do"):
-        PaddleGame("make tea")
 
 
 UNSEEN = range(5000, 5004)
@@ -384,37 +238,6 @@ def drive(road: Road, seconds: float) -> None:
     for _ in range(round(seconds * STEPS_A_SECOND)):
         road.step()
         road.traffic.cars = [car for car in road.traffic.cars if car.wish >= 0]
-
-
-def test_the_same_seed_drives_the_same_way_and_another_seed_another() -> None:
-    def trace(seed: int) -> list[str]:
-        road, rng, seen = Road(seed), random.Random(1), []
-        for _ in range(200):
-            call = random_call(rng)
-            road.obey(call.name, call.arguments)
-            road.step()
-            seen.append(observe_road(road.observe()))
-        return seen
-
-    assert trace(3) == trace(3)
-    assert trace(3) != trace(4)
-
-
-def test_it_reaches_the_called_speed_and_keeps_it() -> None:
-    road = empty(kmh=30.0)
-    road.obey("set_speed", {"kmh": 70})
-    drive(road, 15)
-    assert road.car.speed * KMH == pytest.approx(70, abs=1)
-
-
-def test_it_stops_when_told_and_stands() -> None:
-    road = empty(kmh=60.0)
-    road.obey("stop", {})
-    drive(road, 8)
-    place = road.car.s
-    drive(road, 5)
-    assert road.car.speed == 0
-    assert road.car.s == place
 
 
 def test_a_lane_change_takes_three_seconds_and_one_lane_however_often_it_is_called() -> None:
@@ -456,13 +279,6 @@ def test_the_last_net_brakes_for_a_car_that_set_speed_ignores() -> None:
     drive(road, 10)
     assert road.emergencies >= 1
     assert road.crashes == 0
-
-
-def test_a_car_put_into_another_is_a_crash() -> None:
-    road = empty()
-    road.traffic.cars = [Car(road.car.s + LENGTH / 2, road.car.lane, road.car.speed, road.car.speed)]
-    drive(road, 0.1)
-    assert road.crashes == 1
 
 
 @pytest.mark.parametrize(
@@ -525,7 +341,6 @@ ROWS: dict[str, Callable[..., Any]] = {
 }
 SKILLS = {"lander": lander_skill.SKILL, "paddle": paddle_skill.SKILL, "road": road_skill.SKILL}
 AGENTS = {"lander": lander_tools.agent, "paddle": paddle_tools.agent, "road": road_tools.agent}
-LAND = LanderGoal("land")
 of_each = pytest.mark.parametrize("name", ROWS)
 
 
@@ -549,11 +364,9 @@ def test_rows_that_say_it_as_people_do_ask_for_the_goal_that_the_expert_follows(
         assert row.call == skill.expert(skill.read_back(row.observation), row.goal)
     told = {(row.instruction, row.goal) for row in rows}
     assert len(told) > 200
-    understood = [skill.recognise(text) for text, _ in told]
-    right = sum(found == goal for found, (_, goal) in zip(understood, told, strict=True))
-    wrong = sum(found not in (goal, None) for found, (_, goal) in zip(understood, told, strict=True))
-    assert right > 0.5 * len(told)  # a plain rule reads most; the rest is why this is learnt
-    assert wrong < 0.2 * len(told)
+    right = sum(skill.recognise(text) == goal for text, goal in told)
+    wrong = sum(skill.recognise(text) not in (goal, None) for text, goal in told)
+    assert right > 0.5 * len(told) and wrong < 0.2 * len(told), "a plain rule reads most; the rest is learnt"
 
 
 @of_each
@@ -562,62 +375,36 @@ def test_rows_repeat_by_seed_and_differ_between_seeds(name: str) -> None:
     assert one == again != other
 
 
-@pytest.mark.parametrize(
-    ("name", "call", "fields", "done", "share", "active"),
-    [
-        ("lander", Call("engines", {"main": 0, "side": 0}), "vy", lambda vy: vy < -0.5, 0.1, "main"),
-        ("paddle", Call("move", {"velocity": -3}), "own_y", lambda y: y < 10, 0.4, "velocity"),
-        ("road", Call("stop", {}), "speed_kmh", lambda kmh: kmh == 0, 0.2, "kmh"),
-    ],
-)
-def test_the_learner_acts_and_the_expert_labels(
-    name: str, call: Call, fields: str, done: Callable[[float], bool], share: float, active: str
-) -> None:
+@of_each
+def test_the_learner_acts_and_the_expert_labels(name: str) -> None:
     asked: set[int] = set()
 
     def learner(situations: Sequence[tuple[str, str]]) -> list[Call]:
         asked.add(len(situations))
-        return [call] * len(situations)
+        return [SKILLS[name].still] * len(situations)
 
-    def of(**policy: Any) -> list[Any]:
-        return list(islice(ROWS[name](0, parallel=16, **policy), 1600 if name == "lander" else 3200))
-
-    def where(rows: list[Any]) -> int:
-        return sum(done(SKILLS[name].read_back(row.observation)[fields]) for row in rows)
-
-    rows = of(policy=learner)
-    assert asked == {16}
-    assert where(rows) > (3 * where(of()) if name == "lander" else share * len(rows))
-    assert any(row.call.arguments.get(active, 0) > 0 for row in rows)
+    rows = list(islice(ROWS[name](0, parallel=16, policy=learner), 800))
+    assert asked == {16} and any(row.call != SKILLS[name].still for row in rows)
+    assert rows != list(islice(ROWS[name](0, parallel=16), 800))
 
 
-def test_the_landers_rows_are_balanced_by_goal_and_seldom_on_the_ground() -> None:
-    rows = list(islice(lander.demonstrations(0), 12_000))
-    kinds = Counter(SKILLS["lander"].recognise(row.instruction).kind for row in rows)
-    for kind, share in {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}.items():
-        assert kinds[kind] / len(rows) == pytest.approx(share, abs=0.05)
-    assert sum(row.observation.endswith("1 1") for row in rows) / len(rows) < 0.05
+SHARES: dict[str, dict[Any, float]] = {
+    "lander": {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45},
+    "paddle": {kind: WEIGHTS[kind] for kind in KINDS},
+}
 
 
-def test_the_paddles_rows_cover_goals_and_levels() -> None:
-    rows = list(islice(paddle.demonstrations(0), 9_000))
-    kinds = Counter(SKILLS["paddle"].recognise(row.instruction).kind for row in rows)
-    for kind in KINDS:
-        assert abs(kinds[kind] / len(rows) - WEIGHTS[kind]) < 0.07
-    levels = Counter(row.call.arguments["velocity"] for row in rows)
-    assert min(levels.values()) > 0.02 * len(rows)
+@pytest.mark.parametrize("name", SHARES)
+def test_rows_are_balanced_by_goal(name: str) -> None:
+    rows = list(islice(ROWS[name](0), 9_000))
+    kinds = Counter(SKILLS[name].recognise(row.instruction).kind for row in rows)
+    assert all(kinds[kind] / len(rows) == pytest.approx(share, abs=0.07) for kind, share in SHARES[name].items())
+    assert sum(row.observation.endswith("1 1") for row in rows) / len(rows) < 0.05, "seldom on the ground"
 
 
 def test_the_roads_rows_cover_every_call() -> None:
     names = Counter(row.call.name for row in islice(road.demonstrations(0), 3000))
-    assert set(names) == {tool.name for tool in AGENTS["road"].tools}
-    assert min(names.values()) > 0.01 * 3000
-
-
-def test_levels_are_those_of_the_tool() -> None:
-    for name, levels in (("lander", {"main": MAIN_LEVELS, "side": SIDE_LEVELS}), ("paddle", {"velocity": LEVELS})):
-        properties = AGENTS[name].tools.openai()[0]["function"]["parameters"]["properties"]
-        assert {key: tuple(properties[key]["enum"]) for key in levels} == levels
+    assert set(names) == {tool.name for tool in AGENTS["road"].tools} and min(names.values()) > 30
 
 
 GOALS = [LAND, LanderGoal("left"), LanderGoal("right"), LanderGoal("hover", 0.0, 0.7), LanderGoal("hover", -0.4, 0.6)]
@@ -629,28 +416,6 @@ def test_the_expert_lands_as_it_is_told(goal: LanderGoal, delay_steps: int) -> N
     skill = SKILLS["lander"]
     episodes = evaluate(skill, skill.expert_policy, cases(goal, range(10)), delay_steps=delay_steps)
     assert sum(bool(episode.success) for episode in episodes) >= 9
-
-
-@pytest.mark.parametrize("delay_steps", [0, 3])
-def test_the_expert_returns_every_ball_with_a_late_call_too(delay_steps: int) -> None:
-    skill, told = SKILLS["paddle"], cases(PaddleGoal("return"), range(5))
-    assert summary(evaluate(skill, skill.expert_policy, told, delay_steps=delay_steps))["successes"] == 5
-
-
-def test_doing_nothing_and_random_calls_fail() -> None:
-    skill = SKILLS["lander"]
-    rng = random.Random(1)
-    for policy in (lambda seen: [skill.still] * len(seen), lambda seen: [skill.any_call(rng) for _ in seen]):
-        assert summary(evaluate(skill, policy, cases(LAND, range(5))))["successes"] == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "judged", "told"),
-    [("lander", LanderGoal("left"), LanderGoal("right")), ("paddle", PaddleGoal("up"), PaddleGoal("down"))],
-)
-def test_told_one_thing_and_judged_by_its_opposite_fails(name: str, judged: Any, told: Any) -> None:
-    episodes = evaluate(SKILLS[name], SKILLS[name].expert_policy, cases(judged, range(5), told.text()))
-    assert not any(episode.success for episode in episodes)
 
 
 @pytest.mark.parametrize(

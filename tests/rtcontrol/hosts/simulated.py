@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rtcontrol.hosts.host_events import (
-    Cancel,
-    Cancelled,
-    Changed,
-    Event,
-    HostCore,
-    HostView,
-    Notify,
-    Remember,
-    Replied,
-    Reply,
-    Report,
-    Requested,
-    Submit,
-    Woke,
-)
+from rtcontrol.hosts.host_core import Action, Cancel, HostCore, HostView, Notify, Remember, Reply, Report, Submit
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call, Decision
 
@@ -91,7 +75,7 @@ class Simulation:
             first_ns = self._queue[0][0] if self._queue else end_ns + 1
             if wake_ns is not None and wake_ns <= min(first_ns, end_ns):
                 self.now_ns = max(self.now_ns, wake_ns)
-                self.dispatch(Woke())
+                self.take([])
                 assert self.core.wake_ns is None or self.core.wake_ns > self.now_ns, "it would never sleep"
             elif first_ns <= end_ns:
                 self.now_ns = max(self.now_ns, first_ns)
@@ -105,11 +89,14 @@ class Simulation:
         fields = {"epoch": 1, "instruction": "go", "within_ns": round(within_ms * MS), "seq": tick, **more}
         observation = fields.pop("observation", f"o{tick}")
         request = DecisionRequest(tick, observation=observation, captured_ns=self.now_ns - round(age_ms * MS), **fields)
-        self.dispatch(Requested(request))
+        self.take(self.core.requested(request, self.now_ns))
         return request
 
     def cancel(self, tick: int) -> None:
-        self.dispatch(Cancelled(tick))
+        self.take(self.core.cancelled(tick))
+
+    def reply(self, name: str, reply: DecisionReply) -> None:
+        self.take(self.core.replied(name, reply, self.now_ns))
 
     def lose(self, host: SimulatedHost, gave_up: str | None = None) -> None:
         """The host's decider is gone, with all that it was to answer."""
@@ -125,42 +112,39 @@ class Simulation:
         self.changed()
 
     def changed(self) -> None:
-        self.dispatch(Changed({name: host.view for name, host in self.hosts.items()}))
+        self.take(self.core.changed({name: host.view for name, host in self.hosts.items()}, self.now_ns))
 
-    def dispatch(self, event: Event) -> None:
-        events = deque([event])
-        while events:
-            for action in self.core.advance(events.popleft(), self.now_ns):
-                if isinstance(action, Submit):
-                    events.extend(self._submit(self.hosts[action.host], action.request))
-                elif isinstance(action, Cancel):
-                    self.hosts[action.host].cancelled.append(action.tick)
-                    self.hosts[action.host].under_way.discard(action.tick)
-                elif isinstance(action, Remember):
-                    self.hosts[action.host].remembered = action.request
-                elif isinstance(action, Reply):
-                    self.replies.append((self.now_ms, action.reply))
-                    self.on_reply(action.reply)
-                elif isinstance(action, Report):
-                    self.reports.append({**action.fields, "t_ns": action.t_ns})
-                else:
-                    assert isinstance(action, Notify)
-                    self.notices.append(action.text)
+    def take(self, actions: list[Action]) -> None:
+        for action in actions + self.core.decided(self.now_ns):
+            if isinstance(action, Submit):
+                self._submit(self.hosts[action.host], action.request)
+            elif isinstance(action, Cancel):
+                self.hosts[action.host].cancelled.append(action.tick)
+                self.hosts[action.host].under_way.discard(action.tick)
+            elif isinstance(action, Remember):
+                self.hosts[action.host].remembered = action.request
+            elif isinstance(action, Reply):
+                self.replies.append((self.now_ms, action.reply))
+                self.on_reply(action.reply)
+            elif isinstance(action, Report):
+                self.reports.append({**action.fields, "t_ns": action.t_ns})
+            else:
+                assert isinstance(action, Notify)
+                self.notices.append(action.text)
 
-    def _submit(self, host: SimulatedHost, asked: DecisionRequest) -> list[Event]:
+    def _submit(self, host: SimulatedHost, asked: DecisionRequest) -> None:
         if host.refuses:
-            return [Replied(host.name, DecisionReply(asked.tick, None, "ZMQError: full", 0))]
-        if not host.view.alive:
-            return []
+            self.reply(host.name, DecisionReply(asked.tick, None, "ZMQError: full", 0))
+        if host.refuses or not host.view.alive:
+            return
         host.asked.append(asked)
         host.under_way.add(asked.tick)
         host.most = max(host.most, len(host.under_way))
         took, life = host.after_ms(asked), host.view.incarnation
         if took is not None:
             self.at(self.now_ms + took, lambda: self._answer(host, asked, life))
-        return []
 
     def _answer(self, host: SimulatedHost, asked: DecisionRequest, life: int) -> None:
         if host.view.alive and host.view.incarnation == life:
             host.under_way.discard(asked.tick)
-            self.dispatch(Replied(host.name, host.answer(asked)))
+            self.reply(host.name, host.answer(asked))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pooled import request
 
+from rtcontrol.hosts import messages
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.hosts.protocol import DecisionRequest, DecoderUnavailable, Host
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.hosts.wake_file import WakeFile
 from rtcontrol.models.call import Call, Decision
 
@@ -66,6 +69,20 @@ def test_error_costs_its_tick_alone(word: str, error: str) -> None:
     host.submit(request(1, word))
     reply = host.wait(0)
     assert reply is not None and reply.error == error and called(host, 2) == 'left(at="x 2")'
+
+
+def test_messages_of_a_decoder_come_back_as_they_were() -> None:
+    asked = DecisionRequest(3, 1, "x", "go", ("a()",), {"raw": 1}, within_ns=7, standing=Call("b", {"c": 1}))
+    back = messages.unpack_request(messages.msgpack.unpackb(messages.pack_request(asked)), 99)
+    assert back == replace(asked, data=None, received_ns=99)
+    decision = Decision(Call("go", {"to": "x"}), {"function": 0.5}, 1, 9, 3, ("w",), kept={"arg1": None})
+    for reply in (
+        DecisionReply(1, decision, None, 5, None, 6, 7, [], 2),
+        DecisionReply(2, None, "no", 5, ("what", "remedy"), 0, 0, [], 1, "http"),
+    ):
+        assert messages.unpack_reply(messages.pack_reply(reply)) == reply
+    lost = messages.unpack_reply(messages.pack_reply(DecisionReply(4, Decision(Call("go", {"to": object()})), None, 0)))
+    assert (lost.tick, lost.decision) == (4, None) and "cannot be sent" in str(lost.error)
 
 
 def test_no_socket_to_the_decoder_is_trouble_that_may_pass() -> None:

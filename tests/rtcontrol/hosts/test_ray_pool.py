@@ -24,7 +24,7 @@ import pytest
 import ray
 import zmq
 from cart import CartWorld, Flight, cart_agent
-from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, reply_of, request, running
+from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, running
 
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.decoder_link import DecoderLink
@@ -32,7 +32,7 @@ from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.hosts.ray_pool import RayPool
-from rtcontrol.hosts.standby import StandbyHost, StandbyPool
+from rtcontrol.hosts.standby import StandbyPool
 from rtcontrol.hosts.wake_file import WakeFile
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record
@@ -52,25 +52,19 @@ def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_bein
     opener.start()
     time.sleep(0.4)
     os.kill(kept_pid(ray_pool), signal.SIGKILL)
-    until(lambda: not any(host.alive() for host in [*hosts, idle]), seconds=2.0)
+    until(lambda: not any(host.alive() for host in [*hosts, idle]), seconds=10.0)
     hosts[0].submit(asked(1))
     assert hosts[0].wait(10_000_000) is None
     idle.close()
-    late = ray_pool.open("late", naming("late"))
-    until(lambda: all(host.alive() for host in hosts), seconds=20.0)
+    until(lambda: all(host.alive() for host in hosts), seconds=60.0)
     for host, own in zip(hosts, before, strict=True):
         assert_equal(flown(host, 5), own)
-    assert called(late, 1) == 'late(at="x 1")'
-    for host in hosts:
-        assert [e.event for e in host.events] == ["lost", "restarted"]
-        assert host.events[1].seconds > 0 and host.incarnation == 1
+        assert [e.event for e in host.events] == ["lost", "restarted"] and host.incarnation == 1
         host.close()
-    assert late.events == [] and late.incarnation == 0
-    late.close()
     opener.join()
     assert called(opened[0], 1) == 'slow(at="x 1")'
     opened[0].close()
-    until(lambda: ray.get(ray_pool.process.actor.close.remote(b"none")) == 0, seconds=5.0)
+    until(lambda: ray.get(ray_pool.process.actor.close.remote(b"none")) == 0, seconds=20.0)
 
 
 def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
@@ -85,30 +79,6 @@ def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_poo
         ray_pool.open("b", Deadly())
     until(host.alive, seconds=20.0)
     assert called(host, 1) == 'left(at="x 1")'
-
-
-def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
-    host = ray_pool.open("a", naming("left"))
-    pid = kept_pid(ray_pool)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        until(lambda: not host.alive(), seconds=15.0)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    until(host.alive, seconds=10.0)
-    assert called(host, 1) == 'left(at="x 1")'
-
-
-def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
-    host = ray_pool.open("a", naming("left"))
-    assert host._link is not None or host.wait(0) is None
-    assert host._link is not None
-    host._link._lanes[0].send(b"\xc1")
-    assert reply_of(host).tick == -1
-    host.submit(request(7, "odd"))
-    reply = reply_of(host)
-    assert (reply.tick, reply.decision) == (7, None) and "cannot be sent" in (reply.error or "")
-    assert called(host, 8) == 'left(at="x 8")'
 
 
 def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
@@ -168,7 +138,6 @@ NOBODY = 65534
 # As the decoder's run starts it, and loaded before it is somebody else: of what it imports nothing need be readable.
 INTRUDER = f"""
 import json, os, socket, sys
-import zmq
 from ray._raylet import GcsClient
 
 told = json.loads(sys.argv[1])
@@ -261,18 +230,11 @@ def test_a_ray_that_is_lost_ends_the_run_with_the_safe_call_and_sigterm_is_the_r
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.fixture
-def decoder(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A decoder's process, in this one: its threads end with the tests."""
-    folder = tmp_path / "d"
-    folder.mkdir()
-    yield DecoderActor(1, False, os.path.relpath(folder)).start()
-
-
-@pytest.mark.parametrize("curve", [False, True])
 def test_a_socket_in_the_decoders_place_decides_nothing_and_is_told_nothing(
-    decoder: dict[str, Any], curve: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    decoder = DecoderActor(1, False, ".").start()  # in this process: its threads end with the tests
     path = Path(decoder["lanes"][0].removeprefix("ipc://"))
     link = DecoderLink(decoder, b"x", WakeFile())
     assert link.ready(5000)
@@ -281,30 +243,16 @@ def test_a_socket_in_the_decoders_place_decides_nothing_and_is_told_nothing(
     context = zmq.Context()
     false = context.socket(zmq.ROUTER)
     false.linger = 0
-    if curve:  # it knows the decoder's public key, say, and not its secret
-        false.curve_server, false.curve_secretkey = True, zmq.curve_keypair()[1]
+    false.curve_server, false.curve_secretkey = True, zmq.curve_keypair()[1]
     false.bind(f"ipc://{path}")
-    heard: list[bytes] = []
-
-    def decides() -> None:
-        while false.poll(1500):
-            heard.extend(false.recv_multipart())
-            false.send_multipart([heard[-2], heard[-1]])
-
-    thread = threading.Thread(target=decides)
-    thread.start()
     link = DecoderLink(decoder, b"x", WakeFile())
     assert not link.ready(1000)
     link.close()
-    thread.join()
+    assert not false.poll(0), "it is told nothing"
     context.destroy()
-    assert heard == []
 
 
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
-INSTANTS = ("folder", "gcs_server", "raylet", "ray::DecoderActor")
-START = "from rtcontrol.hosts.ray_pool import single_host; import rtcontrol.hosts.deciders as d, time; "
-START += "single_host(d.NoopSource()).start(); time.sleep(60)"
 
 
 @pytest.fixture
@@ -330,29 +278,16 @@ def left(base: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "instant",
-    [pytest.param(one, marks=[] if one == "gcs_server" else [pytest.mark.slow]) for one in INSTANTS],
-)
-def test_killed_while_ray_starts_nothing_is_left(base: Path, instant: str) -> None:
-    run = started(base, "-c", START)
-    until(lambda: any(base.iterdir()) if instant == "folder" else instant in left(base), seconds=120.0)
-    folders = [str(folder) for folder in base.iterdir()]
-    run.kill()
-    run.wait()
-    until(lambda: not any(base.iterdir()), seconds=60.0)
-    assert [running(folder) for folder in folders] == [{}]
-
-
-@pytest.mark.parametrize(
     ("number", "instant"),
     [
         (signal.SIGTERM, "flying"),
         pytest.param(signal.SIGKILL, "flying", marks=pytest.mark.slow),
+        (signal.SIGKILL, "gcs_server"),
         pytest.param(signal.SIGINT, "gcs_server", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, "gcs_server", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: int, instant: str) -> None:
+    """Also while Ray starts."""
     run = started(base, *COMMAND, str(tmp_path / "run"))
     record = tmp_path / "run" / "record.mcap"
 
@@ -361,7 +296,6 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
 
     until(flying if instant == "flying" else lambda: instant in left(base), seconds=120.0)
     folder = str(next(base.iterdir()))
-    assert len(running(folder)) >= 1
     run.send_signal(number)
     assert run.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
@@ -374,66 +308,25 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
     assert running(folder) == {}
 
 
-@pytest.fixture(scope="module")
-def pool(no_ray: None) -> Iterator[StandbyPool]:
-    made = StandbyPool(4, 0)
+def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(no_ray: None) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    made.start()
-    yield made
-    made.close()
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture(scope="module")
-def opened(pool: StandbyPool) -> Iterator[StandbyHost]:
-    """One for all: to start a process again takes seconds, and each test loses one."""
+    ours, pool = sigterm(), StandbyPool(4, 0)
+    pool.start()
     host = pool.open("a", naming("left"))
-    yield host
-    host.close()
-
-
-@pytest.fixture
-def host(opened: StandbyHost) -> StandbyHost:
-    until(lambda: both_up(opened), "a decoder is not back", seconds=60.0)
-    return opened
-
-
-def both_up(host: StandbyHost) -> bool:
-    return host.alive() and host.inner[host.core.standby].alive()
-
-
-def kill(host: StandbyHost) -> None:
-    """Kill the one that decides, and wait until the loop is told."""
-    lives = host.incarnation
-    os.kill(int(host.info["pid"]), signal.SIGKILL)
-    until(lambda: host.alive() and host.incarnation == lives + 1, seconds=5.0, every=0.001)
-
-
-def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(host: StandbyHost) -> None:
-    for tick in range(20, 40):
-        assert called(host, tick) == f'left(at="x {tick}")'
-    lost, other, told = int(host.info["pid"]), int(host.info["standby"]), len(host.events)
-    ours = os.getpriority(os.PRIO_PROCESS, 0)
-    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in (lost, other)} == {ours}, "Ray's workers make way for all"
-    kill(host)
-    assert called(host, 41) == 'left(at="x 41")'
-    assert int(host.info["pid"]) == other
-    events = host.events[told:]
-    assert [event.event for event in events] == ["lost", "restarted"]
+    assert called(host, 20) == 'left(at="x 20")'
+    lost, other = int(host.info["pid"]), int(host.info["standby"])
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in (lost, other)} == {priority}
+    os.kill(lost, signal.SIGKILL)
+    until(lambda: host.alive() and host.incarnation == 1, seconds=5.0, every=0.001)
+    assert called(host, 41) == 'left(at="x 41")' and int(host.info["pid"]) == other
+    assert [event.event for event in host.events] == ["lost", "restarted"]
     # The lost one becomes the standby.
-    until(lambda: both_up(host), seconds=60.0)
+    until(lambda: host.inner[host.core.standby].alive(), seconds=60.0)
     assert int(host.info["pid"]) == other and int(host.info["standby"]) not in (lost, other)
-
-
-def test_nothing_is_left_of_two_decoders_and_sigterm_is_the_runs_own_after_ray(pool: StandbyPool) -> None:
-    def handler() -> int:
-        """What the kernel calls, whatever Python thinks of it."""
-        told = ctypes.create_string_buffer(512)
-        assert ctypes.CDLL(None).sigaction(int(signal.SIGTERM), None, told) == 0
-        return int.from_bytes(told.raw[: ctypes.sizeof(ctypes.c_void_p)], sys.byteorder)
-
-    before, folder = handler(), folder_of(pool)
-    assert before and {"raylet", "gcs_server"} <= set(running(folder))
+    host.close()
+    folder = folder_of(pool)
+    assert {"raylet", "gcs_server"} <= set(running(folder))
     pool.close()
-    assert handler() == before
-    assert not Path(folder).exists() and not running(folder)
+    assert sigterm() == ours and not Path(folder).exists() and not running(folder)
+    signal.signal(signal.SIGTERM, before)

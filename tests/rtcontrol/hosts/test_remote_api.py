@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -125,34 +124,6 @@ def test_answer_is_given_up_before_its_deadline(within_ms: int, late: bool, limi
     assert web.limits == [pytest.approx(limit_s)]
 
 
-def test_decision_waits_in_steps_and_closes_its_request_when_given_up() -> None:
-    decider, web = asking("decisions", fault=lambda n: "never")
-    steps = decider.decide_in_steps(REQUEST)
-    assert [next(steps) for _ in range(3)] == [None] * 3 and not web.jobs[0].cancelled
-    steps.close()
-    assert web.jobs[0].cancelled
-
-
-def test_nobody_there_is_a_connection_that_was_lost() -> None:
-    with standin() as made:
-        pass
-    with pytest.raises(DecisionLost) as caught:
-        source("decisions", url=made.url).build().decide(REQUEST)
-    assert caught.value.loss == "connection"
-
-
-def test_an_answer_is_given_up_before_the_deadline_and_the_request_closed() -> None:
-    within_ns = 80_000_000
-    with standin(lambda n: (5.0 if n else 0.0, None)) as made:
-        decider = source("decisions", url=made.url).build()
-        decider.decide(REQUEST)
-        began = time.monotonic_ns()
-        with pytest.raises(DecisionLost, match="no answer within 76 ms") as caught:
-            decider.decide(DecisionRequest(4, 1, "x", "go", within_ns=within_ns))
-        assert caught.value.loss == "timeout" and 70_000_000 < time.monotonic_ns() - began < 1_000_000_000
-        until(lambda: made.dropped == 1, "the request was not closed", seconds=3)
-
-
 def test_a_cancelled_decision_closes_its_request() -> None:
     with standin(lambda n: (5.0 if n == 0 else 0.0, None)) as made:
         host = InProcessHost(source("decisions", url=made.url))
@@ -188,14 +159,6 @@ def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest
     with pytest.raises(UserError, match=f"{remote_api.KEY} is no key") as caught:
         EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
     assert "cret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["decisions:", "decisions:api.example.com", "systemone:ftp://x", "systemone:https://a:b@c"]
-)
-def test_an_address_that_is_none_is_refused(wrong: str) -> None:
-    with pytest.raises(UserError, match="its URL is none"):
-        EndpointSource.parse(wrong, (GO,))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 from simulated import MS, SimulatedHost, Simulation
 
-from rtcontrol.hosts.host_events import Replied
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.hosts.standby_core import PAIR, TOOK_OVER, WARM_EVERY_NS, WARM_REQUESTS, StandbyCore
 from rtcontrol.models.call import Call, Decision
@@ -98,7 +97,7 @@ def test_loss_between_two_looks_is_noticed_by_the_incarnation() -> None:
     pair = Standby()
     view = pair.a.view
     pair.lose(pair.b)
-    pair.dispatch(Replied(A, DecisionReply(9, None, "x", 0)))
+    pair.reply(A, DecisionReply(9, None, "x", 0))
     pair.a.view = view
     pair.lose(pair.a)
     pair.restore(pair.a)
@@ -143,7 +142,7 @@ def test_random_losses_leave_no_reply_of_a_dead_incarnation(seed: int) -> None:
                 pair.restore(host)
         for name, reply in ghosts:
             if name in pair.core.polled or (not pair.hosts[name].view.alive and name != pair.core.main):
-                pair.dispatch(Replied(name, reply))
+                pair.reply(name, reply)
         asked = pair.core.main if pair.core.alive else None
         pair.ask(tick)
         pair.run(20)

@@ -19,7 +19,7 @@ from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
 from rtcontrol.hosts.backup_core import BACKUP, FIRST, Handover
 from rtcontrol.hosts.failover import BackupHost
-from rtcontrol.hosts.host_events import HostMailbox
+from rtcontrol.hosts.host_core import HostMailbox
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.standby import two_hosts
 from rtcontrol.models.call import Call
