@@ -13,7 +13,6 @@ from typing import Any
 
 from rtcontrol.hosts.decider_lane import DeciderLane
 from rtcontrol.hosts.deciders import build, describe, end
-from rtcontrol.hosts.pool_core import Places
 from rtcontrol.hosts.protocol import (
     LIMIT,
     SHARES,
@@ -25,6 +24,26 @@ from rtcontrol.hosts.protocol import (
     HostEvent,
 )
 from rtcontrol.hosts.scheduler import EdfScheduler
+
+
+class Places:
+    """How many sessions are open or being opened; at most `limit`. Any thread may call it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
+        self._lock = threading.Lock()
+
+    def take(self) -> None:
+        """Raise DecoderUnavailable when all are taken."""
+        with self._lock:
+            if self.taken >= self.limit:
+                what = f"The decoder has {self.limit} open sessions, as many as it may."
+                raise DecoderUnavailable(what, "Close one, or try again later.", full=True)
+            self.taken += 1
+
+    def free(self) -> None:
+        with self._lock:
+            self.taken -= 1
 
 
 class InProcessPool:

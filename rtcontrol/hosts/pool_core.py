@@ -6,14 +6,13 @@ A life of the process is whatever its `start` answered. Not locked: the pool hol
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.hosts.processes import GONE, STOPPED, WAITING
-from rtcontrol.hosts.protocol import DecoderUnavailable, HostEvent
+from rtcontrol.hosts.protocol import HostEvent
 
 # A build that ends the process each time must not end it for ever.
 ATTEMPTS = 3
@@ -24,26 +23,6 @@ PING_EVERY_S = 0.1
 # So long a process may be silent before the kernel's word counts that it has got nowhere for `STILL_S`; and so long
 # whatever the kernel reports: on a starved machine a live process answers late.
 DOUBT_AFTER_S, STILL_S, DEAD_AFTER_S = 2.0, 1.0, 10.0
-
-
-class Places:
-    """How many sessions are open or being opened; at most `limit`. Any thread may call it."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.taken = limit, 0
-        self._lock = threading.Lock()
-
-    def take(self) -> None:
-        """Raise DecoderUnavailable when all are taken."""
-        with self._lock:
-            if self.taken >= self.limit:
-                what = f"The decoder has {self.limit} open sessions, as many as it may."
-                raise DecoderUnavailable(what, "Close one, or try again later.", full=True)
-            self.taken += 1
-
-    def free(self) -> None:
-        with self._lock:
-            self.taken -= 1
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from rtcontrol.hosts.decoder_link import DecoderLink
-from rtcontrol.hosts.pool_core import ATTEMPTS, Places, PoolCore, Session
+from rtcontrol.hosts.inprocess import Places
+from rtcontrol.hosts.pool_core import ATTEMPTS, PoolCore, Session
 from rtcontrol.hosts.protocol import LIMIT, DecoderUnavailable
 from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_process import DecoderProcess
