@@ -240,7 +240,7 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
     pair.run(5_000)
     pair.ask(1_000)
     pair.run(5_000)
-    assert max(replied.values()) == 1 and pair.first.most <= TERMS.in_flight and len(+replied) > 50
+    assert max(replied.values()) == 1 and pair.first.most <= TERMS.in_flight and len(+replied) > 20
     asked = Counter(request.tick for request in pair.first.asked if request.tick < 1_000)
     assert Counter(event["first"] for event in pair.reports if event["first"] < 1_000) == asked, "each answer once"
 
