@@ -89,15 +89,6 @@ def test_build_that_fails_in_every_round_is_given_up_with_its_reason() -> None:
     assert a.gave_up == "The decider could not be made again 30 times: No such checkpoint."
 
 
-def test_rebuild_ends_with_its_life() -> None:
-    core, (a,) = pool_of("a")
-    core.lost(S)
-    core.restored("life 2")
-    rebuild = Rebuild(core)
-    core.lost(2 * S)
-    assert rebuild.over and rebuild.round([a], "x") == [] and a.gave_up is None
-
-
 @pytest.mark.parametrize("seed", range(25))
 def test_random_lives_leave_no_decider_unfreed_and_none_up_in_a_dead_process(seed: int) -> None:
     """What was built in the life that is up is of an open session, or is freed, once."""

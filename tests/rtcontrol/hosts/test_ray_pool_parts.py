@@ -32,16 +32,6 @@ def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
         assert decision == Decision(Call(name, {"at": "x 7"}), {"function": 0.5}, 1, 9, 3)
 
 
-def test_cancelled_before_its_turn_is_not_decided(pool: DecoderPool) -> None:
-    busy, other = pool.open("a", naming("busy")), pool.open("b", naming("other"))
-    busy.submit(request(1, "sleep 0.3"))
-    time.sleep(0.1)
-    other.submit(request(1, "sleep 5"))
-    other.cancel(1)
-    assert reply_of(busy).tick == 1
-    assert called(other, 2) == 'other(at="x 2")'
-
-
 def test_a_patient_sessions_decision_gives_way_to_others_between_its_steps(pool: DecoderPool) -> None:
     late, other = pool.open("a", naming("late", "patient")), pool.open("b", naming("other"))
     late.submit(request(1, "steps 20"))  # 1 s

@@ -162,19 +162,6 @@ def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("given", "url", "model"),
-    [
-        ("decisions:https://api.openai.com/v1#gpt-6-luna", "https://api.openai.com/v1/decisions", "gpt-6-luna"),
-        ("systemone:https://x.example:8443", "https://x.example:8443/v1/systemone", "default"),
-        ("systemone:http://127.0.0.1:1/a/systemone/", "http://127.0.0.1:1/a/systemone", "default"),
-    ],
-)
-def test_an_address_names_route_and_model(given: str, url: str, model: str) -> None:
-    made = EndpointSource.parse(given, (GO,))
-    assert (made.url, made.model) == (url, model)
-
-
-@pytest.mark.parametrize(
     ("schema", "words"),
     [
         ({"type": "string"}, "Tool say, parameter what: its values cannot be listed"),
