@@ -229,6 +229,7 @@ class Faulty:
 
         async def end() -> None:
             server.close()
+            await server.wait_closed()
 
         made = thread.start(begin)
         assert made is not None
