@@ -207,6 +207,25 @@ def test_an_instruction_is_told_once_it_was_decided_by() -> None:
     assert world.sent == [Instruct(session=TOKEN, instruction="hover")]
 
 
+def test_ticks_go_on_over_a_second_loop() -> None:
+    world = World()
+    world.emit(0)
+    world.emit(1)
+    world.env.close()
+    world.env.start("wall")
+    assert world.emit(0).tick == 2
+
+
+def test_errors_of_a_tick_reach_whoever_listens() -> None:
+    heard: list[tuple[str | None, str | None, int | None]] = []
+    terms = RemoteTerms(TOKEN, ("go",))
+    env = RemoteEnvironment(
+        "remote", terms, lambda message: None, trouble=lambda of, seq: heard.append((of.cause, of.error, seq))
+    )
+    env.emit(Emission(0, 0, -1, 0, "held", cause="decide", error="out of ideas"))
+    assert heard == [("decide", "out of ideas", None)]
+
+
 def array(name: str, dtype: str, shape: list[int], data: bytes) -> Array:
     return Array(name=name, dtype=dtype, shape=shape, data=data)  # type: ignore[arg-type]
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pooled import request
 
 from rtcontrol.hosts import messages
+from rtcontrol.hosts.decider_lane import DeciderLane
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
+from rtcontrol.hosts.scheduler import EdfScheduler
 from rtcontrol.hosts.wake_file import WakeFile
 from rtcontrol.models.call import Call, Decision
 
@@ -69,6 +73,53 @@ def test_error_costs_its_tick_alone(word: str, error: str) -> None:
     host.submit(request(1, word))
     reply = host.wait(0)
     assert reply is not None and reply.error == error and called(host, 2) == 'left(at="x 2")'
+
+
+class Stepped:
+    """Decides in so many steps; a patient one gives way."""
+
+    def __init__(self, steps: int, patient: bool) -> None:
+        self.steps, self.patient = steps, patient
+
+    def decide_in_steps(self, asked: DecisionRequest) -> Generator[None, None, Decision]:
+        for _ in range(self.steps):
+            yield
+        return Decision(None)
+
+
+def test_patient_decision_gives_way_between_its_steps_and_ends_with_its_session() -> None:
+    deciders: dict[str, Any] = {"late": Stepped(3, True), "other": Stepped(1, False)}
+    answered: list[tuple[str, bool]] = []
+    given_up: set[int] = set()
+    rota = EdfScheduler()
+    lane = DeciderLane(
+        rota,
+        deciders.get,
+        lambda key, asked: asked.tick in given_up,
+        lambda key, asked, reply: answered.append((key, reply is not None)),
+    )
+    rota.put("late", request(1), 0)
+    for _ in range(2):
+        lane.run(lane.take(0))
+    rota.put("other", request(2), 0)
+    lane.run(lane.take(0))
+    assert answered == [("other", True)] and not lane.idle
+    for _ in range(3):
+        lane.run(lane.take(0))
+    assert answered[1:] == [("late", True)] and lane.idle and lane.take(0) == []
+    rota.put("other", request(3), 0)
+    given_up.add(3)
+    lane.run(lane.take(0))
+    assert answered[2:] == [("other", False)], "nobody waits for it"
+    rota.put("late", request(4), 0)
+    lane.run(lane.take(0))
+    lane.forget("late")
+    assert lane.idle
+    rota.put("late", request(5), 0)
+    turn = lane.take(0)
+    del deciders["late"]
+    lane.run(turn)
+    assert len(answered) == 3, "of a session that is over nothing is decided"
 
 
 def test_messages_of_a_decoder_come_back_as_they_were() -> None:

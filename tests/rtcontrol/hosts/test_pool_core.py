@@ -18,10 +18,10 @@ from rtcontrol.hosts.pool_core import (
     Session,
     SilenceCore,
 )
-from rtcontrol.hosts.processes import BUSY, GONE, STOPPED, WAITING
 from rtcontrol.hosts.protocol import LIMIT
 
 S = 1_000_000_000
+STOPPED, WAITING, BUSY, GONE = "stopped", "waiting", "busy", "gone"  # as the kernel's word is read
 
 
 def pool_of(*names: str) -> tuple[PoolCore, list[Session]]:
