@@ -47,7 +47,6 @@ class RemoteEnvironment:
 
     @property
     def bindings(self) -> Mapping[str, Callable[..., Any]]:
-        """What acts is the client's own."""
         return dict.fromkeys(self.terms.tools, _elsewhere)
 
     @property

@@ -250,7 +250,6 @@ class Instructions:
         self.current = self._known = ""
 
     def welcomed(self) -> None:
-        """The welcome tells the current one."""
         self._known = self.current
 
     def is_new(self, text: str) -> bool:
