@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-pytest_plugins = ["tests.helpers.orphans", "tests.helpers.parallel", "tests.helpers.realtime", "tests.helpers.tiers"]
+pytest_plugins = ["tests.helpers.orphans", "tests.helpers.tiers"]
 
 # A machine that is busy with something else fails no law.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +22,19 @@ settings.load_profile("unhurried")
 # A shell starts what it runs in the background, or under nohup, with these ignored, and so would every child here be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Of torch, here and in the processes that tests start: several that share the cores wait for each other's threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Compiled code is kept, whatever this shell says: else each process that tests start compiles all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish() -> None:
+    """Each run of the product collects garbage first: not over all tests. It asks how much is frozen: that stays."""
+    gc.collect()
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    gc.get_freeze_count = lambda: frozen
 
 
 @pytest.fixture(autouse=True, scope="session")

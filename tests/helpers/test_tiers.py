@@ -10,13 +10,14 @@ from tests.helpers.processes import PATH
 from tests.helpers.tiers import TESTS, real_use
 
 pytest_plugins = ["pytester"]
+PLUGIN = ("-p", "tests.helpers.tiers", "-p", "no:cacheprovider", "-W", "ignore")
 
 
 @pytest.mark.parametrize(
     ("file", "name", "uses"),
     [
         ("helpers/processes.py", "python", "sys.executable"),
-        ("helpers/processes.py", "until", "time.sleep"),
+        ("helpers/processes.py", "until", "time.monotonic"),
         ("helpers/processes.py", "ROOT", None),
         ("bridges/client/worlds.py", "free_port", "socket.socket"),  # defined elsewhere, imported there
     ],
@@ -27,9 +28,7 @@ def test_source_of_a_helper_names_what_is_real(file: str, name: str, uses: str |
 
 
 @pytest.mark.integration
-def test_default_tier_refuses_sleep_behind_an_except(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_tier_refuses_hidden_sleep(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PATH)
     pytester.makepyfile(
         """
@@ -48,15 +47,13 @@ def test_default_tier_refuses_sleep_behind_an_except(
             pass
         """
     )
-    result = pytester.runpytest_subprocess("-p", "tests.helpers.tiers", "-p", "no:cacheprovider", "-W", "ignore")
+    result = pytester.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*A test of the default tier used time.sleep*"])
 
 
 def test_named_files_run_whole_but_for_the_nightly_tier(pytester: pytest.Pytester) -> None:
-    pytester.makeini(
-        "[pytest]\ntestpaths = .\nmarkers =\n    integration: one\n    slow: two\n    realtime: three\n    serial: four"
-    )
+    pytester.makeini("[pytest]\ntestpaths = .\nmarkers =\n    integration\n    slow\n    realtime\n    serial")
     path = pytester.makepyfile(
         """
         import pytest
@@ -73,7 +70,6 @@ def test_named_files_run_whole_but_for_the_nightly_tier(pytester: pytest.Pyteste
             pass
         """
     )
-    plugin = ("-p", "tests.helpers.tiers")
-    pytester.runpytest_inprocess(*plugin).assert_outcomes(passed=1, deselected=2)
-    pytester.runpytest_inprocess(*plugin, Path(path).name).assert_outcomes(passed=2, deselected=1)
-    pytester.runpytest_inprocess(*plugin, "-m", "integration").assert_outcomes(passed=1, deselected=2)
+    pytester.runpytest_inprocess(*PLUGIN).assert_outcomes(passed=1, deselected=2)
+    pytester.runpytest_inprocess(*PLUGIN, Path(path).name).assert_outcomes(passed=2, deselected=1)
+    pytester.runpytest_inprocess(*PLUGIN, "-m", "integration").assert_outcomes(passed=1, deselected=2)

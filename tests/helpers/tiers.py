@@ -1,23 +1,20 @@
 """The tier of a test, derived from what it uses.
 
-A test that starts a process, opens a socket, sleeps, starts Ray or judges the wall clock is marked `integration`; what
-is left is the default tier. What a test uses is read from its source: its own, that of its fixtures, and that of every
-function and class below `tests/` that they name. `REAL` lists the names from elsewhere that make a test integration.
-
 `pytest` runs the default tier, `pytest FILE` all tests of the file but nightly ones, which run only where `-m` names
-them.
-
-`Guard` holds the default tier to this: a test that starts a process, binds a socket or sleeps all the same fails.
+them. A test that starts a process, opens a socket, sleeps, reads a clock or starts Ray is marked `integration`. That is
+read from its source, from that of its fixtures, and of every function and class below `tests/` that they name: `REAL`
+lists the names from elsewhere. `Guard` holds the rest to it. Tests of `tests/smoke` may start processes: `MOST_SMOKE`.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -56,6 +53,8 @@ REAL = frozenset(
         "subprocess",
         "sys.executable",
         "threading.Thread",
+        "time.monotonic",
+        "time.monotonic_ns",
         "time.sleep",
         "urllib.request",
         "websockets",
@@ -63,19 +62,10 @@ REAL = frozenset(
     }
 )
 # Fixtures of every test, which only change the environment.
-PLUGINS = (TESTS / "conftest.py", TESTS / "helpers" / "orphans.py", TESTS / "helpers" / "realtime.py")
-EVENTS = frozenset(
-    {
-        "subprocess.Popen",
-        "os.fork",
-        "os.forkpty",
-        "os.posix_spawn",
-        "os.system",
-        "socket.bind",
-        "time.sleep",
-        "WallClock.wait",
-    }
-)
+PLUGINS = (TESTS / "conftest.py", TESTS / "helpers" / "orphans.py")
+EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind"})
+SMOKE = TESTS / "smoke"
+MOST_SMOKE = 40
 
 
 @dataclass(slots=True)
@@ -92,43 +82,21 @@ def source(path: Path) -> Source:
     read = Source()
     tree = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
-                name = alias.asname or alias.name.partition(".")[0]
-                read.imports[name] = alias.name if alias.asname else name
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                read.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                name = alias.asname or (alias.name if before else alias.name.partition(".")[0])
+                read.imports[name] = before + (alias.name if before or alias.asname else name)
     for statement in tree.body:
-        for name in _defined(statement):
+        names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        for name in [statement.name] if hasattr(statement, "name") else [node.id for node in names]:
             read.definitions.setdefault(name, []).append(statement)
     return read
 
 
-def _defined(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield statement.name
-    elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
-    elif isinstance(statement, ast.If | ast.Try | ast.With):
-        for inner in ast.iter_child_nodes(statement):
-            if isinstance(inner, ast.stmt):
-                yield from _defined(inner)
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    """Every name in a piece of source, with its attributes as far as they are written out."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute):
-            chain, root = [inner.attr], inner.value
-            while isinstance(root, ast.Attribute):
-                chain.append(root.attr)
-                root = root.value
-            if isinstance(root, ast.Name):
-                yield ".".join([root.id, *reversed(chain)])
-        elif isinstance(inner, ast.Name):
-            yield inner.id
+def _dotted(node: ast.AST) -> str:
+    """Return a name with its attributes as they are written; it begins with a point where its root is no name."""
+    return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def real_use(path: Path, name: str) -> str | None:
@@ -140,7 +108,9 @@ def real_use(path: Path, name: str) -> str | None:
             continue
         seen.add(place)
         read = source(place[0])
-        for used in _used(read, place[1]):
+        nodes = [node for statement in read.definitions.get(place[1], ()) for node in ast.walk(statement)]
+        # A name that is only imported stands for itself.
+        for used in {_dotted(node) for node in nodes} if nodes else {place[1]}:
             root, _, rest = used.partition(".")
             if root in read.definitions:
                 waiting.append((place[0], root))
@@ -150,14 +120,6 @@ def real_use(path: Path, name: str) -> str | None:
                     return real
                 waiting.extend(_place(full))
     return None
-
-
-def _used(read: Source, name: str) -> Iterator[str]:
-    """Names that a definition uses; of a name that is only imported, itself."""
-    if name not in read.definitions:
-        yield name
-    for node in read.definitions.get(name, ()):
-        yield from _names(node)
 
 
 def _real(full: str) -> str | None:
@@ -184,7 +146,7 @@ def _file(module: str) -> Path | None:
 
 def reason(item: pytest.Item) -> str | None:
     """Return why a test is one of the integration tier, or None."""
-    if not isinstance(item, pytest.Function):
+    if not isinstance(item, pytest.Function) or item.path.is_relative_to(SMOKE):
         return None
     name = item.cls.__name__ if item.cls is not None else getattr(item, "originalname", item.name)
     places = [(item.path, name), (item.path, "pytestmark")]
@@ -200,6 +162,9 @@ def reason(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    smoke = sum(item.path.is_relative_to(SMOKE) for item in items)
+    if smoke > MOST_SMOKE:
+        raise pytest.UsageError(f"tests/smoke has {smoke} tests, and may have {MOST_SMOKE}")
     for item in items:
         timed = item.get_closest_marker("realtime") or item.get_closest_marker("serial")
         if item.get_closest_marker(NIGHTLY) is None and (timed or reason(item)):
@@ -219,66 +184,64 @@ def whole(config: pytest.Config) -> bool:
     return worker["whole"] if worker else config.args_source == pytest.Config.ArgsSource.TESTPATHS
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist what was asked for."""
+    node.workerinput["whole"] = whole(node.config)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return 0 where files are named, else the number of cores: with more, tests starve what they start."""
+    return min(len(os.sched_getaffinity(0)), 8) if whole(config) else 0
+
+
 class Guard:
     """Refuses processes, sockets, sleep and the wall clock to tests of the default tier."""
 
     def __init__(self) -> None:
-        self._active: list[str] | None = None
-        sys.addaudithook(self._hook)
-        bind, sleep, wait = zmq.Socket.bind, time.sleep, WallClock.wait
-
-        def audited_sleep(seconds: float) -> None:
-            if threading.current_thread() is threading.main_thread():
-                self._hook("time.sleep", (seconds,))
-            sleep(seconds)
-
-        def audited(socket: zmq.Socket[bytes], address: str) -> Any:
-            if not address.startswith("inproc:"):
-                self._hook("socket.bind", (address,))
-            return bind(socket, address)
-
-        def audited_wait(clock: WallClock, *given: Any) -> Any:
-            self._hook("WallClock.wait", (clock.grid.period_ns,))
-            return wait(clock, *given)
-
+        self._refused: list[str] | None = None
+        sys.addaudithook(self._audit)
         # None of these raises an audit event by itself.
-        zmq.Socket.bind = audited  # type: ignore[method-assign]
-        time.sleep = audited_sleep
-        WallClock.wait = audited_wait  # type: ignore[method-assign]
+        self._watch(zmq.Socket, "bind", lambda socket, address: not address.startswith("inproc:"))
+        self._watch(time, "sleep", lambda s: s > 0 and threading.current_thread() is threading.main_thread())
+        self._watch(WallClock, "wait", lambda *given: True)
 
-    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._active is None or event not in EVENTS or (event == "time.sleep" and arguments[0] <= 0):
-            return
-        self._active.append(f"{event}{arguments!r:.120}")
-        raise RuntimeError(f"{event} in a test of the default tier")
+    def _watch(self, owner: Any, name: str, counts: Callable[..., bool]) -> None:
+        plain = getattr(owner, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            if counts(*given):
+                self._refuse(f"{owner.__name__}.{name}")
+            return plain(*given, **named)
+
+        setattr(owner, name, call)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in EVENTS:
+            self._refuse(f"{event}{arguments!r:.120}")
+
+    def _refuse(self, use: str) -> None:
+        if self._refused is not None:
+            self._refused.append(use)
+            raise RuntimeError(f"{use} in a test of the default tier")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        real = any(item.get_closest_marker(mark) for mark in (INTEGRATION, NIGHTLY))
-        self._active = None if real else []
+        free = any(item.get_closest_marker(mark) for mark in (INTEGRATION, NIGHTLY)) or item.path.is_relative_to(SMOKE)
+        self._refused = None if free else []
         try:
             return (yield)
         finally:
-            self._active = None
+            self._refused = None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         result = yield
-        if self._active:
-            pytest.fail(
-                f"A test of the default tier used {', '.join(self._active)}. Mark it integration, or add to REAL."
-            )
+        if self._refused:
+            uses = ", ".join(self._refused)
+            pytest.fail(f"A test of the default tier used {uses}. Mark it integration, or add to REAL.")
         return result
-
-
-class Controller:
-    """Tells the workers of pytest-xdist what was asked for."""
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["whole"] = whole(node.config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Guard())
-    config.pluginmanager.register(Controller())

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.helpers.http import Quiet, http_server
 
 Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
 
 
 class ChatServer:
-    """Its address, and the bodies and paths of requests."""
+    """Its address, and the bodies of requests."""
 
     def __init__(self) -> None:
         self.url = ""
         self.bodies: list[dict[str, Any]] = []
-        self.paths: list[str] = []
 
 
 def completion(*calls: tuple[str, str], content: str | None = None) -> tuple[int, bytes]:
@@ -36,17 +35,11 @@ def completion(*calls: tuple[str, str], content: str | None = None) -> tuple[int
 def chat_server(answer: Answer) -> Iterator[ChatServer]:
     made = ChatServer()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *unused: Any) -> None:
-            pass
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            made.bodies.append(body)
-            made.paths.append(self.path)
-            status, data = answer(body)
+    class Handler(Quiet):
+        def post(self, body: bytes) -> None:
+            request = json.loads(body)
+            made.bodies.append(request)
+            status, data = answer(request)
             if not status:
                 self.close_connection = True
                 return
@@ -55,14 +48,6 @@ def chat_server(answer: Answer) -> Iterator[ChatServer]:
             self.end_headers()
             self.wfile.write(data)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    made.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with http_server(Handler) as url:
+        made.url = f"{url}/v1"
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

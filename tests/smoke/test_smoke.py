@@ -1,0 +1,46 @@
+"""Real programs from end to end, in the default tier: no wall clock is judged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.examples.test_examples import ran, serving
+from tests.helpers.processes import cli
+
+
+@pytest.fixture(scope="module")
+def flown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder: 32 ticks."""
+    out = tmp_path_factory.mktemp("flown") / "run"
+    flight = ("--env", "lander", "--model", "expert", "--host", "inprocess", "--clock", "lockstep", "--duration", "2")
+    done = cli("run", *flight, "--no-live", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_function_tool_is_learnt_and_called() -> None:
+    found = re.findall(r"-> heat\(power=(\d+)\) -> the heater is at (\d+) %", ran("function_tools", "0.2"))
+    assert len(found) == 3 and all(one == other for one, other in found)
+
+
+def test_server_decides_a_request_of_pythons_library(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model", "random", http=True) as address:
+        told = ran("http_request", f"{address}/")
+    assert re.match(r'engines \{"main": (0|50|100), "side": (-50|0|50)\} [\d.]+ ms', told)
+
+
+def test_record_of_a_run_is_read_with_nothing_of_ours(flown: Path) -> None:
+    told = ran("read_record", str(flown / "record.mcap"))
+    assert told.startswith("32 ticks: {'on time': 32}")
+    assert "engines(" in told
+
+
+def test_run_is_decided_again_by_another_model(flown: Path, tmp_path: Path) -> None:
+    same = ran("replay", str(flown))
+    assert same.startswith("expert then, expert now: 32 of 32 calls are the same\n  told ")
+    other = re.match(r"expert then, random now: (\d+) of 32 calls", ran("replay", str(flown), "random"))
+    assert other is not None and int(other[1]) < 32
+    assert "record" in ran("replay", str(tmp_path), status=1)
