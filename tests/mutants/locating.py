@@ -1,11 +1,20 @@
-"""Where a function, a class or a constant of the product stands, in whatever file it does."""
+"""Each claim of safety and exactness breaks by a line: a mutant, which a test of the suite must notice.
+
+The claims are the entries of this folder's `*.toml`: `claim`, `in` (the function, class or constant that is broken, in
+whatever file it stands; `file` for what is not Python), `find` (a regular expression that matches once in it),
+`replace` (as of `re.sub`), and the `tests` of which at least one must fail. They are one for each claim of safety or
+exactness of README and docs.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PRODUCT = ("rtcontrol", "agents", "envs", "bridges", "models")
 
@@ -68,3 +77,37 @@ def _named(node: ast.AST, before: str) -> Iterator[tuple[str, ast.stmt]]:
             yield from ((before + target.id, child) for target in targets if isinstance(target, ast.Name))
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from _named(child, before)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A breakage: what `find` matches in the definition `place`, or in the file `place`, becomes `replace`."""
+
+    place: str
+    is_file: bool
+    find: str
+    replace: str
+    tests: tuple[str, ...]
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Mutant:
+        is_file = "file" in fields
+        place = fields["file" if is_file else "in"]
+        return cls(place, is_file, fields["find"], fields["replace"], tuple(fields["tests"]))
+
+    def broken(self, sources: Sources) -> tuple[Path, str]:
+        """The file, and its text with the one replacement."""
+        where = sources.file(self.place) if self.is_file else sources.definition(self.place)
+        text = where.path.read_text()
+        part = text[where.start : where.end]
+        changed, count = re.subn(self.find, self.replace, part, flags=re.MULTILINE)
+        assert count == 1, f"{self.place} has {count} times: {self.find}"
+        assert changed != part, f"nothing of {self.place} changes"
+        return where.path, text[: where.start] + changed + text[where.end :]
+
+
+MUTANTS = {
+    f"{path.stem}: {fields['claim']}": Mutant.of(fields)
+    for path in sorted(Path(__file__).parent.glob("*.toml"))
+    for fields in tomllib.loads(path.read_text()).get("mutant", [])
+}

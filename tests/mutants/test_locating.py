@@ -1,68 +1,38 @@
-"""A mutant is found by what it breaks, wherever that stands and however its variables are called."""
+"""Each mutant breaks one thing of the product, and names tests that exist."""
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
-import pytest
-
-from tests.mutants.locating import Sources
-from tests.mutants.test_mutants import Mutant
-
-CODE = """
-LIMIT_MS = 20
+from tests.helpers.processes import ROOT
+from tests.mutants.locating import MUTANTS, Sources
 
 
-class Gate:
-    @property
-    def shut(self) -> bool:
-        waited = self._waited()
-        return waited > LIMIT_MS or waited < 0
-"""
-BREAK = Mutant("Gate.shut", False, r"return \w+ > LIMIT_MS", "return False", ())
+def test_every_mutant_matches_once_and_names_tests_that_exist() -> None:
+    count = sum(path.read_text().count("[[mutant]]") for path in Path(__file__).parent.glob("*.toml"))
+    assert len(MUTANTS) == count, "two entries of one file have the same claim"
+    wrong = []
+    same: dict[tuple[Path, str], str] = {}
+    sources = Sources(ROOT)
+    for name, mutant in MUTANTS.items():
+        try:
+            path, text = mutant.broken(sources)
+            assert (first := same.setdefault((path, text), name)) == name, f"is the breakage of {first}"
+            if path.suffix == ".py":
+                ast.parse(text)
+        except (AssertionError, LookupError, SyntaxError, re.error) as error:
+            wrong.append(f"{name}: {error}")
+        assert mutant.tests, name
+        wrong += [f"{name}: there is no {test}" for test in mutant.tests if not _exists(test)]
+    assert wrong == [], "\n".join(wrong)
 
 
-def tree(root: Path, **files: str) -> Sources:
-    for name, text in files.items():
-        path = root / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".py").write_text(text)
-    return Sources(root)
-
-
-def test_a_moved_file_and_a_renamed_variable_hide_nothing(tmp_path: Path) -> None:
-    moved = tree(
-        tmp_path, models__deep__down__gates="import os\n" + CODE.replace("waited =", "w =").replace("waited ", "w ")
-    )
-    path, text = BREAK.broken(moved)
-    assert path == tmp_path / "models/deep/down/gates.py"
-    assert text.startswith("import os\n\nLIMIT_MS = 20\n") and text.endswith("return False or w < 0\n")
-
-
-def test_a_constant_is_found_by_its_name(tmp_path: Path) -> None:
-    _, text = Mutant("LIMIT_MS", False, r"= \d+", "= 90", ()).broken(tree(tmp_path, models__gates=CODE))
-    assert text == CODE.replace("20", "90")
-
-
-def test_a_definition_that_stands_twice_is_refused_until_its_module_is_named(tmp_path: Path) -> None:
-    both = tree(tmp_path, models__gates=CODE, agents__gates=CODE, rtcontrol__doors=CODE)
-    with pytest.raises(
-        LookupError, match="Gate.shut is defined 3 times: rtcontrol/doors.py, agents/gates.py, models/gates.py"
-    ):
-        BREAK.broken(both)
-    for module in ("doors", "agents/gates"):
-        path, _ = Mutant(f"{module}:Gate.shut", False, BREAK.find, BREAK.replace, ()).broken(both)
-        assert path.with_suffix("").as_posix().endswith(module)
-    with pytest.raises(LookupError, match="oors:Gate.shut is defined 0 times: nowhere"):
-        Mutant("oors:Gate.shut", False, BREAK.find, BREAK.replace, ()).broken(both)
-
-
-@pytest.mark.parametrize(("find", "count"), [(r"waited [<>]", 2), ("elsewhere", 0)])
-def test_a_pattern_that_does_not_match_once_is_refused(tmp_path: Path, find: str, count: int) -> None:
-    with pytest.raises(AssertionError, match=f"Gate.shut has {count} times"):
-        Mutant("Gate.shut", False, find, "", ()).broken(tree(tmp_path, models__gates=CODE))
-
-
-def test_a_breakage_that_changes_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="nothing of Gate.shut changes"):
-        Mutant("Gate.shut", False, "LIMIT_MS", "LIMIT_MS", ()).broken(tree(tmp_path, models__gates=CODE))
+def _exists(test: str) -> bool:
+    """A test's function may be given a case of its parameters, which is not looked for."""
+    file, _, name = test.partition("::")
+    if not (ROOT / file).is_file():
+        return False
+    function = name.partition("[")[0].rpartition("::")[2]
+    return re.search(rf"^ *def {re.escape(function)}\(", (ROOT / file).read_text(), re.MULTILINE) is not None
