@@ -1,29 +1,41 @@
-"""What training says, what evaluation says, that the two never meet, and that the plain rule contradicts neither."""
+"""What training, people and evaluation say: the lists never meet, and the plain rule contradicts none."""
 
 from __future__ import annotations
 
 import random
-import re
+import tomllib
+from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rtcontrol.agents.lander import goals as lander_goal
+from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.lander.phrasings import PHRASINGS as LANDER
 from rtcontrol.agents.paddle import goals as paddle_goal
+from rtcontrol.agents.paddle.goals import PaddleGoal
 from rtcontrol.agents.paddle.phrasings import PHRASINGS as PADDLE
 from rtcontrol.agents.phrasing import split_words
 from rtcontrol.agents.road import goals as driver_goal
-from rtcontrol.agents.road.goals import VALUES, RoadGoal
+from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.phrasings import PHRASINGS as DRIVER
+from rtcontrol.agents.spoken import bare, nonsense
 
-MARK = re.compile(r"\{\w+\}")
-GOALS: dict[str, Any] = {"lander": lander_goal, "paddle": paddle_goal, "driver": driver_goal}
-PHRASINGS: dict[str, Any] = {"lander": LANDER, "paddle": PADDLE, "driver": DRIVER}
-KINDS = {"lander": LANDER.kinds, "paddle": paddle_goal.KINDS, "driver": driver_goal.KINDS}
+RULES: dict[str, Any] = {
+    "lander": lander_goal.recognise, "paddle": paddle_goal.recognise, "road": driver_goal.recognise,
+}  # fmt: skip
+PHRASINGS: dict[str, Any] = {"lander": LANDER, "paddle": PADDLE, "road": DRIVER}
+KINDS = {"lander": LANDER.kinds, "paddle": paddle_goal.KINDS, "road": driver_goal.KINDS}
 CASES = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
-LIST_ONE = {"lander": 100, "paddle": 60, "driver": 60}
+LIST_ONE = {"lander": 100, "paddle": 60, "road": 60}
+GOALS: dict[str, list[Any]] = {
+    "lander": [*map(LanderGoal, ("land", "left", "right")), *(LanderGoal("hover", x, 0.65) for x in (0.0, -0.25, 0.3))],
+    "paddle": [PaddleGoal(kind) for kind in paddle_goal.KINDS],
+    "road": [RoadGoal(k, value) for k in driver_goal.KINDS for value in driver_goal.VALUES.get(k, (None,))],
+}
+MISREAD = tomllib.loads((Path(__file__).parent / "misread.toml").read_text("utf-8"))
 of_each_kind = pytest.mark.parametrize(("name", "kind"), CASES)
 of_each = pytest.mark.parametrize("name", GOALS)
 
@@ -36,7 +48,7 @@ def patterns(name: str, kind: str) -> frozenset[str]:
 @cache
 def trained(name: str, kind: str) -> frozenset[str]:
     """All that training makes; of the lander's numbers the patterns."""
-    return frozenset(DRIVER.training_sentences(kind)) if name == "driver" else patterns(name, kind)
+    return frozenset(DRIVER.training_sentences(kind)) if name == "road" else patterns(name, kind)
 
 
 @cache
@@ -49,10 +61,6 @@ def vocabulary(name: str) -> frozenset[str]:
     return frozenset(PHRASINGS[name].vocabulary())
 
 
-def plain(text: str) -> str:
-    return text.rstrip(".!").lower()
-
-
 @of_each_kind
 def test_list_one_holds_sentences_that_training_never_makes(name: str, kind: str) -> None:
     listed = PHRASINGS[name].seen_words(kind)
@@ -62,22 +70,21 @@ def test_list_one_holds_sentences_that_training_never_makes(name: str, kind: str
 
 @of_each_kind
 def test_the_plain_rule_never_contradicts_a_label(name: str, kind: str) -> None:
-    recognise = GOALS[name].recognise
     for text, goal in PHRASINGS[name].seen_words(kind):
-        assert recognise(text) == goal, text
+        assert RULES[name](text) == goal, text
     for text, goal in PHRASINGS[name].unseen_words(kind):
-        assert recognise(text) in (goal, None), text
+        assert RULES[name](text) in (goal, None), text
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "lander"])
 def test_the_plain_rule_reads_every_training_pattern_as_its_goal_and_no_other(name: str, kind: str) -> None:
     for index, pattern in enumerate(sorted(patterns(name, kind))):
-        goals: Any = DRIVER.pattern_goals(pattern, kind) if name == "driver" else [paddle_goal.PaddleGoal(kind)]
+        goals: Any = DRIVER.pattern_goals(pattern, kind) if name == "road" else [PaddleGoal(kind)]
         # A number's place is the same for all numbers: they take turns. Left is not right: both are asked.
-        in_turn = name == "driver" and isinstance(goals[0].value, int)
+        in_turn = name == "road" and isinstance(goals[0].value, int)
         for goal in goals[index % len(goals) :][:1] if in_turn else goals:
-            for text in DRIVER.sentences_of(pattern, goal) if name == "driver" else [pattern]:
-                assert GOALS[name].recognise(text) == goal, text
+            for text in DRIVER.sentences_of(pattern, goal) if name == "road" else [pattern]:
+                assert RULES[name](text) == goal, text
     for other in KINDS[name]:
         assert other == kind or trained(name, kind).isdisjoint(trained(name, other))
 
@@ -90,58 +97,104 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
         goal = said.sample_goal(rng)
         text = said.training_instruction(rng, goal)
         drawn.add(goal)
-        assert GOALS[name].recognise(text) == goal, text
+        assert RULES[name](text) == goal, text
         assert known.issuperset(split_words(text)), text
         if text != goal.text() and not (name == "lander" and goal.kind == "hover"):
             first = text[0].lower() + text[1:]  # names of the lander's world may be capital letters
-            assert (first.removesuffix(".") if name == "lander" else plain(text)) in trained(name, goal.kind), text
-    if name == "driver":
-        assert drawn == {RoadGoal(kind, value) for kind in KINDS["driver"] for value in VALUES.get(kind, (None,))}
+            assert (first.removesuffix(".") if name == "lander" else text.rstrip(".!").lower()) in trained(
+                name, goal.kind
+            ), text
+    if name == "road":
+        every = set(GOALS["road"])
+        assert drawn == every and all(DRIVER.training_sentences(goal.kind)[goal.text()] == goal for goal in every)
 
 
-def test_canonical_sentences_are_trained_and_recognised() -> None:
-    hover = [lander_goal.LanderGoal("hover", 0.0, 0.7), lander_goal.LanderGoal("hover", -0.25, 1.0)]
-    for goal in (*map(lander_goal.LanderGoal, ("land", "left", "right")), *hover):
-        assert lander_goal.recognise(goal.text()) == goal
+def test_canonical_words_are_trained() -> None:
     assert {"hover at {Y}", "hover at {Y} and x {X}"} <= patterns("lander", "hover")
-    for kind in KINDS["paddle"]:
-        assert paddle_goal.recognise(paddle_goal.CANONICAL[kind]) == paddle_goal.PaddleGoal(kind)
-        assert paddle_goal.CANONICAL[kind].lower() in trained("paddle", kind)
-    for kind in KINDS["driver"]:
-        for value in VALUES.get(kind, (None,)):
-            assert DRIVER.training_sentences(kind)[RoadGoal(kind, value).text()] == RoadGoal(kind, value)
+    assert all(paddle_goal.CANONICAL[kind].lower() in trained("paddle", kind) for kind in KINDS["paddle"])
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("name", "text", "kind"),
     [
-        ("Let me win!", "miss"),
-        ("don't let me win", "return"),
-        ("Please send every ball to the top of the screen.", "up"),
-        ("go to the top", "top"),
-        ("aim low, not high", "down"),
-        ("copy me", "mirror"),
-        ("do not miss", "return"),
-        ("make tea", None),
-        ("up and down", None),
+        ("paddle", "Let me win!", "miss"),
+        ("paddle", "don't let me win", "return"),
+        ("paddle", "Please send every ball to the top of the screen.", "up"),
+        ("paddle", "aim low, not high", "down"),
+        ("paddle", "do not miss", "return"),
+        ("paddle", "make tea", None),
+        ("paddle", "up and down", None),
+        ("lander", "land right now", "land"),
+        ("lander", "Right now, touch down right in the centre.", "land"),
+        ("lander", "right now land on the right", "right"),
+        ("lander", "settle on the right now", "right"),
     ],
 )
-def test_plain_instructions_are_recognised(text: str, kind: Any) -> None:
-    assert paddle_goal.recognise(text) == (None if kind is None else paddle_goal.PaddleGoal(kind))
+def test_plain_instructions_are_recognised(name: str, text: str, kind: Any) -> None:
+    goal: Any = {"paddle": PaddleGoal, "lander": LanderGoal}[name]
+    assert RULES[name](text) == (None if kind is None else goal(kind))
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("land right now", "land"),
-        ("Right now, touch down right in the centre.", "land"),
-        ("right now land on the right", "right"),
-        ("settle on the right now", "right"),
-        ("go right and land", "right"),
-    ],
-)
-def test_right_now_is_no_side(text: str, kind: Any) -> None:
-    assert lander_goal.recognise(text) == lander_goal.LanderGoal(kind)
-    for side in ("left", "right"):
-        assert not [pattern for pattern in patterns("lander", side) if re.search(r"(?<!the )\bright now\b", pattern)]
-    assert "land right now" in patterns("lander", "land")
+def said(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
+    """Each pattern that asks for a goal, and a sentence that it becomes."""
+    rng, module = random.Random(seed), PHRASINGS[name]
+    return {pattern: module.written(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
+
+
+@cache
+def meanings(name: str) -> dict[str, set[Any]]:
+    found: dict[str, set[Any]] = {}
+    for goal in GOALS[name]:
+        for text in said(name, goal).values():
+            found.setdefault(bare(text), set()).add(goal)
+    return found
+
+
+@of_each
+def test_no_spoken_sentence_asks_for_two_goals(name: str) -> None:
+    assert {text: goals for text, goals in meanings(name).items() if len(goals) > 1} == {}
+
+
+@of_each
+def test_what_the_plain_rule_reads_otherwise_has_been_looked_at(name: str) -> None:
+    """The table is the label. A sentence that the rule reads as another goal stands in misread.toml, put there by
+    somebody who has checked that the table is right."""
+    found = set()
+    for goal in GOALS[name]:
+        for pattern, text in said(name, goal).items():
+            if RULES[name](text) not in (goal, None):
+                found.add(pattern)
+    assert found == set(MISREAD[name].splitlines())
+
+
+def test_nonsense_names_no_goal_of_any_world() -> None:
+    texts = Counter(map(bare, nonsense()))
+    assert len(texts) >= 900
+    for name in GOALS:
+        assert set(texts) & set(meanings(name)) == set()
+        # The rule may see a word that it knows ("play chess"), but seldom.
+        assert sum(RULES[name](text) is not None for text in texts) < 0.06 * len(texts)
+
+
+@of_each
+def test_training_says_no_sentence_of_an_evaluation_list_and_nothing_that_is_kept_back(name: str) -> None:
+    rng, module = random.Random(1), PHRASINGS[name]
+    lists = (module.seen_words, module.unseen_words, module.held_out_words)
+    listed = {bare(text) for kind in module.kinds for words in lists for text, _ in words(kind)}
+    for goal in GOALS[name]:
+        kept, shown = set(module.spoken_patterns(goal, kept=True)), set(module.spoken_patterns(goal, kept=False))
+        assert kept.isdisjoint(shown)
+        assert kept | shown == set(module.spoken_patterns(goal))
+        assert 0.05 * len(shown) < len(kept) < 0.2 * len(shown)
+        assert listed.isdisjoint(bare(module.spoken_instruction(rng, goal)) for _ in range(60))
+
+
+@of_each
+def test_a_judge_reads_what_people_say_by_its_table_and_all_else_by_the_rule(name: str) -> None:
+    module = PHRASINGS[name]
+    for goal in GOALS[name]:
+        assert module.meant(goal.text()) == goal
+        for pattern in module.spoken_patterns(goal):
+            if "{" not in pattern:
+                assert module.meant(f"{pattern[0].upper()}{pattern[1:]} ") == goal, pattern
+    assert not any(module.meant(text) is not None and RULES[name](text) is None for text in nonsense())

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Doc, Fallback, Group, InvalidCall, OneOf, Range, Text, Tools, tool
 from rtcontrol.agents.lander import tools as lander
 from rtcontrol.agents.paddle import tools as paddle
-from rtcontrol.agents.road.tools import CLAMP, FREE_M, LIGHTS, agent, observe, read_back
+from rtcontrol.agents.road.tools import observe, read_back
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import ClosedDomain, Free
+from rtcontrol.models.schema.domain import Free
 
 
 class Colour(enum.Enum):
@@ -138,17 +136,6 @@ def test_whole_number_is_legal_where_a_number_is_asked() -> None:
         tools.validate(Call("go", {"x": True, "y": 1}))
 
 
-@given(st.sampled_from([0, 50, 100]), st.integers(-2, 3), st.integers(0, 10), st.booleans())
-def test_every_value_of_the_domains_is_valid_and_comes_through(level: int, count: int, tenths: int, fast: bool) -> None:
-    tools = Tools([everything])
-    domain = next(p.domain for p in tools.schemas[0].parameters if p.name == "speed")
-    assert isinstance(domain, ClosedDomain)
-    call = Call("everything", {**GOOD, "level": level, "count": count, "speed": domain.values[tenths], "fast": fast})
-    got = tools.execute(tools.validate(call))
-    assert (got["level"], got["count"], got["fast"]) == (level, count, fast)
-    assert got["speed"] == pytest.approx(tenths / 10)
-
-
 def test_bind_runs_the_environments_function_and_refuses_strangers() -> None:
     heard: list[int] = []
 
@@ -159,13 +146,6 @@ def test_bind_runs_the_environments_function_and_refuses_strangers() -> None:
     assert heard == [2]
     with pytest.raises(UserError, match=r"No tool .fly. to bind\. The tools are: go"):
         Tools([go]).bind(fly=print)
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    def go() -> None: ...
-
-    with pytest.raises(UserError, match=r"'go'\. Rename"):
-        Tools([go, go])
 
 
 class Socket: ...
@@ -179,11 +159,9 @@ class Socket: ...
         (Annotated[Any, OneOf("1", 1)], (), ""),
         (Socket, (), "the type"),
         (Any, (), "allows anything"),
-        (Annotated[int, OneOf()], (), "an empty enum"),
         (Annotated[int, Range(3, 1)], (), "minimum 3 is above maximum 1. Swap them"),
         (Annotated[float, Range(0.05, 1, 0.1)], (), "minimum 0.05 is not a multiple of the step 0.1. Start at 0"),
         (Annotated[int, Range(0, 10, 0)], (), "multipleOf is 0"),
-        (Annotated[int, Range(0, 10, -1)], (), "multipleOf is -1"),
         (Annotated[float, Range(0, math.inf, 1)], (), "bounds 0 to inf"),
         (Annotated[int, OneOf("low", "high")], (), "the value 'low' is no integer"),
         (Annotated[Colour, OneOf(Colour.RED)], (), "not all of its values can be written as JSON"),
@@ -224,10 +202,9 @@ def test_slow_parameters_are_accepted_with_a_warning() -> None:
 
     warnings = Tools([go]).warnings()
     assert [w.split(":")[0] for w in warnings] == [f"Tool go, parameter {p}" for p in ("x", "text", "fine")]
-    assert all("forward pass" in w and "Remedy" in w for w in warnings)
 
 
-def test_more_than_six_parameters_are_accepted_with_a_warning_that_a_group_removes() -> None:
+def test_group_removes_the_warning_of_too_many_parameters_unless_it_is_too_large() -> None:
     @tool
     def seven(a: bool, b: bool, c: bool, d: bool, e: bool, f: bool, g: bool) -> None: ...
 
@@ -236,18 +213,12 @@ def test_more_than_six_parameters_are_accepted_with_a_warning_that_a_group_remov
         a: Annotated[bool, Group("g")], b: Annotated[bool, Group("g")], c: bool, d: bool, e: bool, f: bool, g: bool
     ) -> None: ...
 
-    (warning,) = Tools([seven]).warnings()
-    assert "Tool seven has 7 parameters for 6 heads" in warning
-    assert "x-group" in warning
-    assert Tools([grouped]).warnings() == []
-
-
-def test_group_with_too_many_combinations_is_warned_of() -> None:
     @tool
     def go(x: Annotated[int, Range(0, 99), Group("at")], y: Annotated[int, Range(0, 99), Group("at")]) -> None: ...
 
-    (warning,) = Tools([go]).warnings()
-    assert "Tool go, parameters x, y" in warning
+    assert "Tool seven has 7 parameters for 6 heads" in Tools([seven]).warnings()[0]
+    assert Tools([grouped]).warnings() == []
+    assert "Tool go, parameters x, y" in Tools([go]).warnings()[0]
     assert isinstance(go.schema.slots()[0].domain, Free)
 
 
@@ -285,92 +256,26 @@ def test_a_state_reads_in_whole_units_clamped_and_without_a_negative_zero_and_ba
 
 NEIGHBOURS = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
 ALONE = {f"{name}_{unit}": None for name in NEIGHBOURS for unit in ("m", "kmh")}
-STATE: dict[str, Any] = {
-    "speed_kmh": 48.2,
-    "limit_kmh": 60.0,
-    "lane": 2,
-    "lanes": 3,
-    "shift": 0,
-    **ALONE,
-    "ahead_m": 35.4,
-    "ahead_kmh": 42.0,
-    "behind_m": 20.0,
-    "behind_kmh": 50.3,
-    "left_ahead_m": 12.0,
-    "left_ahead_kmh": 53.0,
-    "left_behind_m": 60.0,
-    "left_behind_kmh": 38.0,
-    "light": "green",
-    "junction_m": 80.0,
-    "turn": "straight",
-}
+AHEAD = {"ahead_m": 35.4, "ahead_kmh": 42.0, "behind_m": 20.0, "behind_kmh": 50.3}
+LEFT = {"left_ahead_m": 12.0, "left_ahead_kmh": 53.0, "left_behind_m": 60.0, "left_behind_kmh": 38.0}
+DRIVE = {"speed_kmh": 48.2, "limit_kmh": 60.0, "lane": 2, "lanes": 3, "shift": 0, **ALONE, **AHEAD, **LEFT}
+STATE: dict[str, Any] = {**DRIVE, "light": "green", "junction_m": 80.0, "turn": "straight"}
 
 
-@st.composite
-def states(draw: st.DrawFn) -> dict[str, Any]:
-    lanes = draw(st.integers(1, 4))
-    state: dict[str, Any] = {
-        "speed_kmh": draw(st.floats(-500, 500)),
-        "limit_kmh": draw(st.floats(0, 500)),
-        "lane": draw(st.integers(1, lanes)),
-        "lanes": lanes,
-        "shift": draw(st.sampled_from([-1, 0, 1])),
-        "light": draw(st.sampled_from(LIGHTS)),
-        "junction_m": draw(st.none() | st.floats(-10, 500)),
-        "turn": draw(st.sampled_from(["left", "right", "straight"])),
-    }
-    for name in NEIGHBOURS:
-        there = draw(st.booleans())
-        state[f"{name}_m"] = draw(st.floats(-10, 500)) if there else None
-        state[f"{name}_kmh"] = draw(st.floats(-500, 500)) if there else None
-    return state
-
-
-def test_the_state_reads_in_kilometres_an_hour_and_metres() -> None:
-    assert observe(STATE) == (
-        "speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r 150 0 150 0 light green "
-        "junction 80 way onward"
-    )
-
-
-@pytest.mark.parametrize(("lane", "lanes", "missing"), [(1, 2, "l"), (2, 2, "r"), (1, 1, "lr"), (2, 3, "")])
-def test_a_lane_that_does_not_exist_reads_as_minus_one(lane: int, lanes: int, missing: str) -> None:
-    text = observe({**STATE, "lane": lane, "lanes": lanes})
-    for side in "lr":
-        assert (f" {side} -1 0 -1 0" in text) == (side in missing)
-
-
-@example({**STATE, "left_ahead_m": 149.5, "left_ahead_kmh": 1.0})  # rounded, it is out of sight
-@given(states())
-def test_the_text_reads_back(state: dict[str, Any]) -> None:
-    text = observe(state)
-    seen = read_back(text)
-    assert observe(seen) == text
-    assert set(seen) == set(state)
-    own = round(max(-CLAMP, min(CLAMP, state["speed_kmh"])))
-    assert seen["speed_kmh"] == own
-    assert (seen["lane"], seen["lanes"], seen["shift"]) == (state["lane"], state["lanes"], state["shift"])
-    assert (seen["light"], seen["turn"]) == (state["light"], state["turn"])
-    for name in NEIGHBOURS:
-        gap, speed = state[f"{name}_m"], state[f"{name}_kmh"]
-        exists = {"left": state["lane"] > 1, "right": state["lane"] < state["lanes"]}.get(name.split("_")[0], True)
-        if not exists or gap is None or round(gap) >= FREE_M:
-            assert seen[f"{name}_m"] is None
-            assert seen[f"{name}_kmh"] is None
-        else:
-            assert seen[f"{name}_m"] == max(0, round(gap))
-            faster = round(max(-CLAMP, min(CLAMP, speed))) - own
-            assert seen[f"{name}_kmh"] == own + max(-CLAMP, min(CLAMP, faster))
-
-
-def test_the_tools_are_six_calls_of_at_most_one_listed_value() -> None:
-    values = {schema.name: [p.domain.values for p in schema.parameters] for schema in agent.tools.schemas}  # type: ignore[union-attr]
-    assert values == {
-        "set_speed": [tuple(range(10, 121, 10))],
-        "change_lane": [("left", "right")],
-        "follow": [(5, 10, 15, 20, 30, 40, 50)],
-        "brake": [(20, 40, 60, 80, 100)],
-        "turn": [("left", "right", "straight")],
-        "stop": [],
-    }
-    assert agent.tools.warnings() == []
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({}, "speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r 150 0 150 0"),
+        ({"lanes": 2}, "speed 48 limit 60 lane 2 2 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r -1 0 -1 0"),
+        ({"lane": 1}, "speed 48 limit 60 lane 1 3 shift 0 ahead 35 -6 behind 20 2 l -1 0 -1 0 r 150 0 150 0"),
+        # Rounded, it is out of sight.
+        (
+            {"left_ahead_m": 149.5, "speed_kmh": -500.0},
+            "speed -200 limit 60 lane 2 3 shift 0 ahead 35 200 behind 20 200 l 150 0 60 200 r 150 0 150 0",
+        ),
+    ],
+)
+def test_state_of_a_road_reads_in_kilometres_an_hour_and_metres_and_back(change: dict[str, Any], text: str) -> None:
+    seen = observe({**STATE, **change})
+    assert seen == f"{text} light green junction 80 way onward"
+    assert observe(read_back(seen)) == seen and set(read_back(seen)) == set(STATE)

@@ -27,8 +27,8 @@ from rtcontrol_client.wire.messages import (
     Observe,
     Reset,
 )
-from tests.bridges.client.test_client_handler import Fleet
 from tests.bridges.client.test_client_core import MS, S, call_message, look, welcome
+from tests.bridges.client.test_client_handler import Fleet
 from tests.bridges.client.worlds import OWN, ROOT, STRAIGHT, Process, Proxy, joined, until
 from tests.conformance.check.stand import Stand
 

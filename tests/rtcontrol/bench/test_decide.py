@@ -1,4 +1,4 @@
-"""`rtcontrol bench decide`: all ways decide alike, under the same conditions."""
+"""`rtcontrol bench decide`, `serving` and `train`: what is compared is the same, under the same conditions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from commands import call, refused
 
 from rtcontrol.bench import decide
 from rtcontrol.bench.decide import JsonWriter
-from rtcontrol.bench.situations import TICKS, schemas, situations
-from rtcontrol.envs.registry import AGENTS
-from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.bench.situations import HeadCalls, schemas, situations
+from rtcontrol.bench.train import PROMPTS, random_groups
+from rtcontrol.models.call import Call
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.train.groups import pack_groups
+from rtcontrol.models.train.packing import pad_together, separate
 
 CASES = [
     ("lander", "bundled", None, {"token_by_token": 2, "json": 22}),
@@ -37,15 +40,6 @@ def test_all_ways_decide_alike_in_their_own_passes(
     assert tokens["token_by_token_passes"] == expected["token_by_token"]
     assert tokens["json_passes"] == expected["json"] > tokens["json_skip_forced_passes"]
     assert result["threads"] == 1  # a small model's, whatever the process has
-
-
-def test_situations_are_those_of_each_agent() -> None:
-    told = {agent: situations(agent, 6 * TICKS) for agent in AGENTS}
-    for agent, each in told.items():
-        assert len({one.instruction for one in each}) >= 4
-        assert each == situations(agent, 6 * TICKS)
-        others = {one.instruction for name in AGENTS if name != agent for one in told[name]}
-        assert not others & {one.instruction for one in each}
 
 
 def test_json_writes_the_call_and_skips_forced_tokens() -> None:
@@ -81,3 +75,28 @@ def test_the_command_shows_and_saves_every_way(
     assert document["schemas"]["bundled"]["agreement"] == 1.0
     assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--model", "nope")
     assert "Choose auto, fp32" in refused(capsys, "bench", "decide", "--dtype", "int3")
+
+
+def test_heads_become_typed_calls_or_none() -> None:
+    go = {"name": "go", "parameters": {"properties": {"n": {"enum": [1, 2]}, "on": {"type": "boolean"}}}}
+    decider: STDecider = DeciderSpec("lander", (go, {"name": "stop"})).build()
+    calls = HeadCalls(decider)
+
+    def of(*heads: str) -> Call | None:
+        return calls.call([tuple(decider.tokenizer.encode(text)) for text in heads])
+
+    assert of("go", "2", "true") == Call("go", {"n": 2, "on": True})
+    assert of("go", "", "false") == Call("go", {"on": False})
+    assert of("stop", "2", "true") == Call("stop", {})
+    assert of("go", "3", "true") is None and of("fly", "", "") is None
+
+
+def test_training_samples_share_nothing_and_have_eight_heads() -> None:
+    groups = random_groups(8)
+    assert all(len(g.heads) == 8 and PROMPTS[0] <= len(g.suffix) <= PROMPTS[1] for g in groups)
+    assert len({g.suffix[:2] for g in groups}) == 8
+    packed, apart = pack_groups((1,), groups), pad_together(separate((1,), groups))
+    assert sorted(packed.labels.tolist()) == sorted(apart.labels.tolist())
+    # Every prompt stands there once, whichever its neighbours are.
+    assert packed.tokens.numel() == 1 + sum(len(g.suffix) + sum(len(h.ids) for h in g.heads) for g in groups)
+    assert apart.tokens.shape[0] == 64

@@ -11,7 +11,7 @@ from commands import call
 from rtcontrol.bench.load import LoadClient
 from rtcontrol.bench.wire import Servers, free_port
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.wire.messages import CallMessage, ErrorMessage
+from rtcontrol_client.wire.messages import CallMessage
 
 pytestmark = pytest.mark.integration
 
@@ -26,14 +26,6 @@ def test_clients_of_a_server_are_counted(
     (case,) = json.loads(out.read_text())["cases"]
     assert case["expected"] == 20 and case["calls"] + case["missing"] >= 10
     assert case["way_ms"]["p50"] > 0
-
-
-def test_a_refusal_is_shown_in_the_servers_words() -> None:
-    client = LoadClient(f"tcp://127.0.0.1:{free_port()}", 10.0)  # no server is there
-    with pytest.raises(UserError) as refused:
-        client._take(ErrorMessage(code="busy", message="No room for 16 Hz.", remedy="Ask for less.", fatal=True))
-    assert str(refused.value) == "The server refused a client: No room for 16 Hz. Ask for less."
-    client.socket.close(0)
 
 
 def test_ticks_without_a_call_are_missing() -> None:
@@ -63,4 +55,3 @@ def test_every_transport_is_timed_next_to_a_bare_echo(
     document = json.loads(out.read_text())
     ways = {"echo", "null_zmq", "null_ws", "model_zmq", "model_ws", "model_chat"}
     assert set(document["ms"]) == ways and document["trips"] == 100
-    assert document["ms"]["echo"]["p50"] < document["ms"]["model_chat"]["p50"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from commands import call, refused, spawn, until
+from commands import call, refused
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.envs.base import Episode
@@ -27,7 +26,6 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assembly
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.user_code import contents
 from tests.rtcontrol.hosts.standin_endpoint import standin
@@ -114,13 +112,9 @@ AGENT = Agent("walk", "Walks.", Tools([walk]), SKILL.observe, "go left", Fallbac
 
 @dataclass(frozen=True)
 class Walker:
-    """Decides as the expert does where it is told one of `knows`, and else as if told the first of them, `unsure` until
-    the tick `wakes`."""
+    """Decides as the expert does where it is told one of `knows`, and else as if told the first of them, less sure."""
 
     knows: tuple[str, ...]
-    unsure: float = 0.4
-    sure: float = 0.9
-    wakes: int = 1_000
 
     def build(self) -> Walker:
         return self
@@ -130,10 +124,7 @@ class Walker:
         goal = recognise(told if told in self.knows else self.knows[0])
         assert goal is not None
         call = expert(SKILL.read_back(request.observation), goal)
-        return Decision(
-            call,
-            {"function": 1.0, "arg1": self.sure if told in self.knows or request.tick >= self.wakes else self.unsure},
-        )
+        return Decision(call, {"function": 1.0, "arg1": 0.9 if told in self.knows else 0.4})
 
 
 HZ = 10.0
@@ -164,12 +155,7 @@ def test_who_ignores_the_instruction_succeeds_when_told_another_goal() -> None:
     assert pick(cells, "goals", "go right", "deaf") == [0] * 4
     assert paired(pick(cells, "goals", "go right", "deaf"), pick(cells, "goals", "go right", "expert")) == "+0 -4"
     assert share([1] * 4) == "4/4 (0.51-1.00)"
-
-
-def test_all_fly_the_same_seeds_and_chance_repeats() -> None:
-    one, again = (score({"hears": KNOWS_BOTH}).data["cells"] for _ in range(2))
-    assert one == again
-    assert {tuple(cell["seeds"]) for cell in one.values()} == {(2000, 2001, 2002, 2003)}
+    assert {tuple(cell["seeds"]) for cell in cells} == {(2000, 2001, 2002, 2003)}
 
 
 def test_a_goal_that_another_does_by_the_way_is_not_told_in_its_place() -> None:
@@ -208,21 +194,6 @@ def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_hel
         assert found is not None
         assert found["all"] == counts and found["nonsense"] == {"said": 1, "held": held}
         assert found["by_meaning"]["go left"]["said"] == 1
-    late = score({"late": replace(KNOWS_BOTH, wakes=12)}, 0.5, SAID)
-    assert next(c for c in late.data["cells"].values() if c["part"] == "phrasings")["outcomes"] == [1, 1]
-    found = phrasing_shares(late.data, "late")
-    assert found is not None and found["all"]["right"] == 1
-
-
-def test_sentences_that_are_taken_for_something_else_are_named() -> None:
-    lists = [*SAID, Saying("to the right, please", "go right", RIGHT)]
-    named = [{"say": "to the right, please", "means": "go right"}]
-    for gate, wrong in ((0.0, named), (0.5, [])):  # what is held does nothing wrong
-        document = score({"hears": KNOWS_BOTH}, gate, lists)
-        found = phrasing_shares(document.data, "hears")
-        assert found is not None and found["acted_wrongly"] == wrong
-        captions = " ".join(str(table.caption) for table in tables(document.data))
-        assert ('"to the right, please": go right' in captions) == bool(wrong)
 
 
 def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
@@ -324,11 +295,13 @@ def test_a_sentence_that_nothing_is_decided_for_is_unsure_and_the_others_keep_th
     assert found["by_meaning"]["go right"] == {"said": 1, "right": 1, "canonical_right": 1, "unsure": 0}
 
 
-def test_a_model_that_decides_for_some_is_asked_on() -> None:
-    flyer, seats = ModelFlyer(AGENT, Partly(("go right",)), HZ), [Seat(SKILL) for _ in range(4)]
-    for seat, told in zip(seats, ("a", "b", "c", "go right"), strict=True):
-        seat.take(0, Case(told, RIGHT, 0))
-    assert flyer(seats) == [None, None, None, Call("walk", {"step": 1})]
+def test_model_that_never_decides_is_refused() -> None:
+    class Mute(Walker):
+        def decide(self, request: Any) -> Any:
+            raise UserError("nobody is there", "Start it.")
+
+    with pytest.raises(UserError, match="decides nothing: nobody is there"):
+        score({"mute": Mute(("go left",))})
 
 
 @pytest.mark.parametrize(
@@ -340,6 +313,7 @@ def test_a_model_that_decides_for_some_is_asked_on() -> None:
         ('{"say": " ", "means": null}', "`say` is no text"),
         ('{"say": "go", "means": 3}', "neither a text nor null"),
         ('{"say": "go", "means": "fly"}', "'fly', which names no goal"),
+        ('{"say": "west", "means": null}', '"west" means nothing, and in line 1 "go left"'),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Path) -> None:
@@ -361,15 +335,6 @@ def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
         lines(replace(SKILL, kinds=("left",), phrasings={"unseen": lambda kind: ()}), "unseen", ("walk",))
 
 
-def test_a_model_that_never_decides_is_none(tmp_path: Path) -> None:
-    class Mute(Walker):
-        def decide(self, request: Any) -> Any:
-            raise UserError("nobody is there", "Start it.")
-
-    with pytest.raises(UserError, match="decides nothing: nobody is there"):
-        score({"mute": Mute(("go left",))})
-
-
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said, out = tmp_path / "list.jsonl", tmp_path / "scores.json"
     said.write_text(
@@ -387,72 +352,34 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     assert set(data["settings"]["contents"]) == {"lander", "phrasings"}
 
 
-@pytest.mark.slow
-def test_a_signal_ends_a_score_with_what_was_measured(tmp_path: Path) -> None:
-    out = tmp_path / "scores.json"
-    process = spawn("score", "--env", "lander", "--seeds", "50", "--json", str(out))
-    until(lambda: out.is_file() and out.stat().st_size > 0, "nothing is flown", seconds=120)
-    process.send_signal(signal.SIGTERM)
-    shown, said = process.communicate(timeout=60)
-    assert process.returncode == 143 and "the same command goes on there" in said and "Traceback" not in said
-    assert "land on the pad" in shown and not json.loads(out.read_text())["complete"]
-
-
 def toward(told: str, name: str, options: list[str]) -> str:
-    """The way to what is told, in the yard; of one that hears nothing to the barrel."""
+    """The way to what is told, in the yard."""
     lines = dict(line.split(": ", 1) for line in told.split("\n"))
     thing = lines["Instruction"].removeprefix("go to the ")
     x, y = map(int, re.findall(rf"{thing} (-?\d+) (-?\d+)", lines["Observation"])[0])
     return ("east" if x > 0 else "west") if abs(x) > abs(y) else "north" if y > 0 else "south" if y < 0 else "stop"
 
 
-def deaf(told: str, name: str, options: list[str]) -> str:
-    return toward(re.sub("Instruction: .*", "Instruction: go to the barrel", told), name, options)
-
-
-def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
+def test_endpoint_is_scored_in_a_world_of_a_users_own_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, said = tmp_path / "scores.json", tmp_path / "list.jsonl"
     said.write_text(
         '{"say": "go to the barrel", "means": "go to the barrel"}\n{"say": "go to the red box", "means": null}\n'
     )
-    with standin(lambda n: (0.0, None), toward) as hears, standin(lambda n: (0.0, None), deaf) as other:
-        models = (f"decisions:{hears.url}", f"systemone:{other.url}")
+    with standin(lambda n: (0.0, None), toward) as hears:
+        model = f"decisions:{hears.url}"
         told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "1", "--hz", "10")
         goals = ("--goal", "go to the red box", "--goal", "go to the barrel", "--phrasings", str(said))
-        asked = [argument for model in models for argument in ("--model", model)]
-        assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
+        line = (*told, "--model", model, *goals, "--gate", "0", "--json", str(out))
+        assert call(*line) == 0
         requests = len(hears.bodies)
-        assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
+        assert call(*line) == 0
         assert len(hears.bodies) == requests and "going on" in capsys.readouterr().err
     cells = list(json.loads(out.read_text())["cells"].values())
-    for goal, ignored in (("go to the red box", [0]), ("go to the barrel", [1])):
-        assert pick(cells, "goals", goal, models[0]) == pick(cells, "goals", goal, "expert") == [1]
-        assert pick(cells, "goals", goal, models[1]) == ignored == pick(cells, "other", goal, models[1])
-        assert pick(cells, "other", goal, models[0]) == [0]
-
-
-def test_options_about_a_model_are_refused_where_there_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
-    for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
-        assert f"{option[0]} is about a model" in refused(capsys, *told, *option)
-
-
-@pytest.mark.parametrize("model", [("--model", "expert"), ()])
-def test_an_agent_whose_own_model_is_its_expert_is_scored_by_it(
-    model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted = replace(assembly.agent("lander"), model="expert")
-    monkeypatch.setattr(assembly, "agent", lambda *given: scripted)
-    out = tmp_path / "scores.json"
-    assert (
-        call("score", "--env", "lander", *model, "--goal", "land on the pad", "--seeds", "1", "--json", str(out)) == 0
-    )
-    cells = json.loads(out.read_text())["cells"].values()
-    assert {cell["by"] for cell in cells} == {"expert", "no-op", "random"}
+    for goal in ("go to the red box", "go to the barrel"):
+        assert pick(cells, "goals", goal, model) == pick(cells, "goals", goal, "expert") == [1]
+        assert pick(cells, "other", goal, model) == [0]
 
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -461,24 +388,16 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
     assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
     assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
+    refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"), "--json", str(tmp_path / "f/x"))
+    assert not (tmp_path / "f/x").exists()  # a refusal leaves no empty file
     assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
     os.mkfifo(tmp_path / "pipe")
     assert "is no file" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path / "pipe"))
     assert "--gate  is no gate" in refused(capsys, "score", "--env", "lander", "--gate", "")
     assert "'--hz': Input should be" in refused(capsys, "score", "--env", "lander", "--hz", "0")
-
-
-def test_a_sentence_that_a_list_gives_two_meanings_is_named_with_both_lines(tmp_path: Path) -> None:
-    said = tmp_path / "said.jsonl"
-    said.write_text('{"say": "go on", "means": "go left"}\n{"say": "go on", "means": null}\n')
-    with pytest.raises(UserError, match='line 2: "go on" means nothing, and in line 1 "go left"'):
-        lines(SKILL, str(said), ("walk",))
-
-
-def test_a_score_that_is_refused_leaves_no_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = tmp_path / "deep" / "found.json"
-    refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"), "--json", str(found))
-    assert not found.exists()
+    own = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
+    for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
+        assert f"{option[0]} is about a model" in refused(capsys, *own, *option)
 
 
 def test_every_goal_of_ones_own_is_scored_where_all_are_asked_for(tmp_path: Path) -> None:
