@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
-from tests.helpers.http import Quiet, http_server
+from tests.helpers.web_server import Quiet, http_server
 
 UNPACKED = b" " * (1 << 27)
 WAYS = ("zstd", "gzip")

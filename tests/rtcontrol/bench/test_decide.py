@@ -75,6 +75,7 @@ def test_the_command_shows_and_saves_every_way(
     assert document["schemas"]["bundled"]["agreement"] == 1.0
     assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--model", "nope")
     assert "Choose auto, fp32" in refused(capsys, "bench", "decide", "--dtype", "int3")
+    assert "has no vllm" in refused(capsys, "bench", "serving")
 
 
 def test_heads_become_typed_calls_or_none() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rtcontrol.agents.lander import agent
-from rtcontrol.drill.faults import FAULTS, TIMES, schedule
+from rtcontrol.drill.faults import FAULTS, TIMES, Switches, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.judge import Judge, Rules
 from rtcontrol.drill.verdict import NAMES, SeenTick, ticks_of, verdict
@@ -136,6 +137,13 @@ def test_the_page_has_each_fault_with_its_causes() -> None:
         named = {word.strip("`") for word in called.split(", ") if word.startswith("`")}
         assert about == fault.about
         assert named == set(fault.causes.split())
+
+
+def test_switch_is_on_until_its_instant_in_another_mapping(tmp_path: Path) -> None:
+    ours, theirs = Switches(tmp_path / "switches", new=True), Switches(tmp_path / "switches")
+    assert not theirs.on("frozen")
+    ours["frozen"] = 1e18
+    assert theirs.on("frozen") and not theirs.on("hang")
 
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.helpers.http import Quiet, http_server
+from tests.helpers.web_server import Quiet, http_server
 
 Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
 
