@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import rtcontrol.agents
 from rtcontrol.agents import Agent, Goal, Goals, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.envs.registry import BY_AGENT, BundledWorld
+from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld, skill
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.backup_core import Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
@@ -26,7 +27,9 @@ from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.model_compatibility import hysteresis_for, model_for
 from rtcontrol.run.user_code import load_module, reason, remedy_of
 from rtcontrol.run.user_module import UserExpert, holds_agent, is_gym, user_agent, user_world
 
@@ -44,9 +47,7 @@ JOINED: dict[str, str] = {
 
 def names() -> list[str]:
     """All names that --env takes."""
-    from rtcontrol.envs import registry
-
-    return [*registry.WORLDS, *sorted(JOINED)]
+    return [*WORLDS, *sorted(JOINED)]
 
 
 def unknown(env: str) -> UserError:
@@ -96,8 +97,6 @@ def environment(
     is none. `goal` is what is judged; of a world of the user's it is one of those of the agent `told`, and it is made
     on the `thread` (None: one of its own), unless it is there already."""
     if name.endswith(".py") or is_gym(name):
-        from rtcontrol.envs.paced import PacedEnvironment
-
         thread = thread or WorldThread(name)
         goals = None if told is None else told.goals
         tools = () if told is None else [tool.name for tool in told.tools]
@@ -112,11 +111,9 @@ def environment(
             thread.close()
             raise
         return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
-    from rtcontrol.envs import registry
-
-    if name not in registry.WORLDS:
+    if name not in WORLDS:
         raise unknown(name)
-    return registry.WORLDS[name].make(goal)
+    return WORLDS[name].make(goal)
 
 
 def gym_world(name: str, thread: WorldThread) -> GymWorld:
@@ -143,27 +140,22 @@ def named_goal(goal: str, goals: Goals | None) -> Goal:
 
 def default_agent(env: str) -> str:
     """The agent that an environment is made for."""
-    from rtcontrol.envs import registry
-
     if is_gym(env):
         return env
     if env.endswith(".py"):
         if holds_agent(load_module(env, "--env")):
             return env
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
-    entry = registry.WORLDS.get(env)
-    if entry is None:
+    if env not in WORLDS:
         raise unknown(env)
-    return entry.agent
+    return WORLDS[env].agent
 
 
 def goal_text(goal: str, env: str = "lander", goals: Goals | None = None) -> str:
     """The canonical instruction of one of the environment's goals, or of the user's own `goals`; `goal` itself where it
     names none."""
-    from rtcontrol.envs import registry
-
-    skill = goals or registry.skill(env)
-    named = None if skill is None else skill.recognise(goal)
+    known = goals or skill(env)
+    named = None if known is None else known.recognise(goal)
     return goal if named is None else str(named.text())
 
 
@@ -181,7 +173,6 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     """The recipe of what decides. UserError for a model or an engine that is none."""
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
-    from rtcontrol.run.model_compatibility import hysteresis_for
 
     registry.check(config.engine)
     registry.check_options(config.engine, config.dtype, None, config.threads)
@@ -202,8 +193,6 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         return PolicySource.parse(model, chosen.tools.openai(), config.period_ns, waits)
     if is_endpoint(model):
         return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=waits)
-    from rtcontrol.models.checkpoint.checkpoint import resolve
-
     resolve(model)
     spec = DeciderSpec(
         model=model,
@@ -231,8 +220,6 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
     """Where it decides; where there is a backup, that of the agent `chosen`."""
     if config.backup is None or chosen is None:
         return planned(config, source, _place(config, source, model), chosen)
-    from rtcontrol.run.model_compatibility import model_for
-
     if is_endpoint(config.backup):
         raise UserError(
             f"--backup {config.backup} is an endpoint: it may be as late as any.", "Give a model of this machine's."

@@ -54,14 +54,7 @@ def mostly_errors(errors: int, ticks: int) -> bool:
     return errors > 0 and errors >= ERRED_SHARE * ticks
 
 
-def status(
-    ended_by: str,
-    safe: bool = True,
-    complete: bool = True,
-    missed: bool = False,
-    sound: bool = True,
-    erred: bool = False,
-) -> int:
+def status(ended_by: str, safe: bool, complete: bool, missed: bool, sound: bool, erred: bool) -> int:
     """Of a run that ended so: whether its safe call was in force, record and report are complete, there were too many
     misses, the counts agree, and errors dominated it."""
     if not safe:
