@@ -67,23 +67,14 @@ def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
         (lambda: rtcontrol.load("lander", dtype="fp8"), "dtype"),
         (lambda: rtcontrol.load("lander", device="xyz"), "cpu, cuda"),
         (lambda: rtcontrol.load("lander", threads=0), "1 or more"),
-        (lambda: rtcontrol.load("lander").session("tools.json"), "list of tools"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session(min_confidence=7.0), "0 (no gate) to 1"),
         (lambda: rtcontrol.load("lander").session(min_confidence={"mian": 0.5}), "arg1, arg2, function, main, side"),
+        (lambda: rtcontrol.load("lander").session(history=-1), "history"),
+        (lambda: rtcontrol.load("lander").session(value_tokens=-1), "value_tokens"),
         (lambda: rtcontrol.load("lander").session(safe_call=rtcontrol.Call("hover")), "unknown tool 'hover'"),
-        (lambda: rtcontrol.load("lander").session(safe_call="hover"), "it is a text"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms=0), "above 0"),
-        (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms=float("nan")), "above 0"),
-        (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms="5"), "such as 20"),  # type: ignore[arg-type]
-        (lambda: rtcontrol.load("lander").session().decide({"x": 1}, "land"), "a dict, no text"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide("x", "land", "a call"), "list of calls"),
-        (
-            lambda: rtcontrol.load("lander").session().decide("x", "land", rtcontrol.Call("cut")),
-            "is a Call. Give a list",
-        ),  # type: ignore[arg-type]
-        (lambda: rtcontrol.load("lander").session().decide("x", "land", [None]), "holds None. Give a list"),  # type: ignore[list-item]
         (lambda: rtcontrol.load("lander").session().execute(None), "is None, no call. Give decision.call"),  # type: ignore[arg-type]
-        (lambda: rtcontrol.load("lander").session().execute(rtcontrol.Decision(None)), "is a Decision, no call"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_loaded_or_decided_says_what_to_give_instead(wrong: Any, says: str) -> None:
@@ -99,42 +90,27 @@ def test_a_session_holds_what_the_checkpoint_does_not_understand_and_an_argument
     model = rtcontrol.load("lander")
     gated, safe, off = model.session(), model.session(safe_call=OFF), model.session(min_confidence=0)
     understood = gated.decide(SEEN, "land on the pad")
-    assert (
-        understood.held is None
-        and understood.call is not None
-        and understood.confidence.keys()
-        == {
-            "function",
-            *understood.call.arguments,
-        }
-    )
+    assert understood.held is None and understood.call is not None
+    assert understood.confidence.keys() == {"function", *understood.call.arguments}
     for session, expected in ((gated, None), (safe, OFF)):
         held = session.decide(SEEN, "qzx vbk wopf")
         assert held.held is not None and "not understood" in held.held and held.call == expected and not held.missed
     assert off.decide(SEEN, "qzx vbk wopf").held is None
-
-
-def test_a_session_says_which_confidence_held_a_call_and_which_call() -> None:
-    session = rtcontrol.load("lander").session(min_confidence={"main": 1.0})
-    held = session.decide(SEEN, "land on the pad")
-    assert held.held is not None and held.held.startswith("main is 0.") and held.held.endswith("from 1.000 on")
-    assert held.call is None and held.unsure is not None and held.confidence["main"] < 1.0
-    assert rtcontrol.load("lander").session(min_confidence=0.0).decide(SEEN, "land on the pad").call == held.unsure
+    unsure = model.session(min_confidence={"main": 1.0}).decide(SEEN, "land on the pad")
+    assert unsure.held is not None and unsure.held.startswith("main is 0.") and unsure.held.endswith("from 1.000 on")
+    assert unsure.call is None and unsure.unsure == understood.call
 
 
 def test_a_decision_that_is_late_is_a_marked_miss_and_nothing_of_it_comes_later() -> None:
     model = rtcontrol.load("lander")
     session, alone = model.session(safe_call=OFF), model.session()
-    seen = [SEEN.replace("0.90", f"0.{n}0") for n in (9, 5, 2)]
-    for n in range(30):
-        told = "hover at 0.7" if n % 2 else "land on the pad"
-        missed = session.decide(seen[n % 3], told, deadline_ms=0.001)
-        assert missed.missed and missed.call == OFF and missed.held is None and missed.confidence == {}
-        if n % 10 == 9:
-            right = alone.decide(seen[0], "land on the pad")
-            assert session.decide(seen[0], "land on the pad").call == right.call
-            in_time = session.decide(seen[1], "land on the pad", deadline_ms=60_000)
-            assert (in_time.call, in_time.missed) == (alone.decide(seen[1], "land on the pad").call, False)
+    right = alone.decide(SEEN, "land on the pad").call
+    for _ in range(3):
+        for told in ("hover at 0.7", "land on the pad"):
+            missed = session.decide(SEEN, told, deadline_ms=0.001)
+            assert missed.missed and missed.call == OFF and missed.held is None and missed.confidence == {}
+        in_time = session.decide(SEEN, "land on the pad", deadline_ms=60_000)
+        assert (in_time.call, in_time.missed) == (right, False)
     assert model.session().decide(SEEN, "land on the pad", deadline_ms=0.001).call is None
     with pytest.raises(UserError, match="context"):
         session.decide(SEEN, "land " * 20_000, deadline_ms=60_000)
@@ -163,11 +139,6 @@ def test_what_is_late_is_told_so_and_what_waits_behind_it_keeps_its_own_deadline
         assert one.until(time.monotonic() - 1, lambda: "too late", lambda: None) == []
 
 
-def test_a_model_without_known_tools_asks_for_them(tmp_path: object) -> None:
-    with pytest.raises(UserError, match=r"Give session\(tools\)"):
-        rtcontrol.load(str(tmp_path)).session()
-
-
 def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
     class Drive(pydantic.BaseModel):
         speed: Literal[0, 1]
@@ -178,21 +149,9 @@ def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
     with pytest.raises(UserError, match=r"bind\(Drive=function\).*Drive\(\*\*call.arguments\)"):
         session.execute(call)
     driven: list[int] = []
-
-    def driven_by(speed: int) -> None:
-        driven.append(speed)
-
-    session = rtcontrol.load("lander").session(Tools([Drive]).bind(Drive=driven_by), untrained=True)
+    tools = Tools([Drive]).bind(Drive=lambda speed: driven.append(speed))
+    session = rtcontrol.load("lander").session(tools, untrained=True)
     session.execute(call)
     assert driven == [call.arguments["speed"]]
     with pytest.raises(InvalidCall, match="speed=7"):
         session.execute(rtcontrol.Call("Drive", {"speed": 7}))
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"value_tokens": -1}, {"history": -1}],
-)
-def test_options_out_of_range_are_refused_with_the_session(given: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(given))):
-        rtcontrol.load("lander").session(**given)

@@ -13,16 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
-from commands import call
 
-from rtcontrol.cli import app as cli
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import carla_bridge as standins
 from rtcontrol.run.carla_bridge import BridgeProcess
 from tests.bridges.carla import rig
 from tests.bridges.carla.rig import Program
 from tests.bridges.carla.standin_process import StandIn
-from tests.helpers.processes import free_port, until
+from tests.helpers.processes import until
 
 RANDOM = ["--model", "random", "--host", "inprocess"]
 
@@ -39,17 +37,6 @@ def programs() -> Iterator[list[Program]]:
 def report(program: Program) -> dict[str, Any]:
     told: dict[str, Any] = json.loads((program.folder / "out" / "report.json").read_text())
     return told
-
-
-def test_no_server_is_told_before_anything_is_flown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("carla")
-    run = ("run", "--env", "carla-bridge", "--carla-port", str(free_port()), *RANDOM, "--out", str(tmp_path / "out"))
-    assert call(*run) == 2
-    said = "".join(capfd.readouterr())
-    assert said.startswith("No CARLA server at 127.0.0.1:")
-    assert "./CarlaUE4.sh" in said and "--carla-standin" in said
-    assert len(said.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
 
 
 def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
@@ -69,13 +56,10 @@ def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
         assert program.popen.wait(90) == 0, program.log()
         kept = ("x", "y", "yaw", "kmh", "call", "throttle", "brake", "steer")
         drives.append([[line[name] for name in kept] for line in program.trace()])
-        # Only what answers an observation is driven by: not the safe call that the session ended with, whether it came
-        # before or after the next one was asked for. The car is then braked to a halt in the bridge's own way.
+        # The car is driven by answers alone: the safe call that ends the session may come before or after the last one.
         rows = [(line["status"], line["cause"]) for line in program.trace()]
         assert rows[:48] == [("fresh", None)] * 48 and set(rows[48:]) <= {("safe", "ended")}
-        told = report(program)
-        assert told["env"] == "carla-standin"
-        assert told["ended_by"] == "duration"
+        assert report(program)["ended_by"] == "duration"
         assert "CARLA stand-in, not CARLA" in program.log() and "lost" not in program.log()
         state = json.loads((program.folder / "out" / "standin.json").read_text())
         assert state["alive"] == [] and state["settings"]["synchronous"] is False
@@ -97,20 +81,7 @@ def test_bridge_that_carlas_library_aborts_ends_the_run_and_is_cleaned_up_after(
         assert state["alive"] == [] and state["settings"]["synchronous"] is False
     assert program.left() == []
     assert not any(child.is_running() for child in children)
-    assert "CARLA's client library" in program.log()
     assert report(program)["ended_by"] == "bridge"
-
-
-def test_run_whose_simulator_is_killed_ends_with_its_report(tmp_path: Path, programs: list[Program]) -> None:
-    with StandIn() as standin:
-        program = rig.run(tmp_path, standin.port, *RANDOM)
-        programs.append(program)
-        program.says("in session")
-        standin.kill()
-        assert program.popen.wait(60) == 1
-    assert "was lost: No CARLA server at 127.0.0.1" in program.log() and "Traceback" not in program.log()
-    # The bridge says bye to its session before it ends.
-    assert report(program)["ended_by"] in ("client said bye", "bridge") and program.left() == []
 
 
 def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
@@ -125,19 +96,6 @@ def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: l
         until(lambda: standin.state()["alive"] == [] and not standin.state()["settings"]["synchronous"], "left behind")
     until(lambda: program.left() == [], "the list of what is to undo is kept")
     until(lambda: not folder.exists(), "its temporary folder is kept")
-
-
-@pytest.mark.parametrize(
-    "given, words",
-    [
-        (["--env", "lander", "--town", "Town03"], "--town is for --env carla-bridge"),
-        (["--env", "carla-bridge", "--carla-standin", "--carla-port", "2002"], "starts its own server"),
-        (["--env", "carla-bridge", "--episodes", "3"], "--episodes is not for --env carla-bridge"),
-    ],
-)
-def test_options_of_another_environment_are_refused(given: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        cli.app(["run", *given], standalone_mode=False)
 
 
 Make = Callable[[str], BridgeProcess]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from commands import call, refused, unknown_options
 
-import rtcontrol
-from tests.helpers.processes import ROOT, environment, python
+from tests.helpers.processes import ROOT, python
 
 # A page that has examples, and what they print.
 PAGES = {"README.md": "drive(speed=40)", "docs/tutorial.md": "engines(", "docs/python.md": "Bundled: base, driver"}
@@ -32,19 +28,13 @@ def examples(page: str) -> str:
 
 def test_the_examples_of_the_pages_run(tmp_path: Path) -> None:
     code = {page: examples(page) for page in PAGES}
-    # What it prints is learnt by then, on a busy machine too; the whole minute is another test's.
+    # What it prints is learnt by then, on a busy machine too.
     assert "minutes=1)" in code["README.md"]
     code["README.md"] = code["README.md"].replace("minutes=1)", "minutes=0.4)")
     ran = python("-c", ONE_AFTER_THE_OTHER, json.dumps(code), cwd=tmp_path, timeout=280)
     assert ran.returncode == 0, ran.stderr
     for page, says in PAGES.items():
         assert says in ran.stdout.partition(f"<{page}>")[2].partition("\n<")[0], page
-
-
-@pytest.mark.slow
-def test_the_readmes_example_learns_in_the_minute_that_it_gives_itself(tmp_path: Path) -> None:
-    ran = python("-c", examples("README.md"), cwd=tmp_path, timeout=280)
-    assert ran.returncode == 0 and PAGES["README.md"] in ran.stdout, ran.stderr
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
@@ -86,16 +76,9 @@ def test_the_commands_of_a_page_have_the_options_that_it_gives_them(page: str) -
         assert not unknown, f"{page}: {', '.join(sorted(unknown))} in {' '.join(words)}"
 
 
-def test_what_is_public_is_there_by_name() -> None:
-    for name in rtcontrol.__all__:
-        assert getattr(rtcontrol, name) is not None
-    with pytest.raises(AttributeError, match="nothing"):
-        rtcontrol.nothing  # noqa: B018
-
-
 GAME = (ROOT / "docs/your-own-game.md").read_text("utf-8")
 # The page's commands: those that begin, those that take minutes, and those for a Gymnasium world.
-BEGINS, LEARNS, GYM = re.findall(r"```sh\n(.*?)```", GAME, re.DOTALL)
+BEGINS, _, GYM = re.findall(r"```sh\n(.*?)```", GAME, re.DOTALL)
 *PARTS, POLE = re.findall(r"```(?:python|yaml)\n(.*?)```", GAME, re.DOTALL)
 
 
@@ -138,22 +121,6 @@ def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(
     assert "2 of 2 succeeded, " in said and "s of their own time on average" in said
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3_600)
-def test_a_game_of_ones_own_is_learnt_as_its_page_says(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    for name in ("rtcontrol", "pytest"):
-        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n')
-        (tmp_path / "bin" / name).chmod(0o755)
-    env = environment(PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    ran = subprocess.run(["sh", "-ec", BEGINS + LEARNS], cwd=tmp_path, env=env, capture_output=True, text=True)
-    said = ran.stdout
-    assert ran.returncode == 0, said + ran.stderr
-    told = re.search(r"Held-out rows: (\d+) of (\d+) right", said)
-    assert told is not None and int(told[1]) >= 0.9 * int(told[2]), said
-    assert "rover.py by rover_agent (model, torch)" in said
-
-
 def test_a_folder_to_begin_with_is_not_written_over_nor_half(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,11 +130,7 @@ def test_a_folder_to_begin_with_is_not_written_over_nor_half(
     assert written == ["README.md", "goals.yaml", "my_game.py", "my_game_agent.py", "test_my_game.py"]
     capsys.readouterr()
     assert "is there already" in refused(capsys, "new", str(tmp_path / "deep" / "my_game"))
-    for name in ("My-Game", "1st", "class ", "UPPER"):
-        assert "is no name" in refused(capsys, "new", str(tmp_path / name))
-    for name in ("json", "torch"):
-        assert "would be imported in its place" in refused(capsys, "new", str(tmp_path / name))
+    for name, says in (("My-Game", "is no name"), ("class", "is no name"), ("json", "would be imported in its place")):
+        assert says in refused(capsys, "new", str(tmp_path / name))
     assert "cannot be written" in refused(capsys, "new", str(tmp_path / ("a" * 300)))
-    (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused(capsys, "new", str(tmp_path / "file" / "game"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call
 
 from rtcontrol.gateway.options import read_token
 from rtcontrol.models.data.row import read_rows
@@ -19,7 +18,7 @@ from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.synthesis import read_tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import recipe as finetune
-from rtcontrol.run import mcp_tools, toolsets
+from rtcontrol.run import mcp_tools
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_module import user_goals
@@ -100,24 +99,11 @@ def test_utf_16_is_refused_by_name(name: str, tmp_path: Path) -> None:
     assert hasattr(refused.value, "remedy")  # a mistake that is told, no traceback
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[{"name": "go", "name": "stop", "parameters": {"type": "object"}}]',
-        '[{"name": "go", "parameters": {"properties": {"v": {"type": "boolean"}, "v": {"type": "string"}}}}]',
-    ],
-)
-def test_tools_with_a_key_twice_are_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "tools.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match="stands twice in one object"):
-        tools_from(str(path))
-
-
 # `PAGE` gives the answer to tools/list number n.
 SERVER = """
 import json, os, sys
 {page}
+print("starting", flush=True)
 n = 0
 for line in sys.stdin:
     asked = json.loads(line)
@@ -146,23 +132,15 @@ def serving(folder: Path, page: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page",
-    [
-        f"def page(n): return {{'tools': [{LISTED}], 'nextCursor': str(n)}}",
-        f"def page(n): return {{'tools': [{LISTED}], 'nextCursor': 'again'}}",
-    ],
-    ids=["endless", "the same page again"],
+    ("size", "cursor", "says"), [(1, "'again'", "whose list has an end"), (6000, "str(n)", "more than 10000 bytes")]
 )
-def test_a_list_without_an_end_is_refused(page: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="whose list has an end"):
-        toolsets.tools_from(serving(tmp_path, page))
-
-
-def test_a_list_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_an_end_or_of_too_many_bytes_is_refused(
+    size: int, cursor: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mcp_tools, "MOST_BYTES", 10_000)
-    page = f"def page(n): return {{'tools': [{{**{LISTED}, 'description': 'x' * 6000}}], 'nextCursor': str(n)}}"
-    with pytest.raises(UserError, match="more than 10000 bytes"):
-        toolsets.tools_from(serving(tmp_path, page))
+    page = f"def page(n): return {{'tools': [{{**{LISTED}, 'description': 'x' * {size}}}], 'nextCursor': {cursor}}}"
+    with pytest.raises(UserError, match=says):
+        tools_from(serving(tmp_path, page))
 
 
 def test_it_is_given_no_secrets_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,13 +148,5 @@ def test_it_is_given_no_secrets_of_the_environment(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("RTCONTROL_TOKEN", "a-secret")
     names = tmp_path / "names.json"
     page = f"json.dump(sorted(os.environ), open({str(names)!r}, 'w'))\ndef page(n): return {{'tools': [{LISTED}]}}"
-    assert [tool.name for tool in toolsets.tools_from(serving(tmp_path, page))] == ["t1"]
+    assert [tool.name for tool in tools_from(serving(tmp_path, page))] == ["t1"]
     assert not {"OPENAI_API_KEY", "RTCONTROL_TOKEN"} & set(json.loads(names.read_text()))
-
-
-def test_names_with_control_characters_reach_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tool = LISTED.replace('f"t{n}"', r'"t\x1b[2J\r\nready"')
-    assert call("tools", "check", serving(tmp_path, f"def page(n): return {{'tools': [{tool}]}}")) in (0, 2)
-    found = capfd.readouterr()
-    assert not [c for c in "\x1b\r" if c in found.out + found.err]
-    assert not any(line.startswith("ready") for line in found.out.splitlines())

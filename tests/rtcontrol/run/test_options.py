@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
-import signal
-from dataclasses import fields
+import random
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import typer
-from commands import call, refused, spawn, wait_for_ticks
+from commands import call, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rtcontrol.envs.evaluate import cases, evaluate
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import Flag, RunOptions, command
+from rtcontrol.run.options import RunOptions, command
 from rtcontrol.run.run import INTERNAL, MISSED, UNSAFE
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.serve.options import ServerOptions
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.training.world_rows import WorldRows
-from tests.helpers.processes import PATH
 from tests.rtcontrol.run.yard import plant, told
 
 
@@ -86,18 +83,6 @@ def test_mistakes_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_flies_and_shows_itself_in_the_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = file(tmp_path, 'env = "lander"\nmodel = "expert"\nhost = "inprocess"\nclock = "lockstep"\nepisodes = 1\n')
-    assert call("run", "--config", str(path), "--no-live", "--out", str(tmp_path / "out")) == 0
-    assert len(json.loads((tmp_path / "out" / "report.json").read_text())["outcome"]["episodes"]) == 1
-    capsys.readouterr()
-    assert call("run", "--config", str(path), "--help") == 0
-    shown = capsys.readouterr().out
-    assert "--config" in shown and "[default: lockstep]" in " ".join(shown.split())
-    assert call("run", "--config", str(tmp_path / "none.toml")) == 2
-    assert "none.toml cannot be read (No such file" in capsys.readouterr().err
-
-
 SET = {
     "instruction": " ",
     "goal": "left",
@@ -112,10 +97,7 @@ SET = {
 
 @given(env=st.sampled_from(["lander", "remote", "carla-bridge"]), names=st.sets(st.sampled_from(sorted(SET))))
 def test_what_excludes_each_other_is_refused_by_the_object_itself(env: str, names: set[str]) -> None:
-    remote, carla = (
-        {"bind", "keys"},
-        {"town", "carla_standin", "carla_host"},
-    )
+    remote, carla = {"bind", "keys"}, {"town", "carla_standin", "carla_host"}
     fine = "instruction" not in names
     fine &= not names & remote or env == "remote"
     fine &= not names & carla or env == "carla-bridge"
@@ -129,29 +111,6 @@ def test_what_excludes_each_other_is_refused_by_the_object_itself(env: str, name
         assert fine
 
 
-def test_every_option_stands_in_the_help_under_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
-    for kind, name in ((RunOptions, "run"), (ServerOptions, "serve")):
-        assert call(name, "--help") == 0
-        text = capsys.readouterr().out
-        shown = set(re.findall(r"--[a-z][a-z-]*", text))
-        marks = {
-            f.name: getattr(get_type_hints(kind, include_extras=True)[f.name], "__metadata__", ()) for f in fields(kind)
-        }
-        flags = {m.name or field for field, found in marks.items() for m in found if isinstance(m, Flag)}
-        assert len(flags) > 15
-        assert {"--" + flag.replace("_", "-") for flag in {*flags, "config"}} <= shown
-        if name == "run":
-            said = " ".join(text.replace("│", " ").split())
-            for part in (
-                "(default: the period)",
-                "(default: 4 periods",
-                "What runs the model: torch",
-                "[default: ray]",
-            ):
-                assert part in said
-
-
-KINDS = pytest.mark.parametrize("kind", ["gym", "own"])
 CLOCKS = pytest.mark.parametrize("clock", ["wall", "lockstep"])
 
 
@@ -168,7 +127,6 @@ def flown(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 @pytest.mark.integration
-@KINDS
 @CLOCKS
 @pytest.mark.parametrize(
     ("fails", "options", "status"),
@@ -186,18 +144,17 @@ def flown(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    kind: str,
     clock: str,
     fails: str,
     options: tuple[str, ...],
     status: int,
 ) -> None:
     agent = "\ndef observe(data):\n    return str(list(data.values())[0] / (list(data.values())[0] < 6))\n"
-    run = plant(tmp_path, kind, fails, agent=agent if status == MISSED else "")
+    run = plant(tmp_path, fails, agent=agent if status == MISSED else "")
     assert call("run", *run, "--clock", clock, "--out", str(tmp_path / "out"), *options) == status
     did, said = told(tmp_path), capsys.readouterr().err
     assert "Traceback" not in said and "Internal error" not in said
-    assert did[-1:] == ["closed"] or (kind == "own" and "runs/none" in options and not did)
+    assert did[-1:] == ["closed"] or ("runs/none" in options and not did)
     steps = [what for what in did if what.startswith("step-")]
     if status in (0, MISSED, INTERNAL):
         # It was driven forward, and the last that it was stepped with is the safe call.
@@ -214,94 +171,8 @@ def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
     assert ("may hold on to what it uses" in said) is (fails == "close")
 
 
-@pytest.mark.parametrize(
-    ("kind", "clock", "number"),
-    [("gym", "wall", signal.SIGINT), ("own", "lockstep", signal.SIGTERM)],
-)
-def test_a_signal_ends_a_world_with_a_step_of_the_safe_call_and_its_close(
-    tmp_path: Path, kind: str, clock: str, number: signal.Signals
-) -> None:
-    run = plant(tmp_path, kind)
-    out = ("--clock", clock, "--out", str(tmp_path / "out"))
-    slow = ("--hz", "20") if clock == "wall" else ()
-    process = spawn("run", *run, *out, *slow, "--duration", "6000", PYTHONPATH=f"{tmp_path}:{PATH}")
-    wait_for_ticks(tmp_path / "out", 8)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, err
-    did = told(tmp_path)
-    steps = [what for what in did if what.startswith("step-")]
-    assert "step-forward" in steps and steps[-1] == "step-stop" and did[-1] == "closed"
-    attempts, last = flown(tmp_path)
-    assert [a["in_force"] for a in attempts] == [True] and last["safe_in_force"] is True
-
-
-@pytest.mark.integration
-@KINDS
-@CLOCKS
-def test_a_world_whose_last_episode_ended_takes_no_safe_call_and_that_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, clock: str
-) -> None:
-    run = plant(tmp_path, kind, last=6)
-    assert call("run", *run, "--clock", clock, "--episodes", "2", "--out", str(tmp_path / "out")) == 0
-    did = told(tmp_path)
-    assert [what for what in did if what.startswith("step-")][-1] == "step-forward"
-    attempts, last = flown(tmp_path)
-    assert [(a["in_force"], a["world"]) for a in attempts] == [(False, "over")] and last["safe_in_force"] is False
-    assert "The safe call did not act: the world's last episode had ended" in capsys.readouterr().err
-    # The preview's, and one of each episode: none on the way out, which would move a robot.
-    assert did.count("reset") == 3
-
-
-MODULE = """
-import os
-from typing import Literal
-from rtcontrol import Call
-from rtcontrol.agents import Fallback, tool
-
-LOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log")
-SPEED = [0]
-
-class World:
-    step_s = 0.05
-    def reset(self, seed): self.n = 0
-    def step(self):
-        self.n += 1
-        with open(LOG, "a") as file:
-            file.write(f"{SPEED[0]}\\n")
-    def observe(self): return {"n": self.n}
-    def outcome(self): return None
-    def instruct(self, text): pass
-
-@tool
-def drive(speed: Literal[1, 2]):
-    "Drive."
-    SPEED[0] = speed
-
-@tool
-def stop():
-    "Stop."
-    SPEED[0] = 0
-
-tools, instruction, fallback = [drive, stop], "go", Fallback(Call("stop"))
-"""
-
-
-@pytest.mark.integration
-@CLOCKS
-def test_a_safe_call_of_a_function_that_sets_what_the_world_steps_by_is_stepped(tmp_path: Path, clock: str) -> None:
-    file = tmp_path / "by_functions.py"
-    file.write_text(MODULE)
-    out = ("--env", str(file), "--agent", str(file), "--model", "random", "--out", str(tmp_path / "out"))
-    assert call("run", *out, "--host", "inprocess", "--no-live", "--clock", clock, "--duration", "1") == 0
-    speeds = (tmp_path / "log").read_text().split()
-    assert {"1", "2"} & set(speeds) and speeds[-1] == "0"
-    attempts, last = flown(tmp_path)
-    assert [a["in_force"] for a in attempts] == [True] and last["safe_in_force"] is True
-
-
 def test_a_close_that_is_a_tool_is_not_called_at_the_end(tmp_path: Path) -> None:
-    run = plant(tmp_path, "own")
+    run = plant(tmp_path)
     for name in ("drive.py", Path(run[1]).name):
         file = tmp_path / name
         file.write_text(
@@ -315,60 +186,25 @@ def test_a_close_that_is_a_tool_is_not_called_at_the_end(tmp_path: Path) -> None
     assert did[-2:] == ["grip-stop", "step-stop"] and "grip-forward" in did
 
 
-@KINDS
-def test_each_world_that_is_scored_or_learnt_from_is_closed(tmp_path: Path, kind: str) -> None:
-    run = plant(tmp_path, kind, last=12)
+def test_each_world_that_is_scored_or_learnt_from_is_closed(tmp_path: Path) -> None:
+    run = plant(tmp_path, last=12)
     skill = skill_of(run[1], run[3])
     assert isinstance(skill, UserSkill)
 
-    def open_and_made() -> tuple[int, int]:
+    def left_open() -> int:
         did = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
-        return did.count("made") - did.count("closed"), did.count("made")
-
-    # For a Gymnasium world's names, and to look it over.
-    assert open_and_made() == (0, 1 if kind == "own" else 2)
-    evaluate(skill, skill.expert_policy, cases(skill.goals[0], range(6)), parallel=3)
-    assert open_and_made()[0] == 0
+        return did.count("made") - did.count("closed")
 
     def stopped(situations: Any) -> Any:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(skill, stopped, cases(skill.goals[0], range(6)), parallel=3)
-    assert open_and_made()[0] == 0
-    import random
-
+    for policy in (skill.expert_policy, stopped):
+        with suppress(KeyboardInterrupt):
+            evaluate(skill, policy, cases(skill.goals[0], range(6)), parallel=3)
+        assert left_open() == 0
     rows = WorldRows(skill, 20.0).rows(random.Random(0))
     next(rows)
-    assert open_and_made()[0] == 64
+    assert left_open() == 64
     skill.close()
-    assert open_and_made()[0] == 0
     rows.close()  # type: ignore[attr-defined]
-    assert open_and_made()[0] == 0
-
-
-@pytest.fixture
-def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows a home of this process's user; in processes of their own the slow tests below look at that."""
-    for name in ("HOME", "RTCONTROL_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("homeless")
-def test_a_user_without_a_home_runs_and_is_told_what_is_not_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = ("run", "--env", "lander", "--duration", "0.5", "--no-live", "--out", str(tmp_path / "run"))
-    assert call(*run, "--host", "inprocess") == 0 and list((tmp_path / "run").rglob("*.mcap"))
-    assert "no HOME/.cache/rtcontrol/prefix" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", ["run", "serve"])
-def test_the_models_numbers_and_threads_are_checked_before_anything_is_loaded(
-    kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = (kind, "--env", "lander", "--no-live") if kind == "run" else (kind, "--agent", "lander")
-    assert "Unknown dtype 'fp8'" in refused(capsys, *given, "--dtype", "fp8")
-    assert "Unknown dtype 'int8'" in refused(capsys, *given, "--engine", "transformers", "--dtype", "int8")
+    assert left_open() == 0

@@ -12,13 +12,12 @@ import signal
 import subprocess
 import sys
 import termios
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXPERT, call, refused, wait_for_ticks
+from commands import EXPERT, call, wait_for_ticks
 
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.loop import loop
@@ -39,20 +38,13 @@ from tests.helpers.processes import cli, environment, until
 WORLD = """
 import time
 from pathlib import Path
-from typing import Annotated
-from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
-from rtcontrol.models.call import Call
+from rtcontrol import Call
 
-@tool
-def go(way: Annotated[int, OneOf(0, 1)]) -> None:
-    "Go somewhere."
-
-agent = Agent("mover", "Moves.", Tools([go]), lambda data: "here", "go", Fallback(Call("go", {"way": 0})), "noop")
+tools = [{"name": "go", "parameters": {"properties": {"way": {"enum": [0, 1]}}, "required": ["way"]}}]
+fallback, instruction = Call("go", {"way": 0}), "go"
 
 class World:
     step_s = 0.02
-    def __init__(self):
-        self.bindings = {"go": self.go}
     def go(self, way):
         said = Path(__file__).with_name("said")
         said.write_text("begun")
@@ -85,16 +77,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         file = tmp_path / "world.py"
         file.write_text(head + WORLD.replace("SLOW", str(slow)))
         command = [sys.executable, "-m", "rtcontrol", "run", "--env", str(file), "--agent", str(file)]
-        pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        running.append(
-            subprocess.Popen(
-                [*command, "--model", "noop", "--host", "inprocess", *options],
-                cwd=tmp_path,
-                env=environment(),
-                text=True,
-                **{**pipe, **how},
-            )
-        )
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+        command += ["--model", "noop", "--host", "inprocess", *options]
+        running.append(subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes))
         return running[-1]
 
     yield begin
@@ -124,32 +109,19 @@ def report_of(out: Path) -> dict[str, Any]:
 
 
 def test_a_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: Path) -> None:
-    process = start("--out", "out", slow=1.5)
-    wait_for_ticks(tmp_path / "out", 2)
-    process.send_signal(signal.SIGINT)
-    until(lambda: said(tmp_path) == "begun", "no safe call")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, said(tmp_path)) == (130, "done"), err
-    assert "the safe call is being executed; a third signal leaves at once" in err
-    assert report_of(tmp_path / "out")["ended_by"] == "SIGINT"
-
-
-def test_a_third_signal_leaves_a_safe_call_that_hangs(start: Start, tmp_path: Path) -> None:
     process = start("--out", "out", slow=1000)
     wait_for_ticks(tmp_path / "out", 2)
     process.send_signal(signal.SIGTERM)
     until(lambda: said(tmp_path) == "begun", "no safe call")
-    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    while "third signal" not in (line := process.stderr.readline()):
+    while "the safe call is being executed; a third signal leaves at once" not in (line := process.stderr.readline()):
         assert line, "not shielded"
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
     assert process.returncode in (143, run_module.UNSAFE), err
     assert "did not take it within" not in out + err, "waited on"
-    assert report_of(tmp_path / "out")["ended_by"] == "SIGTERM"
-    assert said(tmp_path) == "begun"
+    assert (report_of(tmp_path / "out")["ended_by"], said(tmp_path)) == ("SIGTERM", "begun")
 
 
 def test_a_terminal_that_goes_away_ends_the_run_with_safe_call_and_report(start: Start, tmp_path: Path) -> None:
@@ -165,9 +137,16 @@ def test_a_terminal_that_goes_away_ends_the_run_with_safe_call_and_report(start:
     assert report_of(tmp_path / "out")["ended_by"] == "SIGHUP"
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGXCPU])
-def test_any_ending_signal_brings_the_safe_call(start: Start, tmp_path: Path, number: signal.Signals) -> None:
-    process = start("--out", "out")
+TAKEN = """import signal
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+"""
+
+
+@pytest.mark.parametrize(("number", "head"), [(signal.SIGQUIT, ""), (signal.SIGXCPU, ""), (signal.SIGTERM, TAKEN)])
+def test_any_ending_signal_brings_the_safe_call_also_one_that_the_world_took(
+    start: Start, tmp_path: Path, number: signal.Signals, head: str
+) -> None:
+    process = start("--out", "out", head=head)
     wait_for_ticks(tmp_path / "out", 2)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
@@ -192,24 +171,11 @@ def test_ctrl_z_stops_the_process_after_the_safe_call(start: Start, tmp_path: Pa
     assert spoken[:2] == ["pause", "resume"]
 
 
-TAKEN = """import signal
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-"""
-
-
-def test_signal_that_the_world_takes_still_ends_the_run_safely(start: Start, tmp_path: Path) -> None:
-    process = start("--out", "out", head=TAKEN)
-    wait_for_ticks(tmp_path / "out", 2)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, said(tmp_path)) == (143, "done"), err
-
-
 def test_signals_are_counted_not_lost() -> None:
     told: list[str] = []
 
     def status(number: signal.Signals) -> int | None:
-        """That the signal interrupts with."""
+        """Return what the signal interrupts with."""
         try:
             signal.raise_signal(number)
         except Interrupted as interrupted:
@@ -219,26 +185,34 @@ def test_signals_are_counted_not_lost() -> None:
     with Shutdown() as ending:
         assert status(signal.SIGHUP) == 129
         ending.of(told.append)
-        assert told == ["SIGHUP"]
-        assert status(signal.SIGINT) is None
-        for _ in range(2):
-            assert status(signal.SIGTERM) is None  # it came along with the one before
-            ending._peace_s = 0.0
-            assert status(signal.SIGTERM) == 129  # the first one's
-        ending._peace_s, ending.shielded = 0.0, True
+        assert told == ["SIGHUP"] and status(signal.SIGINT) is None
+        assert status(signal.SIGTERM) is None  # it came along with the one before
+        ending._peace_s = 0.0
+        assert status(signal.SIGTERM) == 129  # the first one's
+        ending.shielded = True
         assert status(signal.SIGTERM) is None
         assert (ending.status, told) == (129, ["SIGHUP"])
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("where", "name", "code"), [(Recorder, "write", 130), (LiveView, "close", 0)])
+@pytest.mark.parametrize(
+    ("where", "name", "full", "code"),
+    [
+        (Recorder, "write", False, 130),
+        (LiveView, "close", False, 0),
+        (Recorder, "write", True, run_module.INCOMPLETE),
+    ],
+)
 def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type[Any], name: str, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type[Any], name: str, full: bool, code: int
 ) -> None:
     plain, came = getattr(where, name), []
 
     def thrice(self: Any, *given: Any) -> None:
-        if not came and (not given or "end" in given[0]):
+        if not came and (not given or (given[0] and "end" in given[0])):
+            if full:
+                with Path("/dev/full").open("wb") as disk:
+                    os.dup2(disk.fileno(), self._fd)
             for _ in range(3):
                 came.append(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
@@ -247,49 +221,11 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
     monkeypatch.setattr(where, name, thrice)
     assert lander(tmp_path) == code and len(came) == 3
     *_, last = read_record(tmp_path / "record.mcap")
-    assert (last["end"], last["safe_in_force"]) == ("duration", True)
-    assert report_of(tmp_path)["ended_by"] == "duration"
-
-
-@pytest.mark.integration
-def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, came = Recorder.write, []
-
-    def full(self: Recorder, line: dict[str, Any] | None) -> None:
-        if line and "end" in line and not came:
-            with Path("/dev/full").open("wb") as disk:
-                os.dup2(disk.fileno(), self._fd)
-            for _ in range(3):
-                came.append(signal.SIGINT)
-                signal.raise_signal(signal.SIGINT)
-        plain(self, line)
-
-    monkeypatch.setattr(Recorder, "write", full)
-    assert lander(tmp_path) == run_module.INCOMPLETE and len(came) == 3
-    assert report_of(tmp_path)["record"]["lost_lines"] >= 1
-
-
-def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(
-    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    first = start("--out", "out")
-    wait_for_ticks(out, 2)
-    with pytest.raises(UserError, match="in use by another run"), Folder(out, out, overwrite=True):
-        pass
-    said = refused(capsys, *SHORT, "--out", str(out), "--overwrite")
-    assert "out is in use by another run. Give another --out." in said
-    first.kill()
-    first.wait()
-    with Folder(out, out, overwrite=True):
-        assert report_after_kill(out)["ticks"] >= 2
-
-
-def report_after_kill(out: Path) -> dict[str, Any]:
-    assert call("report", str(out)) == 0
-    return report_of(out)
+    report = report_of(tmp_path)
+    if full:
+        assert report["record"]["lost_lines"] >= 1
+    else:
+        assert (last["end"], last["safe_in_force"], report["ended_by"]) == ("duration", True, "duration")
 
 
 def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
@@ -306,10 +242,8 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
     assert process.returncode == run_module.INCOMPLETE, err
     assert "lines of the record lost" in err and "lines of the record were lost" in out
     live = report_of(tmp_path / "out")
-    assert (live["ended_by"], live["duration_s"] >= 5.9) == ("duration", True)
-    # All of them, but what a busy machine woke too late for.
-    assert 80 < live["releases"] == live["ticks"] + live["skipped_releases"] <= 120
-    assert live["record"]["lost_lines"] > 10
+    assert live["ended_by"] == "duration" and live["record"]["lost_lines"] > 10
+    assert live["releases"] == live["ticks"] + live["skipped_releases"]
     # The record alone says less: it replaces nothing.
     assert call("report", str(tmp_path / "out")) == 0
     assert "report.json is kept, and shown here: it counts " in capsys.readouterr().err
@@ -317,41 +251,34 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
 
 
 def test_the_exit_status_is_the_gravest_that_applies() -> None:
-    for ended, safe, complete, missed, sound, erred in itertools.product(
-        ("duration", "host", "SIGTERM", "miss"), *[(True, False)] * 5
-    ):
-        code = run_module.status(ended, safe, complete, missed, sound, erred)
+    for given in itertools.product(("duration", "host", "SIGTERM", "miss"), *[(True, False)] * 5):
+        ended, safe, complete, missed, sound, erred = given
         expected = 4 if not safe else 5 if ended == "host" else 6 if not complete else 143 if ended == "SIGTERM" else 3
         if expected == 3 and not missed:
             expected = 1 if not sound else 8 if erred else 0
-        assert code == expected, (ended, safe, complete, missed, sound, erred)
-    assert [run_module.mostly_errors(n, 100) for n in (0, 1, 9, 10, 100)] == [False, False, False, True, True]
-    assert not run_module.mostly_errors(0, 0)
+        assert run_module.status(*given) == expected, given
+    assert [run_module.mostly_errors(n, 100) for n in (0, 9, 10)] == [False, False, True]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("broken", [None, RuntimeError("of our own"), UserError("What.", "Remedy.")])
+@pytest.mark.parametrize("broken", [None, RuntimeError("of our own")])
 def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: Exception | None
 ) -> None:
     def stuck(self: Lander, main: float, side: float) -> None:
         raise OSError("the valve is stuck")
 
-    monkeypatch.setattr(Lander, "engines", stuck)
-
     def breaks(self: LoopCore) -> None:
         raise broken or AssertionError
 
+    monkeypatch.setattr(Lander, "engines", stuck)
     monkeypatch.setattr(loop, "LEAVE_S", 0.3)
     if broken is not None:
         monkeypatch.setattr(LoopCore, "_expire", breaks)
     assert lander(tmp_path) == run_module.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said
-    assert (
-        broken is None
-        or f"The run broke down: {'What. Remedy.' if isinstance(broken, UserError) else type(broken).__name__}" in said
-    )
+    assert ("The run broke down: RuntimeError" in said) is (broken is not None)
     assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
@@ -369,29 +296,13 @@ def test_what_keeps_ray_from_its_files_is_named_before_it_starts(tmp_path: Path)
 SHORT = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
 
 
-def together(count: int, do: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=do) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_of_runs_that_are_given_one_folder_one_has_it_and_the_others_are_told(tmp_path: Path) -> None:
-    told, began, wanted, done = [], [], tmp_path / "mine", threading.Barrier(8)
-
-    def start() -> None:
-        try:
-            with Folder(wanted, tmp_path):
-                began.append(1)
-                done.wait()
-                (wanted / "record.mcap").write_text("one")
-        except UserError as error:
-            told.append(error.what)
-            done.wait()
-
-    together(8, start)
-    assert len(began) == 1 and set(told) == {f"{wanted} is in use by another run."}
+    with Folder(tmp_path / "mine", tmp_path):
+        (tmp_path / "mine" / "record.mcap").write_text("one")
+        with pytest.raises(UserError, match="mine is in use by another run"), Folder(tmp_path / "mine", tmp_path):
+            pass
+    with pytest.raises(UserError, match="holds the record"), Folder(tmp_path / "mine", tmp_path):
+        pass
 
 
 def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused
 
-from rtcontrol.telemetry.channels import SCHEMA_VERSION
 from rtcontrol.telemetry.encoder import Encoder
 from rtcontrol.telemetry.record_reader import read_record
 from tests.rtcontrol.hosts.standin_endpoint import standin
@@ -49,45 +48,16 @@ def test_the_same_decider_agrees_with_itself_and_twice_is_equal(flown: Path, tmp
     assert one == other
 
 
-def test_another_model_is_compared_tick_by_tick(
-    flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = replayed(tmp_path, flown, "--model", "random", "--diff")
-    shown = capsys.readouterr().out
-    assert found["recorded"]["model"] == "expert" and found["replayed"]["model"] == "random"
-    assert found["recorded"]["engine"] == "script", "what decided, not what was asked for"
-    assert found["agreed"] + len(found["differing"]) == found["compared"]
-    then = calls(flown)
-    for one in found["differing"]:
-        assert one["recorded"] == then[one["k"]] != one["replayed"]
-        assert f"{one['recorded']} then, {one['replayed']} now" in shown
-    assert len(found["differing"]) > 20
-
-
 @pytest.mark.parametrize("command", ["replay", "data from-recording", "report"])
-@pytest.mark.parametrize("damage", ["cut", "text", "later", "bytes", "none"])
 def test_what_cannot_be_read_is_named_in_one_paragraph(
-    flown: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    damage: str,
-    command: str,
+    flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    path = tmp_path / "record.mcap"
+    assert "record.mcap" in refused(capsys, *command.split(), str(path))
     data = bytearray(flown.read_bytes())
     data[data.rindex(ZSTD) + 50] ^= 0xFF
-    path = tmp_path / "record.mcap"
-    later = Encoder()
-    later.add(0, {"header": {}, "schema_version": SCHEMA_VERSION + 1})
-    broken = {
-        "later": later.take() + later.finish(),
-        "cut": bytes(data[:200]),
-        "text": b"hello",
-        "bytes": bytes(data),
-    }
-    if damage != "none":
-        path.write_bytes(broken[damage])
+    path.write_bytes(data)
     assert "record.mcap" in refused(capsys, *command.split(), str(path))
     assert {p.name for p in tmp_path.iterdir()} <= {"record.mcap", "runs"}, "no trace is left"
 
@@ -114,17 +84,10 @@ def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys:
         assert "has no observations" in said and "--record-observations yes" in said
 
 
-@pytest.fixture(scope="module")
-def briefly_flown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("flown")
-    assert call(*EXPERT, "--clock", "lockstep", "--episodes", "1", "--duration", "1", "--out", str(out)) == 0
-    return out / "record.mcap"
-
-
-def strange(briefly_flown: Path, out: Path, **header: Any) -> Path:
+def strange(flown: Path, out: Path, **header: Any) -> Path:
     """The record with another header."""
     encoder = Encoder()
-    for i, event in enumerate(read_record(briefly_flown)):
+    for i, event in enumerate(read_record(flown)):
         if "header" in event:
             event["header"] |= header
         encoder.add(i, event)
@@ -133,7 +96,7 @@ def strange(briefly_flown: Path, out: Path, **header: Any) -> Path:
 
 
 def test_an_endpoint_that_a_record_names_is_not_asked_and_gets_no_key(
-    briefly_flown: Path,
+    flown: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -142,16 +105,14 @@ def test_an_endpoint_that_a_record_names_is_not_asked_and_gets_no_key(
     monkeypatch.setenv("RTCONTROL_DECISION_KEY", "the-users-own")
     with standin() as server:
         named = f"decisions:{server.url}#m"
-        path = strange(
-            briefly_flown, tmp_path / "theirs.mcap", model=named, backup=named, engine="torch", host="inprocess"
-        )
+        path = strange(flown, tmp_path / "theirs.mcap", model=named, backup=named, engine="torch", host="inprocess")
         said = refused(capsys, "replay", str(path))
         assert not server.connections and f"--model '{named}'" in said and str(path) in said
 
 
 @pytest.mark.parametrize("named", ["someone/checkpoint", "{}/agent.py", "mcp:{}/run"])
 def test_a_folder_a_hub_id_or_a_program_that_a_record_names_is_not_opened(
-    briefly_flown: Path,
+    flown: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -164,19 +125,16 @@ def test_a_folder_a_hub_id_or_a_program_that_a_record_names_is_not_opened(
     (tmp_path / "run").write_text(f"#!/bin/sh\ntouch {trace}\n")
     (tmp_path / "run").chmod(0o755)
     (tmp_path / "checkpoint").mkdir()
-    own = named.format(tmp_path)
-    opened: list[str] = []
-    watching = True
+    own, opened, watching = named.format(tmp_path), list[str](), True
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if watching and event in ("socket.connect", "subprocess.Popen"):
+        read = event == "open" and "checkpoint" in str(arguments[0])
+        if watching and (read or event in ("socket.connect", "subprocess.Popen")):
             opened.append(event)
-        elif watching and event == "open" and "checkpoint" in str(arguments[0]):
-            opened.append(str(arguments[0]))
 
+    path = strange(flown, tmp_path / "theirs.mcap", model=own, agent=own, env=own, tools_from=own)
     sys.addaudithook(watch)
     try:
-        path = strange(briefly_flown, tmp_path / "theirs.mcap", model=own, agent=own, env=own, tools_from=own)
         said = refused(capsys, "replay", str(path))
     finally:
         watching = False

@@ -104,26 +104,6 @@ class Plant:
         say("closed")
         self.may("close")
 """
-GYM = """
-import gymnasium, numpy
-from gymnasium import spaces
-
-class Wheels(Plant, gymnasium.Env):
-    metadata = {"render_fps": 20, "render_modes": []}
-    observation_space, action_space = spaces.Box(-numpy.inf, numpy.inf, (1,)), spaces.Discrete(2)
-    def __init__(self, fails="", last=10**9):
-        self.begin(fails, last)
-    def seen(self):
-        return numpy.array([self.n], numpy.float32)
-    def reset(self, *, seed=None, options=None):
-        self.restart()
-        return self.seen(), {}
-    def step(self, action):
-        self.go(("stop", "forward")[action])
-        return self.seen(), 1.0, self.n >= self.last, False, {}
-
-gymnasium.register("Wheels-v0", entry_point=Wheels)
-"""
 OWN = """
 from rtcontrol import Call
 
@@ -148,30 +128,28 @@ class Wheels(Plant):
 """
 PLANT_AGENT = """
 from rtcontrol import Call
-{tools}
-goals = {{"go": ["onward"]}}
-fallback = Call("act", {{"action": "stop"}})
+
+tools = [{"name": "act", "description": "Drive.", "parameters": {"type": "object", "required": ["action"],
+          "properties": {"action": {"enum": ["stop", "forward"]}}}}]
+goals = {"go": ["onward"]}
+fallback = Call("act", {"action": "stop"})
 instruction = "go"
 
 def expert(data, goal):
-    return Call("act", {{"action": "forward"}})
-"""
-TOOLS = """
-tools = [{"name": "act", "description": "Drive.", "parameters": {"type": "object", "required": ["action"],
-          "properties": {"action": {"enum": ["stop", "forward"]}}}}]
+    return Call("act", {"action": "forward"})
 """
 
 
-def plant(folder: Path, kind: str, fails: str = "", last: int = 10**9, agent: str = "") -> tuple[str, ...]:
-    """The options of `run` for a world of this `kind` (gym, own) in a new folder, driven forward by its expert. It
-    fails when it is to `make`, `reset`, `step` (from the fourth on) or `close`; an episode has `last` steps."""
-    name = f"plant_{kind}_{fails or 'sound'}_{folder.name}".replace("-", "_")
-    text = SAYS + (GYM if kind == "gym" else OWN.replace("FAILS", repr(fails)).replace("LAST", str(last)))
-    (folder / f"{name}.py").write_text(text)
-    (folder / "drive.py").write_text(PLANT_AGENT.format(tools=TOOLS if kind == "own" else "") + agent)
-    options = f"actions=stop,forward&safe=stop&fails={fails}&last={last}"
-    env = f"gym:{name}:Wheels-v0?{options}" if kind == "gym" else str(folder / f"{name}.py")
-    return "--env", env, "--agent", str(folder / "drive.py"), "--model", "expert", "--host", "inprocess", "--no-live"
+def plant(folder: Path, fails: str = "", last: int = 10**9, agent: str = "") -> tuple[str, ...]:
+    """The options of `run` for a world in a new folder, driven forward by its expert. It fails when it is to `make`,
+    `reset`, `step` (from the fourth on) or `close`; an episode has `last` steps."""
+    world = folder / f"plant_{fails or 'sound'}_{folder.name}.py".replace("-", "_")
+    world.write_text(SAYS + OWN.replace("FAILS", repr(fails)).replace("LAST", str(last)))
+    (folder / "drive.py").write_text(PLANT_AGENT + agent)
+    return "--env", str(world), "--agent", str(folder / "drive.py"), *OPTIONS
+
+
+OPTIONS = ("--model", "expert", "--host", "inprocess", "--no-live")
 
 
 def told(folder: Path) -> list[str]:
