@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
 import threading
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +17,6 @@ import jsonschema
 import numpy as np
 import pytest
 from cart import Flight, cart_agent, good, slow
-from commands import EXPERT, call
 from mcap.reader import make_reader
 
 from rtcontrol.hosts.protocol import DecisionRequest
@@ -27,17 +24,11 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
-from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.channels import CHANNELS, topic_of
 from rtcontrol.telemetry.record_reader import read_record, read_stamped, rows
 from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
-
-FIELDS = """releases ticks on_time misses skipped_releases miss_rate misses_by_cause null held longest_miss_run
-worst_window superseded_observations latency_ms decide_ms wake_ms observation_age_ms execute_ms jitter_ms forward_passes
-tokens warmup hz period_ms deadline_ms clock env agent model engine host machine started_at duration_s outcome
-schema_version host_events"""
 
 
 @contextmanager
@@ -46,29 +37,6 @@ def full_disk(recorder: Recorder) -> Iterator[None]:
     os.dup2(full, recorder._fd)
     yield
     os.dup2(room, recorder._fd)
-
-
-def written(path: Path) -> list[int]:
-    return [line["line"] for line in read_record(path) if "line" in line]
-
-
-def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6, 15))).run()
-    made = report.of_record(flight.path)
-    account = flight.loop.account
-    for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "miss_rate", "null", "held"):
-        assert made[name] == getattr(account, name), name
-    assert made["misses_by_cause"] == dict(account.misses_by_cause)
-    assert made["longest_miss_run"] == account.longest_miss_run
-    assert made["safe_calls"] == account.safe_calls
-    assert set(made) >= {*FIELDS.split()}
-    assert set(made["latency_ms"]) == {"p50", "p90", "p99", "p99_9", "max", "mean"}
-    # Late decisions are in the figures too: leaving them out would flatter.
-    assert made["decide_ms"]["max"] >= 50
-    assert made["warmup"]["decisions"] == 5
-    assert made["forward_passes"]["total"] == account.on_time
-    assert report.write(made, tmp_path / "report.json") is None
-    assert json.loads((tmp_path / "report.json").read_text())["releases"] == account.releases
 
 
 def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
@@ -90,22 +58,19 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     assert report.of_record(flight.path)["releases"] == 25
 
 
-EVENTS = [{"log": f"line {k}", "t_s": 0.0} for k in range(5000)]
-
-
-@pytest.mark.parametrize("room", [20, 3000, 40_000])
+@pytest.mark.parametrize("room", [20, 40_000])
 def test_a_write_cut_short_goes_on_where_it_stopped(tmp_path: Path, room: int) -> None:
     recorder = Recorder(tmp_path / "record.mcap", {})
+    events = [{"log": f"line {k}", "t_s": 0.0} for k in range(5000)]
     with files_of((tmp_path / "record.mcap").stat().st_size + room):
-        for event in EVENTS:
+        for event in events:
             recorder.write(event)
         until(lambda: recorder.error is not None)
         assert recorder.error == "File too large" and 1000 <= recorder.lost <= 5000
     recorder.write({"log": "the last"})
     recorder.close()
     assert recorder.lost == 0
-    found = [*read_record(tmp_path / "record.mcap")]
-    assert found[1:-1] == EVENTS and found[-1] == {"log": "the last"}
+    assert [*read_record(tmp_path / "record.mcap")][1:] == [*events, {"log": "the last"}]
 
 
 def test_what_a_full_disk_never_took_is_counted_and_the_report_is_whole(
@@ -125,6 +90,9 @@ def test_every_event_of_a_run_fits_its_schema_and_the_file_is_indexed(tmp_path: 
     flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6, 15)))
     flight.loop.instruct("go to 1")
     flight.run()
+    # Late decisions are in the figures too: leaving them out would flatter.
+    made = report.of_record(flight.path)
+    assert made["decide_ms"]["max"] >= 50 and made["releases"] == flight.loop.account.releases
     with flight.path.open("rb") as file:
         reader = make_reader(file, validate_crcs=True)
         summary = reader.get_summary()
@@ -196,7 +164,6 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path
         ({"releases": 6}, True),
         ({"releases": 6, "started_at": "before"}, False),
         ({"ended_by": "SIGTERM"}, True),
-        ({"releases": 4}, False),
         ({"schema_version": 0, "releases": 6}, False),
         ({"releases": None}, False),
     ],
@@ -208,74 +175,22 @@ def test_only_a_richer_report_of_the_same_run_is_kept(tmp_path: Path, old: dict[
     assert report.richer(tmp_path / "none.json", made) is None
 
 
-@pytest.mark.parametrize("cut", [1, 30, 200, 0.5, 0.9])
-def test_what_was_cut_short_is_left_out_and_the_rest_is_read(tmp_path: Path, cut: float) -> None:
-    flight = Flight(tmp_path).run()
-    whole, data = flight.lines, flight.path.read_bytes()
-    flight.path.write_bytes(data[: int(len(data) * cut) if cut < 1 else -int(cut)])
-    found = [*read_record(flight.path)]
-    assert found == whole[: len(found)] and found[0] == whole[0]
-
-
-@pytest.mark.parametrize("damage", ["a byte", "other", "text", "empty"])
-def test_a_file_that_is_damaged_or_not_ours_is_named_as_such(tmp_path: Path, damage: str) -> None:
-    flight = Flight(tmp_path).run()
-    data = bytearray(flight.path.read_bytes())
-    with flight.path.open("rb") as file:
-        summary = make_reader(file).get_summary()
-    assert summary is not None
-    chunk = summary.chunk_indexes[0]  # elsewhere a byte may be of an index, which is not needed
-    data[chunk.chunk_start_offset + chunk.chunk_length - 8] ^= 0xFF
-    flight.path.write_bytes({"a byte": data, "other": b"\x89MCAP1" * 99, "text": b"hello", "empty": b""}[damage])
+@pytest.mark.parametrize("damage", [None, b"\x89MCAP1" * 99, b"hello", b""])
+def test_a_file_that_is_damaged_or_not_ours_is_named_as_such(tmp_path: Path, damage: bytes | None) -> None:
+    path = tmp_path / "record.mcap"
+    if damage is None:
+        path = Flight(tmp_path, duration_s=0.1).run().path
+        with path.open("rb") as file:
+            summary = make_reader(file).get_summary()
+        assert summary is not None
+        chunk, data = summary.chunk_indexes[0], bytearray(path.read_bytes())
+        data[chunk.chunk_start_offset + chunk.chunk_length - 8] ^= 0xFF
+        damage = bytes(data)
+    path.write_bytes(damage)
     with pytest.raises(UserError, match=r"record\.mcap"):
-        report.of_record(flight.path)
+        report.of_record(path)
 
 
-def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="--out"):
-        Recorder(tmp_path / "file" / "record.mcap", {})
-    with pytest.raises(UserError, match="No record"):
-        report.of_record(tmp_path / "nothing.mcap")
-
-
-def test_memory_stays_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In lockstep thousands of ticks take seconds; at this rate a busy machine makes no misses, which are remembered.
-    monkeypatch.setattr("rtcontrol.telemetry.account.REMEMBERED", 256)
-    flight = Flight(tmp_path, clock="lockstep", hz=10, duration_s=200.0)
-    sizes: list[int] = []
-    plain = flight.agent.observe
-
-    def observe(data: object) -> str:
-        if flight.loop.shell.core.flights.newest_k == 200:  # its buffers are never larger again
-            for _ in range(2 * recorders.AT_ONCE):
-                flight.recorder.write({"log": "x" * 1000})
-        if flight.loop.shell.core.flights.newest_k in (400, 1900):
-            flight.recorder._due.set()  # what waits to be written differs
-            # Between the queue and the encoder all of it waits.
-            until(lambda: not any(getattr(flight.recorder, at) for at in ("_queue", "_waiting", "_taken", "_bytes")))
-            gc.collect()
-            # The index grows with time, by less than a kilobyte a write, until its part ends.
-            sizes.append(tracemalloc.get_traced_memory()[0] - 700 * flight.recorder._encoder.chunks)
-        return plain(data)  # type: ignore[arg-type]
-
-    object.__setattr__(flight.agent, "observe", observe)
-    flight.world.executed = _Forgetful()
-    tracemalloc.start()
-    try:
-        flight.run()
-    finally:
-        tracemalloc.stop()
-    assert flight.loop.account.ticks == 2000
-    assert sizes[-1] - sizes[0] < 50_000, sizes
-
-
-class _Forgetful(list):  # type: ignore[type-arg]
-    def append(self, item: object) -> None:
-        self[:] = [item]
-
-
-HEADER = {"hz": 16.0}
 ROUND: dict[str, Any] = {}
 ROUND["me"] = ROUND
 
@@ -283,31 +198,25 @@ ROUND["me"] = ROUND
 @pytest.mark.parametrize(
     ("data", "kept"),
     [
-        ({1: {2}}, {"1": [2]}),
-        ({(1, 2): 3}, {"(1, 2)": 3}),
+        ({1: {2}, (1, 2): 3}, {"1": [2], "(1, 2)": 3}),
         (
             {"a": np.arange(3), "b": np.zeros((100, 100))},
             {"a": [0, 1, 2], "b": {"dtype": "float64", "shape": [100, 100]}},
         ),
         ({"a": b"ab", "b": bytes(5000)}, {"a": [97, 98], "b": {"dtype": "bytes", "shape": [5000]}}),
         ({"a": [float("nan")], "b": np.array([1.5, np.inf])}, {"a": ["nan"], "b": [1.5, "inf"]}),
-        ([1], [1]),
         (ROUND, {"unreadable": "RecursionError: maximum recursion depth exceeded"}),
     ],
 )
 def test_what_a_world_shows_may_be_anything_and_stays_json(tmp_path: Path, data: Any, kept: Any) -> None:
-    recorder = Recorder(tmp_path / "record.mcap", HEADER)
-    recorder.write({"observation": "x", "k": 0, "data": data})
-    recorder.write({"episode": {"detail": data}})
-    recorder.write({"log": "after"})
+    recorder = Recorder(tmp_path / "record.mcap", {"hz": 16.0})
+    for event in ({"observation": "x", "k": 0, "data": data}, {"episode": {"detail": data}}, {"log": "after"}):
+        recorder.write(event)
     recorder.close()
     _, seen, ended, after = read_record(tmp_path / "record.mcap")
     assert after == {"log": "after"} and seen["observation"] == "x"
     for told in (seen["data"], ended["episode"].get("detail", ended["episode"])):
-        if "unreadable" in kept:
-            assert told["unreadable"].startswith("RecursionError")
-        else:
-            assert told == kept
+        assert str(told)[:30] == str(kept)[:30] if data is ROUND else told == kept
     with (tmp_path / "record.mcap").open("rb") as file:
         for _, _, message in make_reader(file).iter_messages():
             json.loads(message.data, parse_constant=pytest.fail)
@@ -338,13 +247,6 @@ def test_record_observations_no_keeps_neither_text_nor_data_nor_history(tmp_path
     assert "secret" in json.dumps(shown.lines), "what is looked for would be there"
 
 
-def test_what_people_are_told_is_in_the_record(tmp_path: Path) -> None:
-    flight = Flight(tmp_path)
-    flight.loop.instruct("go to 1")
-    flight.run()
-    assert flight.said and [line["log"] for line in flight.lines if "log" in line] == flight.said
-
-
 def test_a_fault_in_the_counts_is_told_and_costs_the_record_no_event(tmp_path: Path) -> None:
     recorder, folded = Recorder(tmp_path / "record.mcap", {"hz": 16.0}), []
 
@@ -373,18 +275,3 @@ def test_a_recorder_that_breaks_down_says_so_and_its_account_is_complete(tmp_pat
     recorder.close()
     assert [e["log"] for e in folded if "log" in e] == [str(k) for k in range(6000)]
     assert recorder.lost >= 5999 and len(told) == 1 and "TypeError" in told[0]
-
-
-def test_a_run_whose_counts_went_wrong_says_so_and_ends_with_status_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = Account._tick
-
-    def tick(account: Account, event: dict[str, Any]) -> None:
-        if event["k"] == 3:
-            raise ValueError("release 3 was missed already")
-        plain(account, event)
-
-    monkeypatch.setattr(Account, "_tick", tick)
-    assert call(*EXPERT, "--clock", "lockstep", "--duration", "0.5", "--out", str(tmp_path)) == 1
-    assert "counts contradict each other (ValueError: release 3 was missed already)" in capsys.readouterr().err

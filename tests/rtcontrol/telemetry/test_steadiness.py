@@ -122,23 +122,6 @@ def test_the_counts_are_what_brute_force_says(drawn: list[Any]) -> None:
         assert made.summary()["reversals_a_minute"] == pytest.approx(expected, abs=1e-3)
 
 
-def turns(*names: str, every_s: float = 0.5) -> int:
-    return fed(flight([((name, {}), every_s, "fresh", 0, "") for name in names])).reversals
-
-
-def test_going_to_and_fro_is_counted_and_moving_on_is_not() -> None:
-    # Xian55/WowClassicGrindBot#852: FollowRoute, Rest, FollowRoute, Rest, though each decision is reasonable.
-    assert turns("follow", "rest", "follow", "rest", "follow") == 3
-    assert turns("follow", "rest", "fight", "loot", "follow") == 0, "a round trip is none"
-
-
-def test_the_window_is_a_time_and_no_number_of_ticks() -> None:
-    # JdeRobot/RoboticsAcademy#966, ruvnet/RuView#1793: a number of frames is another time at each rate.
-    assert turns("follow", "rest", "follow", every_s=0.01) == 1
-    assert turns("follow", *["rest"] * 150, "follow", every_s=0.01) == 1
-    assert turns("follow", "rest", "follow", every_s=WINDOW_S + 0.1) == 0
-
-
 def test_the_time_of_a_world_that_waits_is_its_own() -> None:
     made = Steadiness()
     made.header({"clock": "lockstep", "hz": 16.0})
@@ -148,36 +131,11 @@ def test_the_time_of_a_world_that_waits_is_its_own() -> None:
     assert made.dwell_ms.summary()["p50"] == pytest.approx(62.5, rel=0.01)
 
 
-def test_what_is_stale() -> None:
-    made = Steadiness()
-    ticks: list[tuple[str, int, dict[str, Any], bool]] = [
-        ("call", 1, {}, False),
-        ("call", 2, {}, False),
-        ("call", 2, {}, True),
-        ("null", 2, {}, True),
-        ("miss", 3, {"action": "hold"}, True),
-        ("miss", 4, {"action": "safe"}, False),
-        ("held", 5, {}, True),
-        ("call", 3, {"kept": {"function": "go"}}, False),
-        ("overtaken", 3, {}, False),
-    ]
-    for kind, seq, more, stale in ticks:
-        before = made.stale
-        made.tick({"kind": kind, "seq": seq, "epoch": 1, **more})
-        assert made.stale - before == stale, (kind, seq)
-    made.tick({"kind": "call", "seq": 3, "epoch": 2})
-    assert made.stale == 4 and made.summary()["stale_share"] == 0.4 and made.kept == 1
-
-
 GARBLED = {"b": {"enum": []}, "c": {"minimum": "0", "maximum": 1}, "d": 7, "e": {"minimum": 0, "maximum": math.inf}}
 
 
 @pytest.mark.parametrize(
-    "tools",
-    [
-        *(None, "tools", [None], [{"name": "a"}], [{"parameters": {"properties": 3}}], [{"function": []}]),
-        [{"name": "a", "parameters": {"properties": GARBLED}}],
-    ],
+    "tools", [None, [None], [{"function": []}], [{"name": "a", "parameters": {"properties": GARBLED}}]]
 )
 def test_tools_that_a_record_has_garbled_have_no_ranges(tools: Any) -> None:
     assert steps_of(tools) == {}
@@ -206,10 +164,3 @@ def test_a_report_and_its_table_say_how_steady_it_was_also_by_member() -> None:
     shown = io.StringIO()
     table.show(made, Console(file=shown, width=250))
     assert line in shown.getvalue()
-
-
-def test_a_record_of_an_earlier_version_has_no_epochs_and_is_counted() -> None:
-    made = Steadiness()
-    for k in range(4):
-        made.call({"called": "follow", "arguments": {}, "k": k, "why": "fresh", "t_s": k / 4})
-    assert made.calls == 4 and made.repeated == 3 and made.seconds == 0.75
