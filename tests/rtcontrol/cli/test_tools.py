@@ -6,47 +6,31 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import call, refused
-from test_cli import own_world
 
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.record_reader import read_record
+from tests.helpers.processes import free_port, until
+from tests.rtcontrol.run.yard import world_file
 
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
 FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
-WIDE = {"type": "integer", "minimum": 0, "maximum": 4000}
-POSE = {
-    "type": "object",
-    "properties": {
-        **{axis: {"type": "integer", "minimum": -10, "maximum": 10} for axis in "xy"},
-        "grip": {"type": "integer", "minimum": 0, "maximum": 44},
-    },
-    "required": ["x", "y", "grip"],
-}
 FUNCTIONS = """
-import enum
 import pydantic
-from typing import Annotated
-from rtcontrol.agents import OneOf, tool
-
-class Gear(enum.Enum):
-    low = 1
-    high = 2
+from rtcontrol.agents import tool
 
 class Part(pydantic.BaseModel):
     on: bool
 
 class Wheel(pydantic.BaseModel):
     "Set a wheel."
-    gear: Gear
+    hard: bool
     part: Part
 
 def helper(x: int) -> int:
@@ -73,19 +57,7 @@ def note(text: str) -> str:
     "Write a note."
     return text
 
-#
-if len(sys.argv) > 1:
-    server.run("streamable-http", port=int(sys.argv[1]))
-server.run()
-"""
-BAD_TOOL = """
-@server.tool()
-def label(**marks: str) -> str:
-    "Label."
-    return ""
-
-tool = server._tool_manager._tools["label"]
-tool.parameters = {"type": "object", "patternProperties": {"^x": {"type": "string"}}}
+server.run("streamable-http", port=int(sys.argv[1]))
 """
 
 
@@ -135,47 +107,40 @@ def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: 
     assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 2), "Wheel": ("closed", 2)}
 
 
-def test_a_bad_tool_of_an_mcp_servers_list_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "server.py"
-    file.write_text("print('starting', flush=True)\nprint('up', flush=True)\n" + SERVER.replace("#", BAD_TOOL))
-    source = f"mcp:{sys.executable} {file}"
-    assert call("tools", "check", source) == 2
-    assert "`patternProperties` gives a call arguments without names" in capfd.readouterr().err
-    assert call("tools", "check", source, "--skip-unsupported", "--json", str(tmp_path / "found.json")) == 0
-    said = capfd.readouterr()
-    found = json.loads((tmp_path / "found.json").read_text())["tools"]
-    assert {one["name"]: one["kind"] for one in found} == {"turn": "closed", "note": "free"}
-    assert "turn" in said.out and "Traceback" not in said.err and "left out: Tool label" in said.err
-
-
+@pytest.mark.integration
 def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.py"
     file.write_text("from mcp.server.fastmcp import FastMCP\n")
     assert call("tools", "check", f"mcp:{sys.executable} {file}") == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert "gave no list of tools" in line and "FastMCP was renamed" in line
+    for wrong, says in (("mcp:no-such-command-here", "gave no list of tools"), ("mcp:", "names no server")):
+        assert call("tools", "check", wrong) == 2 and says in capfd.readouterr().err
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.py"
     file.write_text(SERVER)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     place = f"mcp:http://127.0.0.1:{port}"
     assert "gave no list of tools" in refused(capsys, "tools", "check", f"{place}/mcp")
     with subprocess.Popen([sys.executable, str(file), str(port)], stderr=subprocess.DEVNULL) as server:
         try:
-            for _ in range(600):
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
+            until(lambda: listens(port))
             found = checked(tmp_path, f"{place}/mcp", capsys)
             assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
             assert "many end in /mcp" in refused(capsys, "tools", "check", place)
         finally:
             server.kill()
+
+
+LOOP = {"$ref": "#/$defs/P"}
+CYCLE = {"properties": {"p": LOOP}, "$defs": {"P": {"type": "array", "items": LOOP}}}
 
 
 @pytest.mark.parametrize(
@@ -186,23 +151,8 @@ def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.
         ("number.json", "3", "holds no list of tools"),
         ("empty.py", "x = 1", "has no tools"),
         ("nothing.py", None, "there is no such file"),
-        (
-            "cycle.json",
-            json.dumps(
-                [
-                    {
-                        "name": "t",
-                        "parameters": {
-                            "properties": {"p": {"$ref": "#/$defs/P"}},
-                            "$defs": {"P": {"type": "array", "items": {"$ref": "#/$defs/P"}}},
-                        },
-                    }
-                ]
-            ),
-            "Tool t, parameter p: #/$defs/P refers to itself",
-        ),
+        ("cycle.json", json.dumps([{"name": "t", "parameters": CYCLE}]), "parameter p: #/$defs/P refers to itself"),
         ("ones.py", "tools = [1]", "1 is no tool."),
-        ("none.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"enum": []}}}}]), "an empty enum"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
@@ -213,13 +163,6 @@ def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
     assert message in refused(capsys, "tools", "check", str(tmp_path / source))
 
 
-@pytest.mark.integration
-def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")
-    assert "names no server" in refused(capsys, "tools", "check", "mcp:")
-    assert "mcp:URL" in refused(capsys, "tools", "check", "http://127.0.0.1:1/mcp")
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -227,7 +170,6 @@ def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.
             {"type": "string", "pattern": "^b(?=a)$"},
             "Tool t, parameter p: its pattern '^b(?=a)$' cannot be searched for",
         ),
-        ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
         ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
     ],
 )
@@ -242,7 +184,9 @@ def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words
     assert message in said and session.value.what in said
 
 
-GO = {"name": "go", "parameters": {"properties": {"way": {"enum": [-1, 1]}}, "required": ["way"]}}
+GO = {"name": "drive", "parameters": {"properties": {"way": {"enum": ["north", "east"]}}, "required": ["way"]}}
+# The yard, told in words alone.
+TOLD = (("def judge_by(self, goal)", "def instruct(self, text)"), ('goal["thing"]', '"barrel"'))
 SIDE = {"type": "integer", "enum": [0]}
 MAIN = {
     "name": "engines",
@@ -266,19 +210,19 @@ def calls(out: Path) -> list[dict[str, Any]]:
 
 
 def test_a_world_of_ones_own_needs_no_agent_where_its_tools_are_given(tmp_path: Path, tools: Any) -> None:
-    out, world = tmp_path / "out", own_world(tmp_path, "tools_world.py")
+    out, world = tmp_path / "out", world_file(tmp_path, *TOLD)
     given = ("--env", world, "--tools", tools(GO), "--instruct", "go on", "--out", str(out))
     assert call("run", *given, *CHANCE) == 0
     report = json.loads((out / "report.json").read_text())
     assert (report["agent"], report["instruction"], report["misses"]) == ("given", "go on", 0)
     made = calls(out)
-    assert len(made) >= 8 and {c["called"] for c in made} == {"go"} and {c["arguments"]["way"] for c in made} == {-1, 1}
+    assert len(made) >= 8 and {c["arguments"]["way"] for c in made} == {"north", "east"}
 
 
 def test_tools_that_cannot_act_or_be_decided_are_refused_before_the_run(
     tmp_path: Path, tools: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, world = tmp_path / "out", own_world(tmp_path, "bound_world.py")
+    out, world = tmp_path / "out", world_file(tmp_path, *TOLD)
     mine = ("run", "--env", world, "--out", str(out), "--host", "inprocess", "--no-live")
     lander = ("run", "--env", "lander", "--out", str(out), "--host", "inprocess", "--no-live")
     asked = ("--instruct", "go", "--model", "random")
@@ -324,11 +268,3 @@ def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
     said: list[str] = []
     assert [tool.name for tool in tools_from(str(file), said.append, skip_unsupported=True)] == ["lift"]
     assert len(said) == len(BAD)
-
-
-def test_a_server_serves_what_is_left_and_none_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = ServeOptions(tools=str(file), model="noop", skip_unsupported=True).ready()
-    assert [tool["function"]["name"] for tool in made.default_tools] == ["lift"]
-    file.write_text(json.dumps(BAD))
-    with pytest.raises(UserError, match="Tool a: .* 4 of the 4 tools"):
-        ServeOptions(tools=str(file), model="noop", skip_unsupported=True).ready()
