@@ -31,12 +31,6 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[
     return rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=lines.append), lines
 
 
-@pytest.fixture(scope="session")
-def listening(fitted: tuple[Fitted, list[dict[str, Any]]]) -> Fitted:
-    """It alone: it goes as fast as it is told."""
-    return fitted[0]
-
-
 @pytest.fixture
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second goes by whenever a fit looks at its clock, once a step: its minutes are as many steps anywhere."""

@@ -39,20 +39,16 @@ def row(**other: object) -> dict[str, object]:
         ('{"instruction": "a",', "no JSON"),
         ("[1]", "a list, no row"),
         (json.dumps({"observation": "x", "call": GO}), "no instruction"),
-        (json.dumps(row(observation="  ")), "its observation is empty"),
         (json.dumps(row(observation="")), "its observation is empty"),
         (json.dumps(row(observation=[1, 2])), "its observation is a list"),
         (json.dumps({"instruction": "a", "observation": "b"}), "no call"),
         (json.dumps(row(call={"name": "jump", "arguments": {}})), "unknown tool 'jump'; the tools are stop, go"),
         (json.dumps(row(call={"name": "go", "arguments": {"speed": "warp"}})), "speed='warp' is not one of its values"),
-        (json.dumps(row(call={"name": "go", "arguments": {}})), "speed is missing"),
         (json.dumps(row(call={"name": "go", "arguments": [1]})), "arguments of its call are a list"),
         (json.dumps(row(call=7)), "7 is no call"),
         (json.dumps(row(weight=-1)), "its weight is -1"),
-        (json.dumps(row(weight=10**400)), "its weight is 1000000000000000000"),
         ("[" * 100_000, "no JSON"),
         (json.dumps(row(observation="light \ud83d")), "its observation holds half a character"),
-        (json.dumps(row(history=["\ud83d"])), "its history holds half a character"),
         (json.dumps(row(history="stop()")), "no list"),
         (json.dumps(row(allowed=[{"name": "fly"}])), "unknown tool 'fly'"),
         (json.dumps(row(tools=TOOLS[:1])), "its tools are not those that are fitted"),
@@ -100,13 +96,6 @@ def test_pairs_and_names_are_rows_and_tools_too() -> None:
         tools_of("LEFT")
 
 
-def test_history_may_be_calls_or_their_texts() -> None:
-    given = row(history=[GO, "stop()"], allowed=[GO], weight=2)
-    _, found = check((("", given) for _ in range(60)), Tools(TOOLS))
-    assert found[0].row.history == ('go(speed="fast")', "stop()")
-    assert found[0].allowed == (Call("go", {"speed": "fast"}),) and found[0].row.weight == 2.0
-
-
 def test_contradictory_rows_are_counted_with_the_best_that_a_model_can_do() -> None:
     one = {"instruction": "a", "observation": "b"}
     stop, go = one | {"call": "stop"}, one | {"call": GO}
@@ -124,13 +113,6 @@ def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:
     assert len(learnt) + len(held) == 600 and 30 < len(held) < 120
     assert not {one.question for one in learnt} & {one.question for one in held}
     assert {one.question for one in split(given[::-1])[1]} == {one.question for one in held}
-
-
-def test_what_is_looked_at_on_the_way_is_of_all_runs_however_the_rows_stand() -> None:
-    each = (("", row(instruction=told, observation=f"x {n}")) for told in "abc" for n in range(400))
-    held = split(check(each, Tools(TOOLS))[1])[1]
-    first = [one.row.instruction for one in held[:60]]
-    assert len(held) == 120 and min(first.count(told) for told in "abc") >= 8
 
 
 def test_words_and_numbers_between_those_seen_get_tokens_and_decide_the_width() -> None:
@@ -170,14 +152,6 @@ def test_old_moments_and_decisions_that_are_met_no_more_are_forgotten() -> None:
     for number in range(2 * world_rows.TOOLS):
         kept.add(moment(f"act_{number}", number))
     assert not any(kept.draw(rng).row.call == Call("ride") for _ in range(5_000))
-
-
-def test_a_rare_decision_is_not_lost_among_calls_of_many_numbers() -> None:
-    kept, rng = Rehearsal(), random.Random(0)
-    for tick in range(20_000):
-        call = Call("drop") if tick == 0 else Call("turn", {"to": tick % 3_000})
-        kept.add(Moment(Row("go", str(tick), call), Goal("go"), {}))
-    assert sum(kept.draw(rng).row.call == Call("drop") for _ in range(1_000)) > 400
 
 
 def test_a_rare_decision_that_always_looks_alike_is_among_those_that_are_spread() -> None:
@@ -240,7 +214,6 @@ def line(seconds: float, right: int, accuracy: float = 0.9) -> dict[str, Any]:
     ("lines", "ceiling", "endless", "says"),
     [
         ([line(t, 60) for t in range(0, 300, 20)], 1.0, False, "stands still at 60% for"),
-        ([line(t, 60) for t in range(0, 300, 20)], 1.0, False, "Least right is x. Look"),
         ([line(t, 60, 0.999) for t in range(0, 300, 20)], 1.0, False, "known by heart. Give more different rows"),
         ([line(t, 60, 0.999) for t in range(0, 300, 20)], 1.0, True, "then give more --minutes"),
         ([line(t, min(60, t // 5)) for t in range(0, 300, 20)], 1.0, False, None),

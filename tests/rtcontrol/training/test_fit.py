@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import itertools
 import json
@@ -22,8 +21,6 @@ from safetensors.torch import load_file
 
 import rtcontrol
 from rtcontrol.agents import Tools
-from rtcontrol.cli import figures
-from rtcontrol.cli.app import main
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
@@ -50,6 +47,7 @@ from rtcontrol.training.validation import HeldOut, Share
 from tests.helpers.disks import files_of
 from tests.helpers.processes import ROOT
 from tests.models.small import build_checkpoint, plain_base
+from tests.rtcontrol.commands import EXPERT, call
 from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher, write
 
 
@@ -63,37 +61,31 @@ def test_the_model_decides_as_the_rows_do(fitted: tuple[Fitted, list[dict[str, A
         call = made.decide(seen, told).call
         right += call is not None and call.to_dict() == teacher(told, seen)
     assert right >= 38
+    assert made.tools is not None and made.session().tools is made.tools
 
 
-def test_a_stopped_run_went_on_where_it_was_stopped(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+def test_a_stopped_run_continues_and_ends_early_where_all_is_right(
+    fitted: tuple[Fitted, list[dict[str, Any]]],
+) -> None:
     _, lines = fitted
     counts = [line["samples"] for line in lines]
     stopped = next(i for i, count in enumerate(counts) if count >= 1_000)
     assert counts[stopped + 1] > counts[stopped] and counts == sorted(counts)
-
-
-def test_it_ends_early_where_all_held_out_rows_are_right(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
-    _, lines = fitted
     assert lines[-1]["seconds"] < 120 and lines[-1]["left_s"] == 0.0
-    assert lines[-1]["rate"] < 0.1 * max(line["rate"] for line in lines)
 
 
 def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
     made, _ = fitted
     learnt = TrainingMetadata.of(made.folder)
-    assert learnt is not None and learnt.history == 0 and "light" in learnt.observation
+    assert learnt is not None and learnt.words is not None
+    assert learnt.history == 0 and "light" in learnt.observation
+    said = {row["instruction"] for row in rows()}
+    assert all(learnt.unknown(one) == () for one in said)
+    assert learnt.unknown(f"zqorgle {min(said)}") == ("zqorgle",)
     session = rtcontrol.load(str(made.folder)).session()
     assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
-    assert session.decider.spec.history == 0
     card = (made.folder / "README.md").read_text("utf-8")
     assert made.score.message() in card and "`go(speed)`" in card and "| argument go.speed |" in card
-
-
-def test_a_finished_run_is_not_trained_again(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
-    made, _ = fitted
-    lines: list[dict[str, Any]] = []
-    again = rtcontrol.fit(rows(), TOOLS, out=made.folder, minutes=3, tell=lines.append)
-    assert lines == [] and again.score == made.score
 
 
 def test_a_finished_run_goes_on_where_it_is_given_more_time(
@@ -108,19 +100,6 @@ def test_a_finished_run_goes_on_where_it_is_given_more_time(
     assert lines and lines[0]["rate"] == RATE and more.score.right >= made.score.right
 
 
-def test_a_stopped_run_that_is_given_less_time_takes_less(fast_clock: None, tmp_path: Path) -> None:
-    lines: list[dict[str, Any]] = []
-
-    def stop(line: dict[str, Any]) -> None:
-        raise KeyboardInterrupt
-
-    given: dict[str, Any] = {"out": tmp_path / "m", "seed": 3}
-    with pytest.raises(KeyboardInterrupt):
-        rtcontrol.fit(rows(), TOOLS, minutes=60, tell=stop, **given)
-    rtcontrol.fit(rows(), TOOLS, minutes=0.02, tell=lines.append, **given)
-    assert all(line["left_s"] <= 1.2 for line in lines)
-
-
 @pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
 def test_a_run_with_another_configuration_is_refused_by_name(
     fitted: tuple[Fitted, list[dict[str, Any]]], other: dict[str, Any], named: str
@@ -131,24 +110,14 @@ def test_a_run_with_another_configuration_is_refused_by_name(
         rtcontrol.fit(given, TOOLS, out=made.folder, **({"minutes": 3} | other))
 
 
-@pytest.mark.parametrize("file", ["thesis.tex", "training/thesis.tex", "training/log.jsonl+README.md"])
+@pytest.mark.parametrize("file", ["thesis.tex", "training/thesis.tex"])
 def test_a_folder_with_something_else_is_left_alone(file: str, tmp_path: Path) -> None:
-    for name in file.split("+"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("mine")
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="something else"):
         rtcontrol.fit(rows(60), TOOLS, out=tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_run_that_is_damaged_is_named(tmp_path: Path) -> None:
-    state = tmp_path / "training" / "state.pt"
-    state.parent.mkdir()
-    for damaged in (b"", b"garbage"):
-        state.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"state\.pt is damaged: no whole state\."):
-            rtcontrol.fit(rows(60), TOOLS, out=tmp_path, minutes=0.001)
 
 
 def test_a_row_that_is_longer_than_the_models_context_is_named(tmp_path: Path) -> None:
@@ -172,46 +141,21 @@ def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"training"}
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *options: object) -> object:
-    """The exit status of `rtcontrol fit`."""
-    monkeypatch.setattr("sys.argv", ["rtcontrol", "fit", *map(str, options)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
-
-
-def test_the_command_line_fits_and_tells_the_score(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_fits_and_tells_the_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tools, given, out = tmp_path / "tools.json", write(tmp_path / "rows.jsonl", rows(60)), tmp_path / "made"
     tools.write_text(json.dumps(TOOLS))
     figures = tmp_path / "f.json"
     options = ("--tools", tools, "--rows", given, "--out", out, "--minutes", 0.01, "--json", figures)
-    assert command(monkeypatch, *options) == 0
+    assert call("fit", *map(str, options)) == 0
     told = capsys.readouterr()
     assert "Held-out rows: " in told.out and "Wilson" in told.out and "0:00 left" in told.err
     assert json.loads(figures.read_text())["held_out"]["count"] > 0
     assert (out / "model.safetensors").is_file()
 
 
-def test_a_mistake_on_the_command_line_is_one_paragraph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = write(tmp_path / "rows.jsonl", [*rows(60), {"instruction": "a", "observation": "b", "call": "fly"}])
-    tools = tmp_path / "tools.json"
-    tools.write_text(json.dumps(TOOLS))
-    assert command(monkeypatch, "--tools", tools, "--rows", given, "--out", tmp_path / "made") == 2
-    told = capsys.readouterr().err
-    assert f"{given}:61: unknown tool 'fly'" in told and "Traceback" not in told
-    assert command(monkeypatch, "--out", tmp_path / "made") == 2
-    assert "There is nothing to learn from. Give one of rows, a teacher" in capsys.readouterr().err
-    assert not (tmp_path / "made").exists()
-
-
 def test_few_held_out_rows_end_nothing_while_the_trained_ones_are_not_right() -> None:
-    assert not FitRun._all_right(Share(5, 5), 0.9)
+    assert not FitRun._all_right(Share(5, 5), 0.9) and not FitRun._all_right(Share(255, 256), 1.0)
     assert FitRun._all_right(Share(5, 5), 0.995) and FitRun._all_right(Share(64, 64), 0.9)
-    assert not FitRun._all_right(Share(255, 256), 1.0)
 
 
 def test_nothing_that_is_held_out_is_trained_on(
@@ -236,63 +180,54 @@ def test_nothing_that_is_held_out_is_trained_on(
     assert len(asked) > 10 and len(shown) > 100 and not asked & shown
 
 
+Seen = list[dict[str, Any]]
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
+    """Make the looks of a fit score this of ten, then 3; the weights at each look are kept in the list."""
+
+    def watch(*right: int, steps: int | None = None) -> Seen:
+        """Stop `steps` steps after the last of them."""
+        scores = itertools.chain([Share(one, 10) for one in right], itertools.repeat(Share(3, 10)))
+        seen, since = Seen(), [0]
+        look, step, examine = FitRun._look, FitRun.stepped, HeldOut.look
+
+        def looked(self: FitRun, *given: Any) -> dict[str, Any]:
+            seen.append({name: value.clone() for name, value in self.model.state_dict().items()})
+            since[0] = 0
+            return look(self, *given)
+
+        def stepped(self: FitRun, progress: Any) -> None:
+            since[0] += 1
+            step(self, progress)
+            if len(seen) == len(right) and since[0] == steps:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(FitRun, "_look", looked)
+        monkeypatch.setattr(FitRun, "stepped", stepped)
+        monkeypatch.setattr(HeldOut, "look", lambda *given: replace(examine(*given), score=next(scores)))
+        return seen
+
+    return watch
+
+
 def test_a_model_has_the_weights_of_its_best_look(
-    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fast_clock: None, tmp_path: Path, looked_at: Callable[..., Seen]
 ) -> None:
-    scores = itertools.chain([Share(5, 10), Share(9, 10)], itertools.repeat(Share(3, 10)))
-    seen: list[dict[str, Any]] = []  # at each look, and when training has ended
-
-    def keep(of: FitRun) -> None:
-        seen.append({name: value.clone() for name, value in of.model.state_dict().items()})
-
-    def look(self: FitRun, *given: Any) -> dict[str, Any]:
-        keep(self)
-        return looked(self, *given)
-
-    def run(self: FitRun, progress: Any = None) -> None:
-        ran(self, progress)
-        keep(self)
-
-    def examine(self: HeldOut, *given: Any) -> Any:
-        return replace(examined(self, *given), score=next(scores))
-
-    looked, ran, examined = FitRun._look, FitRun.run, HeldOut.look
-    monkeypatch.setattr(FitRun, "_look", look)
-    monkeypatch.setattr(FitRun, "run", run)
-    monkeypatch.setattr(HeldOut, "look", examine)
+    seen = looked_at(5, 9)
     rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.3)
-    first, best, *_, ended = seen
-    assert all(ended[name].equal(best[name]) for name in best)
-    assert not all(ended[name].equal(first[name]) for name in first) and len(seen) > 3
+    written = load_file(tmp_path / "made" / "model.safetensors")
+    assert written and len(seen) > 2 and all(value.equal(seen[1][name]) for name, value in written.items())
+    assert not all(value.equal(seen[0][name]) for name, value in written.items())
 
 
 @pytest.mark.parametrize(("right", "steps"), [((5, 9, 3), 0), ((5, 9), 2)])
 def test_a_run_given_less_time_than_it_took_exports_its_best_weights(
-    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: tuple[int, ...], steps: int
+    fast_clock: None, tmp_path: Path, looked_at: Callable[..., Seen], right: tuple[int, ...], steps: int
 ) -> None:
     """It is stopped so many steps after the last look; weights that were not looked at are not the best ones."""
-    scores = itertools.chain([Share(one, 10) for one in right], itertools.repeat(Share(3, 10)))
-    seen: list[dict[str, Any]] = []  # at each look
-    since: list[Any] = []  # steps since the last one
-
-    def look(self: FitRun, *given: Any) -> dict[str, Any]:
-        seen.append({name: value.clone() for name, value in self.model.state_dict().items()})
-        since.clear()
-        return looked(self, *given)
-
-    def step(self: FitRun, progress: Any) -> None:
-        since.append(None)
-        stepped(self, progress)
-        if len(seen) == len(right) and len(since) == steps:
-            raise KeyboardInterrupt
-
-    def examine(self: HeldOut, *given: Any) -> Any:
-        return replace(examined(self, *given), score=next(scores))
-
-    looked, stepped, examined = FitRun._look, FitRun.stepped, HeldOut.look
-    monkeypatch.setattr(FitRun, "_look", look)
-    monkeypatch.setattr(FitRun, "stepped", step)
-    monkeypatch.setattr(HeldOut, "look", examine)
+    seen = looked_at(*right, steps=steps)
     out, lines = tmp_path / "made", list[dict[str, Any]]()
     with pytest.raises(KeyboardInterrupt):
         rtcontrol.fit(rows(), TOOLS, out=out, minutes=3)
@@ -330,54 +265,6 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_learnt(
     assert kept["samples"] == 192 and all(value.isfinite().all() for value in kept["model"].values())
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "says"),
-    [
-        ("--seed", "99999999999999999999", "--seed"),
-        ("--goal", "\udcff x", "is no instruction"),
-    ],
-)
-def test_options_out_of_range_are_refused(
-    option: str,
-    value: str,
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
-    listed = write(tmp_path / "rows.jsonl", rows())
-    given = ("--tools", tmp_path / "tools.json", "--rows", listed, "--out", tmp_path / "made")
-    assert command(monkeypatch, *given, option, value) == 2
-    assert says in capsys.readouterr().err and not (tmp_path / "made").exists()
-
-
-def test_figures_that_do_not_fit_on_the_disk_leave_those_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, packed: bytes) -> int:
-        path.write_text(packed[:1].decode())
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    file = tmp_path / "figures.json"
-    figures.save(file, {"made": 1})
-    before = file.read_text()
-    with monkeypatch.context() as now:
-        now.setattr(Path, "write_bytes", full)
-        with pytest.raises(UserError, match="cannot be written"):
-            figures.save(file, {"made": 2})
-    assert file.read_text() == before and list(tmp_path.iterdir()) == [file]
-
-
-def test_a_fitted_model_keeps_its_functions_and_lists_its_words(listening: Fitted) -> None:
-    learnt = TrainingMetadata.of(listening.folder)
-    assert learnt is not None and learnt.words is not None
-    said = {row["instruction"] for row in rows()}
-    assert learnt.words.split() == sorted(learnt.words.split()) and all(learnt.unknown(one) == () for one in said)
-    assert learnt.unknown(f"zqorgle {min(said)}") == ("zqorgle",)
-    assert listening.tools is not None and listening.session().tools is listening.tools
-
-
 LEGAL = Tools(TOOLS)
 
 
@@ -385,38 +272,32 @@ def situation(rng: random.Random) -> tuple[str, str]:
     return rng.choice(TOLD), observe(rng)
 
 
-def alone(observation: str) -> str:
-    return "stop" if "red" in observation else "fly"
-
-
-def fails(instruction: str, observation: str) -> str:
-    return {"light": "stop"}[observation]  # the line that is told
-
-
 def test_what_it_answers_is_a_call_however_it_is_written() -> None:
     asked = Teacher(teacher, LEGAL)
     assert asked("drive fast", "light green cars 1 lane left") == Call("go", {"speed": "fast"})
-    assert Teacher(alone, LEGAL)("go", "light red") == Call("stop")
+    assert Teacher(lambda told, seen: "stop", LEGAL)("go", "light red") == Call("stop")
     assert Teacher(lambda told, seen: None, LEGAL)("go", "light red") is None
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (fails, r'failed, told "go on", shown "light green": KeyError: .light green. \(.*test_fit.py:\d+\)'),
-        (alone, r"\(test_fit.py:\d+\) answered nonsense.*unknown tool 'fly'; the tools are stop, go"),
+        (
+            lambda told, seen: {}[seen],
+            r'failed, told "go on", shown "light green": KeyError: .light green. \(.*test_fit.py',
+        ),
+        (
+            lambda told, seen: "fly",
+            r"\(test_fit.py:\d+\) answered nonsense.*unknown tool 'fly'; the tools are stop, go",
+        ),
         (lambda told, seen: 7, r"test_fit.py:\d+.* answered nonsense.*7 is no call"),
+        (lambda: "stop", "teacher"),
+        ("stop", "teacher"),
     ],
 )
 def test_its_mistakes_are_told_with_file_line_and_situation(function: Callable[..., Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         Teacher(function, LEGAL)("go on", "light green")
-
-
-@pytest.mark.parametrize("function", [lambda: "stop", lambda a, b, c: "stop", "stop"])
-def test_a_teacher_of_another_shape_is_refused(function: Any) -> None:
-    with pytest.raises(UserError, match="teacher"):
-        Teacher(function, LEGAL)
 
 
 def test_situations_may_be_listed_or_made_and_are_told_apart_from_nonsense() -> None:
@@ -433,12 +314,6 @@ def test_situations_may_be_listed_or_made_and_are_told_apart_from_nonsense() -> 
             next(Situations(lambda rng, odd=odd: odd, None).draw(rng))
     with pytest.raises(UserError, match=r"The situations failed: ZeroDivisionError.*test_fit.py"):
         next(Situations(lambda rng: 1 / 0, "go").draw(rng))
-
-
-def test_examples_are_different_and_end_where_there_are_no_more() -> None:
-    few = Situations(lambda rng: ("drive fast", f"light {rng.choice(['red', 'green'])} lane left"), None)
-    found = examples(Teacher(teacher, LEGAL), few, 1_000, random.Random(0))
-    assert len(found) == 2 and {one.row.observation.split()[1] for one in found} == {"red", "green"}
 
 
 def test_listed_situations_are_all_looked_at_however_often_one_stands_there() -> None:
@@ -512,28 +387,19 @@ def test_what_cannot_be_learnt_from_is_refused_before_anything_is_written(
     assert not (tmp_path / "made").exists()
 
 
-def test_the_command_line_takes_a_teachers_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_takes_a_teachers_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rules.py"
     file.write_text(
-        "from tests.rtcontrol.training.signals import TOOLS as tools\n"
-        "from tests.rtcontrol.training.signals import TOLD, observe\n\n"
+        "from tests.rtcontrol.training.signals import TOLD, TOOLS as tools, observe\n\n"
         "def teacher(instruction, observation):\n    return 'stop' if 'red' in observation else 'jump'\n\n"
         "def situations(rng):\n    return rng.choice(TOLD), observe(rng)\n"
     )
-    monkeypatch.setattr("sys.argv", ["rtcontrol", "fit", "--teacher", str(file), "--out", str(tmp_path / "made")])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2 and "(rules.py:4) answered nonsense" in capsys.readouterr().err
-    assert not (tmp_path / "made").exists()
+    assert call("fit", "--teacher", str(file), "--out", str(tmp_path / "made")) == 2
+    assert "(rules.py:3) answered nonsense" in capsys.readouterr().err and not (tmp_path / "made").exists()
 
 
-def test_recorded_runs_are_rows_too(fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = "--env lander --model expert --host inprocess --clock lockstep --no-live --duration 5"
-    monkeypatch.setattr("sys.argv", ["rtcontrol", "run", *flags.split(), "--out", str(tmp_path / "run")])
-    with pytest.raises(SystemExit):
-        main()
+def test_recorded_runs_are_rows_too(fast_clock: None, tmp_path: Path) -> None:
+    assert call(*EXPERT, "--clock", "lockstep", "--duration", "5", "--out", str(tmp_path / "run")) == 0
     given = list(recorded([tmp_path / "run"]))
     assert len(given) > 50 and given[0][0].endswith("record.mcap, row 1")
     made = rtcontrol.fit(runs=tmp_path / "run", out=tmp_path / "made", minutes=0.02)

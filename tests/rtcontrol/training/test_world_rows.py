@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import rtcontrol
-from rtcontrol.cli.app import main
 from rtcontrol.evaluation.phrasings import MOST
 from rtcontrol.evaluation.score_plan import PHRASING_SEED
 from rtcontrol.models.call import Call
@@ -22,6 +21,7 @@ from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.training import world_rows
 from rtcontrol.training.world_rows import WorldLesson, WorldRows, lessons_of
+from tests.rtcontrol.commands import call
 from tests.rtcontrol.run.yard import agent_file, world_file
 
 STILL = Call("drive", {"way": "stop"})
@@ -71,15 +71,6 @@ def test_some_rows_are_told_nothing_that_this_world_knows(small: None, tmp_path:
     assert not any(word in said.lower().split() for said in held for word in ("red", "blue", "box", "barrel", "visit"))
 
 
-def test_the_same_worlds_go_on_from_the_first_row_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world_rows, "WORLDS", 4)
-    skill, made = yard(tmp_path), []
-    make = skill.make
-    object.__setattr__(skill, "make", lambda: made.append(1) or make())
-    rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 2_000))
-    assert len(made) == 4 and len({row.observation for row in rows}) > 400
-
-
 def test_held_out_rows_are_of_seeds_that_are_never_trained_on(small: None, tmp_path: Path) -> None:
     skill = yard(tmp_path)
     lessons = lessons_of(skill, 16.0, 0)
@@ -115,15 +106,10 @@ def test_the_learner_flies_where_it_is_let_and_the_expert_still_labels(tmp_path:
     assert sum(row.call == STILL for row in after) / len(after) < 0.1
 
 
-def test_what_is_fitted_is_a_model_of_its_world(
-    small: None, fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_fitted_is_a_model_of_its_world(small: None, fast_clock: None, tmp_path: Path) -> None:
     world, agent, out = world_file(tmp_path), agent_file(tmp_path), tmp_path / "made"
     arguments = ("fit", "--env", world, "--agent", agent, "--out", str(out), "--minutes", "0.02", "--hz", "8")
-    monkeypatch.setattr("sys.argv", ["rtcontrol", *arguments, "--json", str(tmp_path / "made.json")])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0, capsys.readouterr().err
+    assert call(*arguments, "--json", str(tmp_path / "made.json")) == 0
     told = json.loads((tmp_path / "made.json").read_text())
     assert told["held_out"]["count"] == 64
     learnt = TrainingMetadata.of(out)
@@ -158,32 +144,9 @@ def test_a_world_that_fails_while_it_is_learnt_keeps_what_was_done(
         rtcontrol.fit(**given)
 
 
-@pytest.mark.parametrize(
-    ("world", "agent", "says"),
-    [
-        ((), (("def expert", "def unused"),), "has goals and no expert"),
-        ((), (("x, y = data", "return 3\n    x, y = data"),), "the expert gave 3, no call"),
-    ],
-)
-def test_what_cannot_be_learnt_is_told_before_anything_is(
-    tmp_path: Path, world: tuple[tuple[str, str], ...], agent: tuple[tuple[str, str], ...], says: str
-) -> None:
-    files = {"env": world_file(tmp_path, *world), "agent": agent_file(tmp_path, *agent)}
-    with pytest.raises(UserError) as raised:
-        rtcontrol.fit(**files, out=tmp_path / "made", minutes=1)  # type: ignore[arg-type]
-    assert says in str(raised.value) and not (tmp_path / "made").exists()
-
-
 def test_situations_that_read_alike_and_ask_for_other_calls_are_told(small: None, tmp_path: Path) -> None:
     (*_, note) = lessons_of(yard(tmp_path, ("{data[name][0]}", "{data[name][0] // 9}")), 16.0, 0).notes
     assert 'told "' in note and "tell the states apart in the observation" in note
-
-
-def test_rows_and_worlds_exclude_each_other(tmp_path: Path) -> None:
-    for given in ({}, {"rows": [], "env": "a.py"}, {"rows": [], "agent": "a.py"}, {"env": "lander"}):
-        with pytest.raises(UserError):
-            rtcontrol.fit(**given, out=tmp_path / "made")  # type: ignore[arg-type]
-    assert not (tmp_path / "made").exists()
 
 
 def test_the_same_situation_is_also_told_other_goals(tmp_path: Path) -> None:
@@ -194,37 +157,6 @@ def test_the_same_situation_is_also_told_other_goals(tmp_path: Path) -> None:
     for row in rows:
         assert row.meant is not None
         assert [row.call] == skill.expert_policy([(row.meant, row.observation)])
-
-
-def test_what_an_episode_asks_for_once_is_not_lost_among_what_it_asks_for_all_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The yard's `stop` ends its episode: one tick of a hundred asks for it.
-    monkeypatch.setattr(world_rows, "WORLDS", 64)
-    monkeypatch.setattr(world_rows, "HELD_WORLDS", 4)
-    skill, counted = yard(tmp_path), []
-    for share in (0.0, world_rows.REHEARSED):
-        monkeypatch.setattr(world_rows, "REHEARSED", share)
-        rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 4_000))
-        counted.append(sum(row.call == STILL for row in rows if row.meant))
-    assert counted[1] > 3 * counted[0]
-    held = [row.call for seed in range(2) for row in world_rows._held_out(skill, 16.0, seed)]
-    assert held.count(STILL) >= 2  # of some ten in 100,000 ticks
-
-
-def test_what_the_learner_gets_wrong_in_its_own_flights_is_rehearsed(tmp_path: Path) -> None:
-    stream = WorldRows(yard(tmp_path), 16.0)
-    kept: list[tuple[str, ...]] = []
-    rehearsal = SimpleNamespace(add=lambda moment, *more: kept.append((moment.row.call.arguments["way"], *more)))
-    lessons = [WorldLesson(stream._skill, random.Random(i), 16.0) for i in range(64)]
-    moments = [lesson.moment() for lesson in lessons]
-    for lesson in lessons:
-        lesson.flown = True
-    east = Call("drive", {"way": "east"})
-    stream.begin(SimpleNamespace(answers=lambda rows: [east] * len(rows), key=repr), SimpleNamespace())  # type: ignore[arg-type]
-    stream._calls(lessons, moments, rehearsal, random.Random(0))  # type: ignore[arg-type]
-    assert len(kept) > 10
-    assert all(entry[1:] == ("missed",) and entry[0] != "east" for entry in kept)
 
 
 @pytest.mark.parametrize("hz", [1.0, 200.0])
