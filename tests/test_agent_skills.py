@@ -40,10 +40,6 @@ def test_a_skill_is_one_by_the_public_rules(skill: Path) -> None:
     assert len(body.splitlines()) < 500
 
 
-def test_there_is_one_for_games() -> None:
-    assert GAME in SKILLS
-
-
 def test_each_file_that_it_names_is_there() -> None:
     named = re.findall(r"`((?:docs|examples|bridges)/[\w./-]*\w)`", GAME.read_text("utf-8"))
     assert len(set(named)) > 8 and [name for name in named if not (ROOT / name).exists()] == []
@@ -73,9 +69,3 @@ def test_its_way_for_gymnasium_is_gone_as_it_says(tmp_path: Path) -> None:
         said.append(done.stdout)
     assert re.search(r"seen at the start: \{.*'angle': .*\nwhich is read as: .*angle .*\ncalls such as: act\(", said[0])
     assert "5 of 5 succeeded" in said[2]
-
-
-def test_what_is_a_name_and_not_an_amount_is_seen_by_a_check() -> None:
-    """Taxi's state, as the skill says."""
-    done = cli("check", "gym:Taxi-v4", "--steps", "5")
-    assert done.returncode == 0 and "\nwhich is read as: o 314\n" in done.stdout
