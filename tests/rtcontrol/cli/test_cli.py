@@ -94,7 +94,7 @@ def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     arguments = (*EXPERT, "--duration", "0.5", "--deadline-ms", "0.001", "--out", str(tmp_path))
     assert call(*arguments) == 0
     made = json.loads((tmp_path / "report.json").read_text())
-    assert made["misses"] == made["ticks"] == 8
+    assert made["misses"] == made["ticks"] > 0
     assert call("report", str(tmp_path), "--gate", "miss_rate<=0.5") == 3
     assert call(*arguments, "--max-miss-rate", "0.5", "--overwrite") == 3
     assert call(*arguments, "--on-miss", "stop", "--overwrite") == 3

@@ -38,7 +38,7 @@ def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again
     made = fly(tmp_path, world, agent, "--instruct", "find the blue box.")
     assert sys.modules["json"] is json
     assert [e["success"] for e in made["outcome"]["episodes"]] == [True, True]
-    assert made["host"] == "inprocess" and not made["misses"]
+    assert made["host"] == "inprocess"
     again = ("replay", str(tmp_path / "out"), "--agent", agent, "--model", "expert", "--json", str(tmp_path / "r.json"))
     assert "the agent's file with `goals` and `expert`: --agent FILE.py" in refused(capsys, *again[:2], *again[4:6])
     assert call(*again) == 0

@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_tw
             recorder.write(event)
             recorder._due.set()
             time.sleep(0.0005)
-        assert recorder._ended and recorder.lost
+        until(lambda: recorder._ended and recorder.lost)
     recorder.close()
     assert recorder.lost == 0
     offline = Account()
