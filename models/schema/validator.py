@@ -217,7 +217,8 @@ def _is_integer(_: Any, value: Any) -> bool:
 
 
 def _is_number(_: Any, value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Of an integer without end no float can be made.
+    return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 2**1023)
 
 
 def _is_array(_: Any, value: Any) -> bool:

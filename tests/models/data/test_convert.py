@@ -13,7 +13,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, decompose, rows
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Tally, Unusable
-from rtcontrol.models.data.written import annotation, arguments_of, call_of, coerced, tool, typed
+from rtcontrol.models.data.written import annotation, call_of, coerced, tool, typed
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
@@ -62,9 +62,8 @@ def test_tools_keep_at_most_six_heads_and_the_calls_what_they_carry(
         ({"z": 1.0, "b": 1}, "an argument that its tool does not have"),
         ({"a": 1}, "a required argument that is missing"),
         ({"z": "fast"}, "a value that its parameter does not take"),
-        ({"z": None}, "a value that its parameter does not take"),
-        ({"z": True}, "a value that its parameter does not take"),
         ({"z": 1.0, "a": 1.5}, "a value that its parameter does not take"),
+        ({"z": 10**400}, "a value that its parameter does not take"),
     ],
 )
 def test_a_call_that_its_tool_forbids_teaches_nothing_and_is_judged_all_the_same(arguments: Any, reason: str) -> None:
@@ -83,7 +82,7 @@ def test_null_for_what_may_be_left_out_is_left_out_where_it_is_learnt() -> None:
     assert made(found, purpose="eval")[0][0].call == Call("go", {"z": 1.0, "a": None})
 
 
-@pytest.mark.parametrize("schema", [{"type": "null"}, {"const": None}, {"enum": [None]}, {}, {"description": "any"}])
+@pytest.mark.parametrize("schema", [{"type": "null"}, {"enum": [None]}, {"description": "any"}])
 def test_null_that_a_required_argument_takes_is_a_value_of_it(schema: dict[str, Any]) -> None:
     shown = tool("go", "", {"type": "object", "properties": {"z": schema}, "required": ["z"]})
     found, tally = made([sample(Call("go", {"z": None}), shown)], purpose="train")
@@ -94,51 +93,34 @@ def test_half_a_character_is_no_part_of_a_sample_nor_of_a_tool() -> None:
     for call in (Call("go", {"\ud800": 1}), Call("go", {"z": ["\ud800"]})):
         with pytest.raises(Unusable, match="half a character"):
             sample(call, tool("go", "", SPEED))
-    found, tally = made([Dropped("no call", "file:1", "\ud800", "set")])
-    assert tally.places["set", "no call"] == ["file:1 (\\ud800)"]
     found, tally = made([sample(Call("go", {"z": 1.0}), tool("go", "\ud800", SPEED))], purpose="eval")
     assert not found and tally.dropped == {("set", "half a character (a lone surrogate)"): 1}
 
 
-def test_an_integer_that_is_no_float_is_no_value_of_a_number() -> None:
-    found, tally = made([sample(Call("go", {"z": 10**400}), tool("go", "", SPEED))])
-    assert not found and tally.dropped == {("set", "a value that its parameter does not take"): 1}
-
-
-def test_samples_of_one_id_are_told_apart() -> None:
-    shown = tool("go", "", SPEED)
-    found, _ = made([sample(Call("go", {"z": float(n)}), shown) for n in range(3)])
-    assert [row.id for row in found] == ["s", "s~2", "s~3"] == [row.sample for row in found]
-
-
 def test_rows_of_several_files_are_told_apart_and_samples_stay_together() -> None:
     calls = (Call("go", {"z": 1.0}), Call("go", {"z": 2.0}))
-    first, _ = made([Sample("s", "set", "file:1", "go", "", (tool("go", "", SPEED),), calls)], purpose="eval")
+    one = Sample("s", "set", "file:1", "go", "", (tool("go", "", SPEED),), calls)
+    assert [row.sample for row in made([one, one], purpose="eval")[0]] == ["s", "s", "s~2", "s~2"]
+    first, _ = made([one], purpose="eval")
     both, tally = made([*first, *first], purpose="eval")
     assert [(row.id, row.sample) for row in both[2:]] == [("s/1~2", "s~2"), ("s/2~2", "s~2")]
     assert tally.samples["set"] == 2 and tally.rows["set"] == 4
 
 
-def test_a_row_that_is_one_already_goes_through_as_it_is() -> None:
-    first, _ = made([sample(Call("go", {"z": 1.0}), tool("go", "", SPEED))])
-    again, tally = made(list(first))
-    assert again == first and tally.samples["set"] == 1
-
-
 # K parallel calls are K rows, and no row's history knows its own call.
 
 
-TOOL = {"function": {"name": "go", "parameters": {"properties": {"n": {"type": "integer"}}}}}
 calls = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(lambda found: [Call("go", {"n": n}) for n in found])
 
 
-def decompose_sample(made: list[Call], name: str = "s") -> Sample:
-    return Sample(name, "set", "file:1", "go", "now", (TOOL,), tuple(made), ("before()",))
+def several(made: list[Call], name: str = "s") -> Sample:
+    shown = tool("go", "", {"properties": {"n": {"type": "integer"}}})
+    return Sample(name, "set", "file:1", "go", "now", (shown,), tuple(made), ("before()",))
 
 
 @given(calls)
 def test_for_evaluation_the_history_is_the_prefix_in_the_order_given(made: list[Call]) -> None:
-    rows = decompose(decompose_sample(made), "eval")
+    rows = decompose(several(made), "eval")
     assert [row.call for row in rows] == made
     for n, row in enumerate(rows):
         assert row.history == ("before()", *(call.text() for call in made[:n]))
@@ -147,19 +129,12 @@ def test_for_evaluation_the_history_is_the_prefix_in_the_order_given(made: list[
 
 @given(calls, st.integers(0, 9))
 def test_for_training_the_list_is_shuffled_and_then_its_prefixes_taken(made: list[Call], seed: int) -> None:
-    rows = decompose(decompose_sample(made), "train", seed)
+    rows = decompose(several(made), "train", seed)
     order = [row.call for row in rows if row.call is not None]
     assert Counter(c.text() for c in order) == Counter(c.text() for c in made)
     for n, row in enumerate(rows):
         assert row.history[1:] == tuple(call.text() for call in order[:n])
-    assert rows == decompose(decompose_sample(made), "train", seed)
-
-
-def test_shuffled_histories_hold_later_calls_too() -> None:
-    made = [Call("go", {"n": n}) for n in range(3)]
-    drawn = [decompose(decompose_sample(made, str(i)), "train") for i in range(60)]
-    orders = {tuple(row.call.arguments["n"] for row in rows if row.call) for rows in drawn}
-    assert len(orders) == 6
+    assert rows == decompose(several(made), "train", seed)
 
 
 # Types as the sets write them, in JSON Schema's words.
@@ -167,11 +142,8 @@ def test_shuffled_histories_hold_later_calls_too() -> None:
 
 @pytest.mark.parametrize(
     ("given", "kind"),
-    [
-        ("dict", "object"), ("float", "number"), ("tuple", "array"), ("any", "string"), ("OBJECT", "object"),
-        ("int", "integer"),
-    ],
-)  # fmt: skip
+    [("dict", "object"), ("tuple", "array"), ("any", "string"), ("INT", "integer")],
+)
 def test_names_of_types_are_read_in_all_depths(given: str, kind: str) -> None:
     found = typed({"type": "dict", "properties": {"a": {"type": "array", "items": {"type": given}}}})
     assert found["type"] == "object" and found["properties"]["a"]["items"]["type"] == kind
@@ -182,17 +154,9 @@ def test_names_of_types_are_read_in_all_depths(given: str, kind: str) -> None:
     [
         ("str", {"type": "string"}, False),
         ("int, optional", {"type": "integer"}, True),
-        ("Optional[float]", {"type": "number"}, True),
         ("List[int]", {"type": "array", "items": {"type": "integer"}}, False),
-        (
-            "List[List[float]], optional",
-            {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
-            True,
-        ),
         ("Dict[str, int]", {"type": "object", "additionalProperties": {"type": "integer"}}, False),
         ("Union[int, float]", {"anyOf": [{"type": "integer"}, {"type": "number"}]}, False),
-        ("int | None", {"type": "integer"}, False),
-        ("typing.List[str]", {"type": "array", "items": {"type": "string"}}, False),
         ("Literal['a', 'b']", {"enum": ["a", "b"]}, False),
     ],
 )
@@ -201,7 +165,7 @@ def test_annotations_are_read(text: str, schema: dict[str, Any], optional: bool)
     ToolSchema.from_openai(tool("t", "", {"type": "object", "properties": {"p": schema}}))
 
 
-@pytest.mark.parametrize("text", ["Callable[[float], float]", "np.ndarray", "a function", "List[", ""])
+@pytest.mark.parametrize("text", ["Callable[[float], float]", "np.ndarray", "List["])
 def test_a_type_that_is_not_known_is_no_guess(text: str) -> None:
     with pytest.raises(Unusable, match="not known"):
         annotation(text)
@@ -237,7 +201,7 @@ def test_what_is_no_literal_is_worked_out(text: str, arguments: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     "text",
-    ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=1/2)", "f(a=9**9**9)", "f(a=1e999)", "f(a=b[0])", "f(a={1})"],
+    ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=9**9**9)", "f(a=1e999)", "f(a={1})"],
 )
 def test_what_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(Unusable):
@@ -248,9 +212,7 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
     ("value", "schema", "read"),
     [
         ("3", {"type": "integer"}, 3),
-        ("3.5", {"type": "integer"}, "3.5"),
         ("1e400", {"type": "number"}, "1e400"),
-        ("nan", {"type": "number"}, "nan"),
         ("True", {"type": "boolean"}, True),
         ("3", {"type": "string"}, "3"),
         ("Wi-Fi", {"type": "array", "items": {"type": "string"}}, ["Wi-Fi"]),
@@ -260,10 +222,3 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
 )
 def test_strings_are_read_by_the_parameters_type(value: Any, schema: dict[str, Any], read: Any) -> None:
     assert coerced(value, schema) == read
-
-
-def test_arguments_are_an_object_or_its_json() -> None:
-    assert arguments_of('{"a": 1}') == arguments_of({"a": 1}) == {"a": 1}
-    for bad in ("{", "[1]", 3):
-        with pytest.raises(Unusable):
-            arguments_of(bad)
