@@ -122,17 +122,10 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
         if grid is not None and grid.count <= MAX_CLOSED:
             return _numbers(grid)
         return Free(schema, None if set(schema) & UNCOUNTED else grid)
-    if kind == "string" or "anyOf" in schema:
+    if kind not in ("array", "object") or "anyOf" in schema:
         return Free(schema)
-    if kind in ("array", "object"):
-        values = (_objects if kind == "object" else _arrays)(schema, where)
-        return Free(schema) if values is None else closed(tuple(values), where)
-    if kind is None:
-        return Free(schema)  # any value
-    raise UserError(
-        f"{where}: the type {kind!r} has no schema that can be decoded.",
-        "Use string, integer, number, boolean, array, object or an enum.",
-    )
+    values = (_objects if kind == "object" else _arrays)(schema, where)
+    return Free(schema) if values is None else closed(tuple(values), where)
 
 
 def _listed(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:

