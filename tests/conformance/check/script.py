@@ -73,14 +73,6 @@ def observes(stand: Stand) -> None:
         raise Failure(f"epoch {seen[0].epoch}, but the welcome said 0")
 
 
-def ignores_second_welcome(stand: Stand) -> None:
-    token = stand.token
-    stand.welcome(token=FOREIGN)
-    stand.token = token
-    stand.pump(0.3)
-    stand.observation()
-
-
 def answers_ping(stand: Stand) -> None:
     stand.send(Ping(id=77, t_ns=123_456))
     pong = stand.expect(Pong, 1.0, "pong", lambda m: m.id == 77)
@@ -166,13 +158,6 @@ def survives_garbage(stand: Stand) -> None:
     stand.observation()
 
 
-def survives_errors(stand: Stand) -> None:
-    for code in ("rate", "a_code_of_the_future"):
-        stand.send(ErrorMessage(code=code, message="A test.", remedy="Go on."))
-    stand.pump(0.3)
-    stand.observation()
-
-
 def resumes_after_silence(stand: Stand) -> None:
     before, token = stand.observation(), stand.token
     stand.alive = False
@@ -225,7 +210,6 @@ BEHAVIOURS: dict[str, Callable[[Stand], str | None] | None] = {
     "says hello first": None,
     "repeats hello until answered": repeats_hello,
     "streams observations, seq and stamps growing": observes,
-    "ignores a second welcome": ignores_second_welcome,
     "answers ping": answers_ping,
     "executes and acknowledges a fresh call": executes_fresh,
     "never executes an expired call": refuses_expired,
@@ -233,7 +217,6 @@ BEHAVIOURS: dict[str, Callable[[Stand], str | None] | None] = {
     "acknowledges neither held nor null": keeps_quiet_about_held,
     "acts safe when told": acts_safe,
     "survives garbage and unknown messages": survives_garbage,
-    "goes on after errors": survives_errors,
     "resumes its session after silence": resumes_after_silence,
     "begins anew after a server's restart": begins_anew_after_restart,
     "ends on bye": ends_on_bye,
