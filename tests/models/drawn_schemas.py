@@ -3,7 +3,6 @@ judge (`jsonschema`) takes."""
 
 from __future__ import annotations
 
-import copy
 import random
 import re
 from typing import Any
@@ -135,53 +134,21 @@ class Drawer:
     def _if(self, depth: int) -> dict[str, Any]:
         return {"type": "integer", "if": {"minimum": 5}, "then": {"multipleOf": 5}, "else": {"maximum": 3}}
 
-    # -- values -----------------------------------------------------------------------------------------------------
-
     def values(self, schema: dict[str, Any], count: int = 3) -> list[Any]:
-        """At most so many that the judge takes, by a way that knows nothing of the product."""
+        """At most so many that the judge takes, by a way that knows nothing of the schema nor of the product."""
         validator = JUDGE(closed(schema))
-        drawn = (self._value(schema, 3) for _ in range(count * 6))
-        return [copy.deepcopy(v) for v in drawn if _plain(v) and validator.is_valid(v)][:count]
+        drawn = (self._value(2) for _ in range(150))
+        return [value for value in drawn if _plain(value) and validator.is_valid(value)][:count]
 
-    def _value(self, schema: Any, depth: int) -> Any:
-        draw = self.random
-        if not isinstance(schema, dict):
-            schema = {}
-        if "enum" in schema:
-            return draw.choice(schema["enum"])
-        for key in ("anyOf", "oneOf"):
-            if key in schema:
-                return self._value(draw.choice(schema[key]), depth)
-        if "allOf" in schema:
-            merged: dict[str, Any] = {}
-            for part in schema["allOf"]:
-                own = dict(part.get("properties", {})) | dict(merged.get("properties", {}))
-                merged |= part | ({"properties": own} if own else {})
-            return self._value(merged, depth)
-        kind = schema.get("type") or draw.choice(["string", "integer", "boolean", "null", "number"])
-        if isinstance(kind, list):
-            kind = draw.choice(kind)
-        if kind == "string":
-            texts = PATTERNS[schema["pattern"]] if "pattern" in schema else WORDS
-            text = draw.choice(texts)
-            return text.ljust(schema.get("minLength", 0), draw.choice("az 1")) if self.chance(0.7) else text
-        if kind in ("integer", "number"):
-            ends = [schema[k] for k in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum") if k in schema]
-            value = draw.choice([*ends, 0, 1, -7, 10, 70, 2**40]) + draw.choice([0, 1, -1, 0.5 * (kind == "number")])
-            return int(value) if kind == "integer" else value
-        if kind == "boolean":
-            return self.chance(0.5)
-        if kind == "array" and depth:
-            first, rest = schema.get("prefixItems", []), schema.get("items", {})
-            size = draw.randint(schema.get("minItems", 0), schema.get("maxItems", schema.get("minItems", 0) + 3))
-            return [self._value(first[i] if i < len(first) else rest, depth - 1) for i in range(size)]
-        if kind == "object" and depth:
-            own, needed = schema.get("properties", {}), schema.get("required", [])
-            found = {k: self._value(v, depth - 1) for k, v in own.items() if k in needed or self.chance(0.6)}
-            if (rest := schema.get("additionalProperties", not own)) is not False and self.chance(0.5):
-                found |= {k: self._value(rest, depth - 1) for k in draw.sample(["m", "n", "k"], 1) if k not in own}
-            return found
-        return None
+    def _value(self, depth: int) -> Any:
+        draw, kind = self.random, self.random.random() if depth else 0
+        if kind > 0.8:
+            return [self._value(depth - 1) for _ in range(draw.randint(0, 3))]
+        if kind > 0.5:
+            return {name: self._value(depth - 1) for name in draw.sample([*NAMES, "k"], draw.randint(0, 3))}
+        texts = [*WORDS, *(text for matching in PATTERNS.values() for text in matching)]
+        numbers = [0, 1, -7, 10, 2**40, draw.randint(-99, 99), draw.choice([0.5, -1.25, 3.0, 99.75])]
+        return draw.choice([draw.choice(texts), draw.choice(texts), *numbers, True, False, None])
 
 
 def closed(schema: Any) -> Any:

@@ -59,36 +59,20 @@ def close(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) ->
 
 
 @law(12)
-@given(state=st.text(max_size=30), asked=SEVERAL)
+@given(state=st.text(max_size=30), asked=SEVERAL, before=st.text(max_size=30))
 def test_packed_probabilities_equal_those_of_hugging_face(
-    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion]
+    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion], before: str
 ) -> None:
     folder, oracle = checkpoint
     decider = made(folder)
+    decider.answer(before, asked[::-1])  # so that the next prompt starts from a reused common prefix
     found = decider.answer(state, asked)
     assert found.forward_passes == 1
     close(found.probabilities, [by_hugging_face(oracle, decider, state, one) for one in asked])
+    assert all(math.fsum(p) == 1.0 and min(p) >= 0 for p in found.probabilities)
 
 
-@law(12)
-@given(state=st.text(max_size=30), asked=SEVERAL, then=st.text(max_size=30))
-def test_packed_probabilities_equal_those_of_each_question_alone(
-    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion], then: str
-) -> None:
-    decider, alone = made(checkpoint[0]), made(checkpoint[0])
-    decider.answer(then, asked[::-1])  # so that the next prompt starts from a reused common prefix
-    together = decider.answer(state, asked).probabilities
-    close(together, [alone.answer(state, [one]).probabilities[0] for one in asked])
-
-
-@law(30)
-@given(state=st.text(max_size=10), asked=SEVERAL)
-def test_probabilities_sum_to_one_exactly(folder: Path, state: str, asked: list[StateQuestion]) -> None:
-    for p in made(folder).answer(state, asked).probabilities:
-        assert math.fsum(p) == 1.0 and min(p) >= 0
-
-
-@pytest.mark.parametrize(("slice_", "long"), [(1, 256), (6, 256), (64, 3), (64, 1)])
+@pytest.mark.parametrize(("slice_", "long"), [(1, 256), (6, 256), (64, 1)])
 def test_slices_and_long_questions_change_no_probability(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
 from rtcontrol.run import mcp_tools
 from tests.helpers.packed import ENDLESS, WAYS, answering
-from tests.helpers.processes import ROOT
 
 TOOL = {"name": "go", "description": "Go.", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}}}
 REQUEST = DecisionRequest(1, 1, "a wall", "go left")
@@ -80,20 +78,3 @@ def test_an_answer_is_read_as_deep_as_an_answer_may_be() -> None:
     for more in (b"[" + deep + b"]", b"[" * 100_000, b'{"a":' * 100_000):
         with pytest.raises(ValueError, match=f"more than {MOST_LEVELS} levels"):
             WebAnswer(200, {}, more).json()
-
-
-def test_there_is_no_other_client_of_http_in_the_package() -> None:
-    """What asks strangers is bounded by being one of these; benchmarks ask servers of their own."""
-    ours = {"models/web.py", "rtcontrol/run/mcp_tools.py"}
-    named = {"Client", "AsyncClient", "urlopen", "HTTPConnection", "HTTPSConnection", "ClientSession"}
-    for part in ("rtcontrol", "models", "agents", "envs", "bridges"):
-        for path in (ROOT / part).rglob("*.py"):
-            place = str(path.relative_to(ROOT))
-            if place in ours or place.startswith("rtcontrol/bench/"):
-                continue
-            text = path.read_text("utf-8")
-            if not any(word in text for word in ("httpx", "urllib.request", "http.client", "aiohttp", "requests")):
-                continue
-            for node in ast.walk(ast.parse(text)):
-                called = node.func if isinstance(node, ast.Call) else None
-                assert getattr(called, "attr", getattr(called, "id", "")) not in named, f"{place}:{node.lineno}"  # type: ignore[attr-defined]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rtcontrol.models.decode import chat_core
 from rtcontrol.models.decode.grammar import parse_free
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import Decoding, result
+from rtcontrol.models.in_flight import Decoding
 from rtcontrol.models.questions import ANSWER, QuestionDecider, StateQuestion
 from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.schema.tool_schema import tool_schemas
@@ -121,18 +120,6 @@ def test_a_free_text_holds_nothing_that_its_syntax_would_escape(model: Any) -> N
     assert any('"' in text or "\\" in text for text in inside) == (family == "gemma")
 
 
-def test_a_decision_that_is_sliced_or_given_up_leaves_no_trace(model: Any) -> None:
-    _, folder, _ = model
-    given_tools = [{"name": "go", "parameters": {"properties": {"x": {"enum": ["left", "right"]}}, "required": ["x"]}}]
-    one, two = build(folder, given_tools, budget_per_head=1), build(folder, given_tools, budget_per_head=1)
-    long = "a long way " * 40
-    given_up = one.decide_in_steps(long, "go")
-    next(given_up)
-    given_up.close()
-    for seen in ("b", long):
-        assert result(one.decide_in_steps(seen, "go")).call == two.decide(seen, "go").call
-
-
 SIGNS = [
     ("Answer in <tool_call></tool_call>", '<tool_call>\n{"name": "'),
     ('{"name": function, "parameters": dictionary}', '{"name": "'),
@@ -171,11 +158,6 @@ def with_template(folder: Path, written: str, eos: str | None = "<|im_end|>") ->
     return folder
 
 
-def ending(folder: Path) -> str:
-    tokenizer = STTokenizer.load(folder / "tokenizer.json")
-    return tokenizer.decode([ChatTemplate(folder, tokenizer).ending()])
-
-
 @law(8)
 @given(state=st.text(max_size=30), asked=SEVERAL)
 def test_chat_probabilities_equal_those_of_hugging_face_and_sum_to_one(
@@ -201,18 +183,10 @@ def test_a_chat_model_is_asked_in_its_own_templates_words(tmp_path: Path, turns:
     said = {"role": "user", "content": f"x 0.1 y -2\n\n{QUESTION.text}\n\n{ANSWER}"}
     asked = [*wording.state("x 0.1 y -2"), *wording.question(QUESTION.text)]
     assert asked == written(said, add_generation_prompt=True)
-
-
-def test_what_is_asked_of_a_chat_model_is_never_control(tmp_path: Path) -> None:
-    wording = answering(with_template(tmp_path / "m", PLAIN + ASKED)).wording
     marks = [wording.tokenizer.special_id(mark) for mark in wording.tokenizer.specials]
-    for said in wording.tokenizer.specials:
-        for ids, alone in (
-            (wording.state(said), wording.state("")),
-            (wording.question(said), wording.question("")),
-            (wording.option(said), wording.option("")),
-        ):
-            assert [i for i in ids if i in marks] == [i for i in alone if i in marks]
+    for mark in wording.tokenizer.specials:  # what is asked is never control
+        for part in (wording.state, wording.question, wording.option):
+            assert [i for i in part(mark) if i in marks] == [i for i in part("") if i in marks]
 
 
 @pytest.mark.parametrize(
@@ -226,27 +200,20 @@ def test_what_is_asked_of_a_chat_model_is_never_control(tmp_path: Path) -> None:
 def test_an_answer_ends_as_the_models_turn_does_or_with_its_end_of_text(
     tmp_path: Path, written: str, ends: str
 ) -> None:
-    folder = with_template(tmp_path / "m", written)
-    assert ending(folder) == ends
-    (found,) = answering(folder).answer("x 1", [QUESTION]).probabilities  # no call's syntax is needed for it
-    assert math.fsum(found) == 1.0
+    tokenizer = STTokenizer.load(with_template(tmp_path / "m", written) / "tokenizer.json")
+    assert tokenizer.decode([ChatTemplate(tmp_path / "m", tokenizer).ending()]) == ends
 
 
-def test_a_chat_model_that_cannot_be_asked_says_why(tmp_path: Path) -> None:
-    for name, written, eos, what, remedy in (
-        ("none", "{% for m in messages %}{{ m.content }}{% endfor %}", None, "how an answer ends", "`eos_token`"),
-        (
-            "refusal",
-            "{{ raise_exception('No!') }}",
-            "<|im_end|>",
-            "takes no user's turn alone (No!)",
-            "trained to chat",
-        ),
-    ):
-        with pytest.raises(UserError) as error:
-            answering(with_template(tmp_path / name, written, eos))
-        assert what in error.value.what and remedy in error.value.remedy and name in error.value.what
-        shutil.rmtree(tmp_path / name)
+@pytest.mark.parametrize(
+    ("written", "eos", "what"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", None, "how an answer ends"),
+        ("{{ raise_exception('No!') }}", "<|im_end|>", r"takes no user's turn alone \(No!\)"),
+    ],
+)
+def test_a_chat_model_that_cannot_be_asked_says_why(tmp_path: Path, written: str, eos: str | None, what: str) -> None:
+    with pytest.raises(UserError, match=what):
+        answering(with_template(tmp_path / "m", written, eos))
 
 
 # A chat model's illegal value is decided again once, and a call that breaks its tool's rules is no call.

@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from rtcontrol.models.checkpoint.chat_template import ChatTemplate
-from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.checkpoint.prompt import FILE_NAME
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.chat.families import TOLD, TURNS, checkpoint
-from tests.models.small import law
 
 QWEN = TURNS.replace("%TOLD%", TOLD["hermes"][0])
 THINKING = QWEN.replace(
@@ -34,30 +28,11 @@ IN_USER = """{%- for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == "
 {%- for t in tools %}{{ t | tojson(indent=4) }}\n\n{% endfor %}{% endif %}{{ m.content | trim }}<|im_end|>
 {% endfor %}<|im_start|>assistant\n"""
 Opened = tuple[ChatTemplate, STTokenizer]
-WORDS = st.text(st.sampled_from("abc DEF 0.1-,:;!?{}\"'\nü→"), min_size=1, max_size=20).map(str.strip).filter(bool)
 
 
 def tools(description: str) -> list[ToolSchema]:
     parameters = {"properties": {"x": {"enum": ["left", "right"]}}, "required": ["x"]}
     return tool_schemas([{"name": "go", "description": description, "parameters": parameters}])
-
-
-@pytest.fixture(scope="module")
-def library(data: Path) -> Any:
-    """Qwen's tokenizer and a chat template, as transformers has them."""
-    tokenizer = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
-    tokenizer.add_tokens(["<think>", "</think>"])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
-    fast.chat_template = THINKING
-    return fast
-
-
-@pytest.fixture(scope="module")
-def qwen(library: Any, tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    """The same without weights, as we have them."""
-    folder = tmp_path_factory.mktemp("qwen")
-    library.save_pretrained(folder)
-    return opened(folder)
 
 
 @pytest.fixture(scope="module")
@@ -93,24 +68,16 @@ def by_transformers(library: Any, template: ChatTemplate, schemas: list[ToolSche
 def test_its_tokens_are_those_that_transformers_gives(small: Path, tmp_path: Path) -> None:
     for i, layout in enumerate((QWEN, THINKING, IN_USER)):
         folder = made(tmp_path / str(i), small, layout)
-        template, _ = opened(folder)
+        template, tokenizer = opened(folder)
         library, schemas = AutoTokenizer.from_pretrained(str(folder)), tools("Go somewhere.")
+        assert '"left"' in tokenizer.decode(template.prefix_ids(schemas)), "tools are cached"
         for told, seen in (("go left", "x 0.1 y -2"), ("Land!", "grün →\nof the")):
             expected = by_transformers(library, template, schemas, f"{told}\n\n{seen}")
             assert prompt(template, schemas, told, seen) == expected
 
 
-@law(15)
-@given(description=WORDS, told=WORDS, seen=WORDS)
-def test_with_qwens_own_tokenizer_too(qwen: Opened, library: Any, description: str, told: str, seen: str) -> None:
-    template, _ = qwen
-    schemas = tools(description)
-    expected = by_transformers(library, template, schemas, f"{told}\n\n{seen}")
-    assert prompt(template, schemas, told, seen) == expected
-
-
-def test_text_is_never_control(qwen: Opened) -> None:
-    template, tokenizer = qwen
+def test_text_is_never_control(small: Path) -> None:
+    template, tokenizer = opened(small)
     control = {tokenizer.special_id(mark) for mark in tokenizer.specials}
     plain = [i for i in prompt(template, tools("d"), "i", "o") if i in control]
     everything = "".join(tokenizer.specials)
@@ -126,22 +93,10 @@ def test_no_prompt_tells_the_day(small: Path, tmp_path: Path) -> None:
     assert "Today: 26 Jul 2024" in tokenizer.decode(template.prefix_ids(tools("d")))
 
 
-def test_tools_in_the_users_turn_are_cached_too(small: Path, tmp_path: Path) -> None:
-    template, tokenizer = opened(made(tmp_path / "in-user", small, IN_USER))
-    assert '"left"' in tokenizer.decode(template.prefix_ids(tools("d")))
-    assert "left" not in tokenizer.decode(template.suffix_ids("i", "o"))
-
-
 MISTAKES = [
     ("no template", None, "there is none", "instruct checkpoint"),
     ("no tool calls", "{{ messages }}{{ tools }}", "no tool calls that are known", "chat:URL#NAME"),
     ("neither", "{{ messages }}", "leaves out the tools", "that calls tools"),
-    (
-        "no tools",
-        "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}",
-        "leaves out the tools",
-        "trained",
-    ),
     ("a refusal", "<tool_call>{{ raise_exception('No system turn!') }}", "No system turn!", "trained"),
 ]
 
@@ -154,11 +109,3 @@ def test_a_checkpoint_that_cannot_call_tools_is_refused_with_what_to_do(
     with pytest.raises(UserError) as error:
         opened(folder)[0].prefix_ids(tools("d"))
     assert what in error.value.what and remedy in error.value.remedy and str(folder) in error.value.what
-
-
-def test_a_model_with_st_tokens_and_no_template_file_is_none(tmp_path: Path) -> None:
-    folder = tmp_path / "lander"
-    shutil.copytree(Path(__file__).resolve().parents[3] / "models" / "zoo" / "lander", folder)
-    (folder / FILE_NAME).unlink()
-    with pytest.raises(UserError, match=f"no {FILE_NAME}"):
-        Checkpoint.open(str(folder))

@@ -18,7 +18,7 @@ from huggingface_hub import constants
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve
 from rtcontrol.models.errors import UserError
-from tests.helpers.processes import ROOT, cli, free_port, python
+from tests.helpers.processes import ROOT, free_port, python
 from tests.models.small import build_checkpoint
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -40,8 +40,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Hub:
     """What of the hub's routes a download asks for; `got`: the files that were given away, `asked`: all requests."""
 
-    def __init__(self, root: Path, kind: str = "models") -> None:
-        at = "" if kind == "models" else f"/{kind}"
+    def __init__(self, root: Path) -> None:
         self.got: list[str] = []
         self.asked = 0
         hub, files = self, {str(p.relative_to(root)): p for p in root.rglob("*") if p.is_file()}
@@ -50,24 +49,17 @@ class Hub:
             def do_GET(self) -> None:
                 hub.asked += 1
                 path = self.path.partition("?")[0]
-                name = path.removeprefix(f"{at}/{REPOSITORY}/resolve/{SHA}/")
+                name = path.removeprefix(f"/{REPOSITORY}/resolve/{SHA}/")
                 if name in files:
                     data = files[name].read_bytes()
                     self._answer(data, {"X-Repo-Commit": SHA, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'})
                     if self.command == "GET":
                         hub.got.append(name)
-                elif path.startswith(f"/api/{kind}/{REPOSITORY}/tree/"):
-                    listed = [
-                        {
-                            "type": "file",
-                            "path": n,
-                            "size": p.stat().st_size,
-                            "oid": hashlib.sha1(n.encode()).hexdigest(),
-                        }
-                        for n, p in files.items()
-                    ]
+                elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
+                    sizes = {n: p.stat().st_size for n, p in files.items()}
+                    listed = [{"type": "file", "path": n, "size": size, "oid": n} for n, size in sizes.items()]
                     self._answer(json.dumps(listed).encode(), {})
-                elif path.startswith(f"/api/{kind}/{REPOSITORY}"):
+                elif path.startswith(f"/api/models/{REPOSITORY}"):
                     siblings = [{"rfilename": n} for n in files]
                     told = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": SHA, "siblings": siblings}
                     self._answer(json.dumps(told | {"private": False, "tags": [], "downloads": 0}).encode(), {})
@@ -107,26 +99,17 @@ Find = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def at_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets what the hub's library reads from the environment where it is imported: its cache, and this endpoint."""
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Find:
+    """(status, folder, what is said on stderr or why it is refused), with a cache and an endpoint."""
 
-    def settle(endpoint: str, offline: bool = False) -> None:
+    def find(model: str, endpoint: str, offline: bool = False) -> tuple[int, str, str]:
+        # What the hub's library reads from the environment where it is imported.
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-
-    return settle
-
-
-@pytest.fixture
-def found(at_hub: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> Find:
-    """(status, folder, what is said on stderr or why it is refused)."""
-
-    def find(model: str, endpoint: str, offline: bool = False) -> tuple[int, str, str]:
-        at_hub(endpoint, offline)
         capsys.readouterr()
         try:
             folder = resolve(model)
@@ -152,12 +135,8 @@ def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(
     asked = hub.asked
     assert found(WHERE, hub.url) == (0, out, "")
     assert hub.asked == asked
-    # What was cut short is downloaded again.
-    (weights,) = tmp_path.rglob("model.safetensors")
-    weights.unlink()
-    assert found(WHERE, hub.url)[0] == 0
-    assert hub.got.count("RT-small-v2/model.safetensors") >= 1
-    assert [*tmp_path.rglob("model.safetensors")]
+    (Path(out) / "model.safetensors").unlink()  # what was cut short is downloaded again
+    assert found(WHERE, hub.url)[0] == 0 and (Path(out) / "model.safetensors").is_file()
 
 
 def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub, found: Find) -> None:
@@ -166,13 +145,8 @@ def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub, foun
         assert status == 1
         assert "has no whole checkpoint in" in err
         assert "RT-other, RT-small-v2" in err
-
-
-def test_a_repository_that_the_hub_does_not_have_names_all_three_ways(hub: Hub, found: Find) -> None:
-    status, _, err = found("runs/train-lander", hub.url)
-    assert status == 1
+    err = found("runs/train-lander", hub.url)[2]
     assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub has no" in err
-    assert "Bundled: base, driver, lander, paddle, village. Or give the path of a checkpoint folder" in err
 
 
 def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(
@@ -188,22 +162,12 @@ def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(
     (Path(folder) / "model.safetensors").unlink()  # not all was copied
     said = found(WHERE, nowhere, offline=True)[2]
     assert "is not asked, as HF_HUB_OFFLINE is set" in said and f"nor is it whole in the cache ({tmp_path})" in said
-    env = {"HF_HUB_CACHE": str(tmp_path), "HF_ENDPOINT": nowhere}
-    done = cli("models", "info", f"{REPOSITORY}:RT-other", env=env)
-    err = " ".join(done.stderr.split())
-    assert (done.returncode, "Traceback" in err) == (2, False)
+    err = found(f"{REPOSITORY}:RT-other", nowhere)[2]
     assert f"the hub ({nowhere}) does not give it" in err and f"nor is it whole in the cache ({tmp_path})" in err
     assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in err
 
 
-def test_a_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = Path("someone") / "some-models"
-    here.mkdir(parents=True)
-    assert resolve(REPOSITORY) == here
-
-
-@pytest.mark.parametrize("model", ["nobody", "a/b/c", "./a/b", "/a/b", "a/b:", "a/b:../c", "a b/c", "~/b"])
+@pytest.mark.parametrize("model", ["nobody", "a/b/c", "./a/b", "a/b:", "a/b:../c"])
 def test_what_is_no_hub_id_is_not_looked_for_there(model: str) -> None:
     with pytest.raises(UserError, match="There is no folder .* it is no hub's OWNER/NAME") as error:
         resolve(model)
@@ -224,6 +188,8 @@ def test_a_name_that_is_a_bundled_model_and_a_folder_here_is_refused(
         resolve("lander")
     assert "./lander" in refused.value.remedy
     assert resolve("./lander") == Path("lander")
+    (tmp_path / REPOSITORY).mkdir(parents=True)
+    assert resolve(REPOSITORY) == Path(REPOSITORY), "a folder wins over the hub"
 
 
 # A stranger's checkpoint: nothing that its files name is run, opened or asked for.
@@ -232,18 +198,13 @@ def test_a_name_that_is_a_bundled_model_and_a_folder_here_is_refused(
 AUTO = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("config.json", {"auto_map": AUTO, "model_type": "strange"}, "names code of its own"),
-    ("config.json", {"auto_map": AUTO}, "names code of its own"),
     ("config.json", {"vision_config": {"auto_map": {"AutoConfig": "someone/else--evil.Config"}}}, "code of its own"),
     ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": [None, "evil.Tokenizer"]}}, "names code of its own"),
     ("generation_config.json", {"custom_generate": "someone/else"}, "names code of its own"),
     ("config.json", {"attn_implementation": "someone/kernel"}, "names code of a hub"),
-    ("config.json", {"_attn_implementation": {"": "someone/kernel:flash"}}, "names code of a hub"),
     ("adapter_config.json", {"base_model_name_or_path": "someone/else"}, "names another model"),
-    ("adapter_config.json", {"base_model_name_or_path": "../else"}, "names another model"),
     ("model.safetensors.index.json", {"weight_map": {"a": "../../etc/passwd"}}, "names a file elsewhere"),
-    ("model.safetensors.index.json", {"weight_map": {"a": "/etc/passwd"}}, "names a file elsewhere"),
     ("tokenizer_config.json", {"fast_tokenizer_files": ["../../x.json"]}, "names a file elsewhere"),
-    ("tokenizer_config.json", {"vocab_file": "/etc/passwd"}, "names a file elsewhere"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
 from collections import Counter
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.checkpoint.checkpoint import ZOO, zoo
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import (
     FILE_NAME,
     KnownWords,
@@ -36,26 +35,16 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert found is not None and found.history == 2 and found.gate == 0.5 and found.observation == {"x": "cm"}
     assert found.knows(tool_schemas(TOOLS)) and found.tools is not None
     assert [p.name for p in tmp_path.iterdir()] == [FILE_NAME]
-
-
-def test_other_tools_or_another_order_are_not_known() -> None:
-    changed = [tool("push", 1, x=[-20, 0, 21]), TOOLS[1]]
-    for other in (TOOLS[:1], TOOLS[::-1], changed):
-        assert not KNOWN.knows(tool_schemas(other))
-    both = TrainingMetadata((tuple(TOOLS), tuple(changed)))
-    assert both.knows(tool_schemas(changed)) and both.tools is None
+    assert not KNOWN.knows(tool_schemas(TOOLS[:1])) and not KNOWN.knows(tool_schemas(TOOLS[::-1]))
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"format": 2}, "another format"),
-        ({"tool_sets": [[{"name": ""}]]}, "without a name"),
         ({"tool_sets": None}, "does not say"),
         ({"history": "six"}, "history is 'six'"),
         ({"rate": 3}, "unexpected keyword"),
-        ({"words": ["go"]}, "words \"\\['go'\\]\""),
-        ({"unknown_words": -1}, "unknown_words is -1"),
     ],
 )
 def test_a_damaged_file_is_named(change: dict[str, Any], says: str, tmp_path: Path) -> None:
@@ -108,21 +97,13 @@ HEARD_KNOWN = KnownWords(words("go to the red box drive stop wait one done now e
 @pytest.mark.parametrize(
     ("said", "unknown"),
     [
-        ("Go to the RED box!", ()),
         ("both of the red boxes", ("both", "of")),  # what was read as another goal, with 0.999
         ("don't go to the exit", ("don't",)),
-        ("don\u2019t go", ("don't",)),
-        ("dont go", ("dont",)),
-        ("none", ("none",)),  # no slip of `one`
-        ("driving, stopped, waits, picked, boxed", ()),
         ("drvie to the exti", ()),
         ("drivee tot teh box", ("tot",)),
-        ("stpo", ()),
         ("rad", ("rad",)),  # three letters are no slip
-        ("never ever", ("never", "ever")),
         ("go 12 -3.5 2nd", ("nd",)),
         ("去蓝色的箱子", ("蓝",)),
-        ("наверх", ("наверх",)),
         ("", ()),
     ],
 )
@@ -173,11 +154,10 @@ def prompt(tools: tuple[ToolSchema, ...]) -> list[str]:
     "other",
     [
         turned(GO),
-        go({"way": {"enum": ["left", "right"], "type": "string"}, "speed": SPEED}, ["way", "speed"]),
         go({"speed": SPEED, "way": WAY}, ["way", "speed"]),
         go({"way": WAY, "speed": SPEED}, ["speed", "way"]),
     ],
-    ids=["all", "enum", "properties", "required"],
+    ids=["all", "properties", "required"],
 )
 def test_order_of_keys_makes_no_other_tools(other: dict[str, Any]) -> None:
     tools = tool_schemas((other,))
@@ -196,23 +176,12 @@ def test_order_of_keys_makes_no_other_tools(other: dict[str, Any]) -> None:
             go({"way": WAY, "speed": {**SPEED, "maximum": 8}}, ["way", "speed"]),
             "speed.maximum is 8 here, and 9 in its",
         ),
-        (go({"way": WAY, "speed": SPEED}, ["way"]), "required"),
         (go({"way": WAY}, ["way"]), "properties.speed is missing here"),
         (go({"way": WAY, "speed": SPEED}, ["way", "speed"], "walk"), "the tool go is missing here"),
     ],
-    ids=["values", "bound", "required", "parameter", "name"],
+    ids=["values", "bound", "parameter", "name"],
 )
 def test_first_difference_is_named(other: dict[str, Any], difference: str) -> None:
     tools = tool_schemas((other,))
     assert not LEARNT.knows(tools)
     assert difference in str(LEARNT.difference(tools))
-
-
-@pytest.mark.parametrize("name", sorted(zoo()))
-def test_bundled_checkpoints_know_their_tools_in_any_order_of_keys(name: str) -> None:
-    learnt = TrainingMetadata.of(ZOO / name)
-    assert learnt is not None
-    for own in learnt.tool_sets:
-        given = tool_schemas(tuple(turned(copy.deepcopy(dict(one))) for one in own))
-        assert learnt.knows(given)
-        assert prompt(learnt.as_trained(given)) == prompt(tool_schemas(own))

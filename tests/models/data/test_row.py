@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data import synthesis
-from rtcontrol.models.data.balance import OVER, PAPER, balanced, shares_of
+from rtcontrol.models.data.balance import PAPER, balanced, shares_of
 from rtcontrol.models.data.convert import canonical, check_call
 from rtcontrol.models.data.row import DataRow, read_rows, write_rows
 from rtcontrol.models.data.sample import Tally, Unusable
@@ -59,28 +59,16 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
     assert list(read_rows(path)) == made
 
 
-def test_a_recordings_row_has_its_place_for_an_id(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f"\n{json.dumps({**LEAST, 'source': 'record:lander', 'weight': 1.0})}\n")
-    (row,) = read_rows(path)
-    assert (row.id, row.sample, row.source) == (f"{path}:2", f"{path}:2", "record:lander")
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tools": "go"}, "tools is"),
         ({"tools": [{"function": {"name": ""}}]}, "is no tool"),
         ({"history": [{"name": "go"}]}, "list of strings"),
-        ({"history": "go()"}, "must be a list"),
         ({"instruction": 3}, "instruction is 3"),
-        ({"call": "go()"}, "call is 'go()'"),
         ({"call": {"name": "go"}}, "or null where"),
         ({"call": {"name": "stay", "arguments": {}}}, "calls 'stay'"),
-        ({"allowed": [{"name": "stay", "arguments": {}}]}, "allowed calls 'stay'"),
         ({"allowed": [None]}, "null is among"),
         ({"weight": -1}, "weight is -1"),
-        ({"weight": True}, "weight is true"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_said_with_file_and_line(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -91,21 +79,13 @@ def test_what_is_wrong_with_a_row_is_said_with_file_and_line(tmp_path: Path, cha
     assert caught.value.what.startswith(f"{path}:2: ") and said in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["instruction", "observation", "tools", "history", "call"])
-def test_a_row_without_a_field_is_refused(tmp_path: Path, field: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({k: v for k, v in LEAST.items() if k != field}))
-    with pytest.raises(UserError, match=f"has no '{field}'"):
-        list(read_rows(path))
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         (b"[1]", "is no row"),
         (b"{", "is no JSON"),
+        (json.dumps({k: v for k, v in LEAST.items() if k != "call"}).encode(), "has no 'call'"),
         (json.dumps({**LEAST, "weight": float("nan")}).encode(), "NaN is no JSON number"),
-        (b'{"weight": 1e400}', "1e400 is no JSON number"),
         (json.dumps({**LEAST, "instruction": "\ud800"}).encode(), "half a character"),
         (b'{"a": "\xff"}', "no UTF-8"),
         (b"[" * 100_000, "is no JSON"),
@@ -142,30 +122,16 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
 # Rows balanced by the number of their calls' arguments.
 
 
-def balance_row(n: int, arguments: int | None) -> DataRow:
+def row_with(n: int, arguments: int | None) -> DataRow:
     names = [f"p{k}" for k in range(arguments or 0)]
     shown = tool("f", "", {"type": "object", "properties": {name: {"type": "string"} for name in names}})
     call = None if arguments is None else Call("f", dict.fromkeys(names, "v"))
     return DataRow(f"r{n}", f"r{n}", "set", f"Query {n}.", "", (shown,), (), call)
 
 
-def counts(rows: list[DataRow]) -> Counter[int]:
-    return Counter(len(r.call.arguments) for r in rows if r.call is not None)
-
-
-def test_the_papers_shares_are_met_by_as_many_rows_as_there_can_be() -> None:
-    made = [balance_row(n, n % 6 + 1) for n in range(6 * 200)]
-    tally = Tally()
-    tally.rows["set"] = len(made)
-    found = balanced(made, shares_of(PAPER), 0, tally)
-    assert counts(found) == {1: 180, 2: 200, 3: 180, 4: 170, 5: 150, 6: 120}
-    assert tally.dropped["set", OVER] == 200 == len(made) - len(found) and tally.rows["set"] == len(found)
-    assert found == balanced(made, shares_of(PAPER), 0, Tally()) != balanced(made, shares_of(PAPER), 1, Tally())
-
-
 @given(st.lists(st.none() | st.integers(0, 8), max_size=40), st.integers(0, 3))
 def test_shares_hold_in_whatever_is_left(others: list[int | None], seed: int) -> None:
-    made = [balance_row(n, count) for n, count in enumerate([1, 2, 3, 4, 5, 6, *others])]
+    made = [row_with(n, count) for n, count in enumerate([1, 2, 3, 4, 5, 6, *others])]
     shares = shares_of(PAPER)
     found = balanced(made, shares, seed, Tally())
     kept = {r.id for r in found}
@@ -177,9 +143,9 @@ def test_shares_hold_in_whatever_is_left(others: list[int | None], seed: int) ->
 
 def test_a_count_without_rows_cannot_have_a_share() -> None:
     with pytest.raises(UserError, match="No row has a call of 3 arguments"):
-        balanced([balance_row(0, 1), balance_row(1, 2)], shares_of("1,1,1,0,0,0"), 0, Tally())
+        balanced([row_with(0, 1), row_with(1, 2)], shares_of("1,1,1,0,0,0"), 0, Tally())
     assert shares_of("1,1,0,0,0,0,0") == {0: 0.5, 1: 0.5, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}
-    for bad in ("", "1,2", "a,b,c,d,e,f", "0,0,0,0,0,0", "-1,1,1,1,1,1", "nan,1,1,1,1,1"):
+    for bad in ("1,2", "a,b,c,d,e,f", "0,0,0,0,0,0", "-1,1,1,1,1,1", "nan,1,1,1,1,1"):
         with pytest.raises(UserError, match="no shares"):
             shares_of(bad)
 
@@ -213,16 +179,6 @@ def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
     counts = Counter(len(row.call.arguments) for row in made if row.call)
     assert set(counts) == {1, 3} and 250 < counts[1] < 350
     assert made == list(synthesis.rows(sets, 600, 1, Tally(), shares_of("1,0,1,0,0,0")))
-
-
-def test_shares_that_no_tool_can_have_fall_to_no_other() -> None:
-    one, two = ({f"p{n}": {"type": "integer", "minimum": 0, "maximum": 900} for n in range(k)} for k in (1, 2))
-    required = ({"type": "object", "properties": own, "required": [*own]} for own in (one, two))
-    sets = [tuple(canonical(tool(name, "", own)) for name, own in zip("ab", required, strict=True))]
-    counts = Counter(
-        len(row.call.arguments) for row in synthesis.rows(sets, 400, 1, Tally(), shares_of("1,1,1,1,1,1")) if row.call
-    )
-    assert 160 < counts[1] < 240 and counts[1] + counts[2] == 400
 
 
 def test_tools_that_give_too_little_are_told() -> None:

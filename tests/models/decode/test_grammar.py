@@ -24,7 +24,8 @@ from rtcontrol.models.schema.json_schema import normalise
 from rtcontrol.models.schema.mask import FAR
 from rtcontrol.models.schema.tool_schema import ABSENT
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
-from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, outcome, over_hugging_face, prompt_of, tool
+from tests.models.decode.test_value_law import can_be_written
+from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, over_hugging_face, prompt_of, tool
 
 LAW = law(25)
 POINT = {"type": "object", "properties": {"x": {"type": "number"}, "n": {"type": "integer"}}, "required": ["x"]}
@@ -49,14 +50,44 @@ def grammars() -> Grammars:
 
 
 def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
-    """Whether the grammar of a schema takes a text, byte by byte."""
+    """Return whether the grammar of a schema takes a text."""
     value = grammars.start(grammars.compile(Free(schema), "Tool t"))
-    end = grammars.tokenizer.special_id("</arg1>")
-    for wanted in grammars.tokenizer.encode(text):
-        if not value.legal(end, None)[wanted]:
-            return False
-        value.push(wanted)
-    return bool(value.legal(end, None)[end])
+    return can_be_written(grammars, value, grammars.tokenizer.encode(text))
+
+
+class Greedy:
+    """A free value decoded token by token by the oracle, with one token excluded behind so many others."""
+
+    def __init__(
+        self,
+        decider: Any,
+        oracle: Oracle,
+        told: tuple[str, str],
+        tool: int,
+        null: int | None = None,
+        excluded: tuple[int, int] | None = None,
+    ) -> None:
+        head, prompt = decider.plan.heads[1], prompt_of(decider, *told)
+        grammars = Grammars(decider.tokenizer, oracle.logits([0]).shape[1])
+        value, token = grammars.start(grammars.compile(decider.plan.slots[tool][0].domain, "")), -1
+        self.margin, self.choices, self.confidence, self.forced_start = math.inf, 0, 1.0, False
+        self.last = (0, -1)
+        while token not in (head.end_id, null):
+            if value.tokens or null is None:
+                value.forced()
+            legal = np.flatnonzero(value.legal(head.end_id, null))
+            legal = legal[[(len(value.tokens), t) != excluded for t in legal]]
+            self.forced_start |= not self.choices and (len(legal) == 1 or bool(value.tokens))
+            token = int(legal[0])
+            if len(legal) > 1:
+                row = oracle.logits([*prompt, head.head_id, *value.tokens])[-1].double().numpy()[legal]
+                token, self.choices = int(legal[row.argmax()]), self.choices + 1
+                self.last = len(value.tokens), token
+                self.margin = min(self.margin, float(np.diff(np.sort(row)[-2:])[0]))
+                self.confidence /= float(np.exp(row - row.max()).sum())
+            if token not in (head.end_id, null):
+                value.push(token)
+        self.null, self.text = token == null, decider.tokenizer.decode(value.tokens)
 
 
 @LAW
@@ -89,83 +120,31 @@ def equals_greedy_decoding(
     decider = build(folder, [tool("stop", v=CLOSED), tool("go", 99 * required, v=FREE[kind])], budget_per_head=budget)
     if hugging:
         over_hugging_face(decider, oracle.model).decoding.core.set_budget(Budget(budget))
-    plan, tokenizer = decider.plan, decider.tokenizer
-    prompt = prompt_of(decider, *told)
-    name = oracle._head(plan, 0, prompt, 1, 0)
-    assume(plan.tools[name].name == "go")
-    head = plan.heads[1]
-    grammars = Grammars(tokenizer, oracle.logits([0]).shape[1])
-    value = grammars.start(grammars.compile(Free(plan.slots[1][0].domain.schema), ""))  # type: ignore[union-attr]
-    margin, choices, confidence, token = math.inf, 0, 1.0, -1
-    null = None if required else head.null_id
-    forced_start = False
+    assume(oracle._head(decider.plan, 0, prompt_of(decider, *told), 1, 0) == 1)
     try:
-        while token not in (head.end_id, head.null_id):
-            if value.tokens or null is None:
-                value.forced()
-            legal = np.flatnonzero(value.legal(head.end_id, null))
-            forced_start |= not choices and (len(legal) == 1 or bool(value.tokens))
-            token = int(legal[0])
-            if len(legal) > 1:
-                row = oracle.logits([*prompt, head.head_id, *value.tokens])[-1].double().numpy()[legal]
-                token, choices = int(legal[row.argmax()]), choices + 1
-                margin = min(margin, float(np.diff(np.sort(row)[-2:])[0]))
-                confidence /= float(np.exp(row - row.max()).sum())
-            if token not in (head.end_id, head.null_id):
-                value.push(token)
-        text = tokenizer.decode(value.tokens)
-        expected = ABSENT if token == head.null_id else parse_free(Free(FREE[kind]), text)
+        greedy = Greedy(decider, oracle, told, 1, None if required else decider.plan.heads[1].null_id)
+        expected = ABSENT if greedy.null else parse_free(Free(FREE[kind]), greedy.text)
     except DecodeError:
         with pytest.raises(DecodeError):
             decider.decide(*told)
         return
-    assume(margin > MARGIN)
+    assume(greedy.margin > MARGIN)
     got = decider.decide(*told)
     assert got.call == Call("go", {} if expected is ABSENT else {"v": expected})
-    assert got.confidence["arg1"] == pytest.approx(confidence, rel=1e-2)
+    assert got.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
     (unguessed,) = decider.decide_many([told])
     assert unguessed.call == got.call
     if budget > 1:
         # All tries and the head token in the first pass, and then one for each choice that is left; guesses save some.
-        assert unguessed.forward_passes == choices + forced_start
+        assert unguessed.forward_passes == greedy.choices + greedy.forced_start
     assert got.forward_passes <= unguessed.forward_passes
     again = decider.decide(*told)
     # The value of the last time is the guess of this one: all of it is looked at in the first pass.
     assert again.call == got.call
-    assert again.confidence["arg1"] == pytest.approx(confidence, rel=1e-2)
+    assert again.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
     assert again.forward_passes <= got.forward_passes
     if budget > 1 and expected is not ABSENT:
         assert again.forward_passes == 1
-
-
-@LAW
-@given(
-    kinds=st.lists(st.sampled_from(sorted(FREE)), min_size=2, max_size=2),
-    told=st.lists(TOLD, min_size=2, max_size=4),
-    guess=st.lists(st.integers(0, 300), max_size=8),
-)
-def test_a_guess_changes_no_free_value(
-    folder: Path, kinds: list[str], told: list[tuple[str, str]], guess: list[int]
-) -> None:
-    tools = [tool("stop", v=FREE[kinds[0]], w=CLOSED), tool("go", 0, v=FREE[kinds[1]])]
-    guessing: Any = build(folder, tools, budget_per_head=64)
-    for seen in told:
-        plain: Any = build(folder, tools, budget_per_head=64)
-        drafts = guessing.decoding._drafts
-        drafts.tool = len(guess) % 2
-        drafts.tokens[1, drafts.tool] = guess
-        one, other = outcome(plain, seen), outcome(guessing, seen)
-        if isinstance(one, str) or isinstance(other, str):
-            assert one == other
-        elif all(abs(c - 0.5) > 1e-2 for c in one.confidence.values()):
-            assert one.call == other.call
-            assert one.confidence == pytest.approx(other.confidence, rel=1e-2)
-
-
-def test_closed_schema_needs_one_pass_and_loads_no_grammar(folder: Path) -> None:
-    decider: Any = build(folder, [tool("go", a=CLOSED), tool("stop")], budget_total=99)
-    assert decider.decoding.core._grammars is None
-    assert decider.decide("x=1", "go").forward_passes == 1
 
 
 def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(grammars: Grammars) -> None:
@@ -278,44 +257,17 @@ RULED = {
 }
 
 
-class Greedy:
-    """Decode a free value token by token, with one token excluded behind so many others."""
-
-    def __init__(self, decider: Any, oracle: Oracle, told: tuple[str, str]) -> None:
-        self.decider, self.oracle, self.margin = decider, oracle, np.inf
-        self.head, self.prompt = decider.plan.heads[1], prompt_of(decider, *told)
-
-    def text(self, excluded: tuple[int, int] | None = None) -> tuple[str, tuple[int, int]]:
-        """Return the text, and its last choice."""
-        slot, head = self.decider.plan.slots[0][0], self.head
-        grammars = Grammars(self.decider.tokenizer, self.oracle.logits([0]).shape[1])
-        value, last, token = grammars.start(grammars.compile(slot.domain, "")), (0, -1), -1
-        while token != head.end_id:
-            value.forced()
-            legal = np.flatnonzero(value.legal(head.end_id, None))
-            legal = legal[[(len(value.tokens), t) != excluded for t in legal]]
-            row = self.oracle.logits([*self.prompt, head.head_id, *value.tokens])[-1].double().numpy()[legal]
-            token = int(legal[row.argmax()])
-            if len(legal) > 1:
-                last = len(value.tokens), token
-                self.margin = min(self.margin, float(np.diff(np.sort(row)[-2:])[0]))
-            if token != head.end_id:
-                value.push(token)
-        return self.decider.tokenizer.decode(value.tokens), last
-
-
 @law(15)
 @given(told=TOLD)
 def test_second_value_is_greedy_without_the_last_choice(folder: Path, oracle: Oracle, told: tuple[str, str]) -> None:
     decider = build(folder, [tool("go", v=TEXT)], budget_per_head=64)
-    greedy = Greedy(decider, oracle, told)
-    first, last = greedy.text()
-    assume(last[0] > 0)
-    second, _ = greedy.text(last)
-    assume(greedy.margin > MARGIN)
+    first = Greedy(decider, oracle, told, 0)
+    assume(first.last[0] > 0)
+    second = Greedy(decider, oracle, told, 0, excluded=first.last)
+    assume(min(first.margin, second.margin) > MARGIN)
 
     def judged(domain: Any, text: str) -> Any:
-        if text == first:
+        if text == first.text:
             raise DecodeError("illegal")
         return parse_free(domain, text)
 
@@ -323,7 +275,7 @@ def test_second_value_is_greedy_without_the_last_choice(folder: Path, oracle: Or
         patch.setattr(core, "parse_free", judged)
         found = decider.decide(*told).call
         (unguessed,) = decider.decide_many([told])
-    assert found is not None and found.arguments == {"v": second}
+    assert found is not None and found.arguments == {"v": second.text}
     assert unguessed.call == found
 
 

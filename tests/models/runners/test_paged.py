@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider, decide_together
-from rtcontrol.models.decode.protocol import Budget, NotFinite
+from rtcontrol.models.decode.protocol import NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, PagedModel, PagePool
 from rtcontrol.models.runners.torch_runner import PagedRunner
 from rtcontrol.models.runners.weights import ModelConfig
-from tests.models.small import MARGIN, TOLD, Oracle, build, law, over, prompt_of, shown, tool, tool_lists
+from tests.models.small import MARGIN, Oracle, build, law, over, shown, tool
 from tests.models.test_in_flight import SAID, SESSION, assert_same, margins, outcome
 
 TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type": "string", "maxLength": 8})]
@@ -73,31 +73,6 @@ def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
 
 
 @law(8)
-@given(
-    tools=tool_lists(),
-    budget=st.builds(Budget, st.integers(1, 9), st.sampled_from((1, 3, 7, 128)), st.booleans(), st.booleans()),
-    allow_null=st.booleans(),
-    prompts=st.lists(TOLD, min_size=2, max_size=3),
-)
-def test_pages_contiguous_slots_and_hugging_face_give_the_same_calls(
-    checkpoint: tuple[Path, Oracle], tools: Any, budget: Budget, allow_null: bool, prompts: list[tuple[str, str]]
-) -> None:
-    folder, oracle = checkpoint
-    plain = build(folder, tools, allow_null=allow_null)
-    made = on_pages(build(folder, tools, allow_null=allow_null), runner_of(folder))
-    for one in (plain, made):
-        one.decoding.core.set_budget(budget)
-    for told in prompts:
-        expected = oracle.decide(plan := made.plan, prompt_of(made, *told))
-        one, other = plain.decide(*told), made.decide(*told)
-        assert len(plan.tools) == len(tools)
-        if oracle.margin <= MARGIN:
-            return  # what is cached may differ from here on
-        assert shown(other) == expected
-        assert_same(one, other)
-
-
-@law(8)
 @given(sessions=st.lists(SESSION, min_size=2, max_size=6), data=st.data(), poison=st.booleans())
 def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_its_own(
     checkpoint: tuple[Path, Oracle], sessions: list[dict[str, Any]], data: st.DataObject, poison: bool
@@ -126,26 +101,6 @@ def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_i
     assert not any(own[:, ZEROS].any() for own in model.pool.both)
     del together, decider
     assert model.pool.used == 0
-
-
-def test_a_pass_of_padding_alone_touches_no_sequence(folder: Path) -> None:
-    runner = runner_of(folder)
-    held = on_pages(build(folder, TOOLS), runner)
-    expected = held.decide("x=1", "go left")
-    before = [own.clone() for own in runner.model.pool.both]
-    with torch.inference_mode():
-        for made in runner.model.passes.values():
-            made.fill((), (), ())
-            runner.model._states(made)
-    for own, was in zip(runner.model.pool.both, before, strict=True):
-        others = [slot for slot in range(own.shape[1]) if slot != SCRATCH]
-        assert torch.equal(own[:, others], was[:, others])
-    held.decide("x=2", "go left")
-    assert_same(Decision(expected.call, expected.confidence, 0, 0, 0), at_rest(held.decide("x=1", "go left")))
-
-
-def at_rest(decision: Decision) -> Decision:
-    return Decision(decision.call, decision.confidence, 0, 0, 0)
 
 
 def test_sessions_that_begin_alike_share_pages_until_they_are_closed(

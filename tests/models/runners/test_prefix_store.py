@@ -55,8 +55,6 @@ def rewrite(path: Path, change: Callable[[torch.Tensor], torch.Tensor], **meta: 
 
 DAMAGE = {
     "torn": (bytewise(lambda b: b[:-7]), "is unreadable"),
-    "empty": (bytewise(lambda b: b""), "is unreadable"),
-    "header": (bytewise(lambda b: b"\xff" * 64 + b[64:]), "is unreadable"),
     "dropped": (drop, "is unreadable"),
     "a bit": (bytewise(lambda b: b[:-5] + bytes([b[-5] ^ 4]) + b[-4:]), "fails its checksum"),
     "key": (lambda path: rewrite(path, lambda t: t, key="another"), "belongs to another model"),

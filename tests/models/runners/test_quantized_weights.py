@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.quantize import interpreter, new_folder, quantize, sequences
-from rtcontrol.models.runners.quantized_weights import Packing
+from rtcontrol.models.runners.quantized_weights import Packing, packing
 from tests.models.small import build, build_checkpoint, prompt_of, shown, tool
-from tests.rtcontrol.commands import refused
 
 HERE = Path(__file__).parent
 TOOLS = [tool(n, v=["alpha beta go", "left", "green red"], w=[1, 2, 20]) for n in ("go", "stop", "open")]
@@ -40,94 +38,70 @@ W4A16 = {
             "input_activations": None,
             "output_activations": None,
             "targets": ["Linear"],
-            "weights": {
-                "actorder": None, "block_structure": None, "dynamic": False, "group_size": GROUP, "num_bits": 4,
-                "observer": "minmax", "observer_kwargs": {}, "scale_dtype": None, "strategy": "group",
-                "symmetric": True, "type": "int", "zp_dtype": None,
-            },
+            "weights": {"actorder": None, "group_size": GROUP, "num_bits": 4, "strategy": "group", "symmetric": True},
         }
     },
-    "ignore": ["lm_head"], "kv_cache_scheme": None, "sparsity_config": {}, "transform_config": {},
-    "global_compression_ratio": None, "quantization_status": "compressed", "version": "0.13.0",
-}  # fmt: skip
-AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}
+    "kv_cache_scheme": None,
+    "sparsity_config": {},
+    "transform_config": {},
+}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True, "sym": False}
 
 
-def agree(tensors: dict[str, torch.Tensor]) -> None:
-    for name, packing in PACKINGS.items():
-        found = packing.weight(tensors, f"{name}.weight")
+def test_what_others_packed_is_unpacked_as_they_do() -> None:
+    tensors = load_file(str(HERE / "packed.safetensors"))
+    for name, kind in PACKINGS.items():
+        found = kind.weight(tensors, f"{name}.weight")
         assert found is not None
         torch.testing.assert_close(found, tensors[f"{name}.expected"], atol=1e-6, rtol=1e-6)
 
 
-def test_what_others_packed_is_unpacked_as_they_do() -> None:
-    agree(load_file(str(HERE / "packed.safetensors")))
-
-
-def words(values: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
+def words(values: torch.Tensor) -> torch.Tensor:
     """[rows, columns / 8], eight values of four bits in each."""
     rows = []
     for row in values.tolist():
-        line = [sum(row[i + order[j]] << 4 * j for j in range(8)) for i in range(0, len(row), 8)]
+        line = [sum(row[i + j] << 4 * j for j in range(8)) for i in range(0, len(row), 8)]
         rows.append([word - (1 << 32) if word >= 1 << 31 else word for word in line])
     return torch.tensor(rows, dtype=torch.int32)
 
 
-Packed = tuple[dict[str, torch.Tensor], torch.Tensor]
-
-
-def w4a16(at: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> Packed:
-    scale = scale.bfloat16()
-    tensors = {"weight_packed": words(q), "weight_scale": scale, "weight_shape": torch.tensor(q.shape)}
-    return tensors, (q - 8) * scale.float().repeat_interleave(GROUP, 1)
-
-
-def awq(at: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> Packed:
-    order, scale = (0, 2, 4, 6, 1, 3, 5, 7), scale.half()
-    tensors = {"qweight": words(q.T, order), "qzeros": words(zero.T, order), "scales": scale.T.contiguous()}
-    return tensors, (q - zero.repeat_interleave(GROUP, 1)) * scale.float().repeat_interleave(GROUP, 1)
-
-
-def gptq(at: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> Packed:
-    scale, group = scale.half(), torch.randperm(q.shape[1]) // GROUP
-    tensors = {"qweight": words(q).T.contiguous(), "qzeros": words((zero - 1).T), "scales": scale.T.contiguous()}
-    return tensors | {"g_idx": group.int()}, (q - zero[:, group]) * scale.float()[:, group]
-
-
-def quantise(folder: Path, plain: Path, pack: Callable[..., Packed], config: dict[str, Any]) -> None:
-    """Both folders hold one random model: packed, and what that stands for."""
+def quantise(folder: Path, plain: Path) -> None:
+    """Both folders hold one random model: packed as GPTQ does, and what that stands for."""
     build_checkpoint(folder, "qwen3", seed=3)
     build_checkpoint(plain, "qwen3", seed=3)
     tensors, meant = load_file(str(folder / "model.safetensors")), {}
     torch.manual_seed(4)
     for name in [n for n in tensors if n.endswith("proj.weight")]:
-        weight = tensors.pop(name)
+        weight, at = tensors.pop(name), name.removesuffix("weight")
         q, groups = torch.randint(16, weight.shape), weight.shape[1] // GROUP
-        zero, scale = torch.randint(1, 16, (len(weight), groups)), torch.rand(len(weight), groups) * 0.05
-        parts, meant[name] = pack(name, q, scale, zero)
-        tensors |= {name.removesuffix("weight") + part: value.contiguous() for part, value in parts.items()}
+        zero, scale = torch.randint(1, 16, (len(weight), groups)), (torch.rand(len(weight), groups) * 0.05).half()
+        group = torch.randperm(q.shape[1]) // GROUP
+        tensors |= {f"{at}qweight": words(q).T.contiguous(), f"{at}qzeros": words((zero - 1).T)}
+        tensors |= {f"{at}scales": scale.T.contiguous(), f"{at}g_idx": group.int()}
+        meant[name] = (q - zero[:, group]) * scale.float()[:, group]
     save_file(tensors, str(folder / "model.safetensors"))
     save_file(load_file(str(plain / "model.safetensors")) | meant, str(plain / "model.safetensors"))
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": config}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": GPTQ}))
 
 
 @pytest.mark.parametrize(
-    ("pack", "config", "told"),
+    ("config", "kind"),
     [
-        (w4a16, W4A16, "4-bit compressed-tensors"),
-        (awq, AWQ, "4-bit awq"),
-        (gptq, GPTQ, "4-bit gptq"),
+        (W4A16, PACKINGS["w4"]),
+        ({"quant_method": "awq", "bits": 4, "version": "gemm"}, PACKINGS["awq"]),
+        (GPTQ, PACKINGS["gptq"]),
+        ({**GPTQ, "checkpoint_format": "gptq_v2"}, PACKINGS["gptq_v2"]),
     ],
-    ids=["w4a16", "awq", "gptq"],
 )
-def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(
-    tmp_path: Path, pack: Callable[..., Packed], config: dict[str, Any], told: str
-) -> None:
-    quantise(tmp_path / "q", tmp_path / "p", pack, config)
+def test_a_config_says_how_its_weights_are_packed(config: dict[str, Any], kind: Packing) -> None:
+    assert packing({"quantization_config": config}, HERE) == kind
+
+
+def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(tmp_path: Path) -> None:
+    quantise(tmp_path / "q", tmp_path / "p")
     ours, plain = (build(tmp_path / name, TOOLS, dtype="fp32") for name in "qp")
-    assert ours.info()["weights"] == f"{told}, dequantised"
+    assert ours.info()["weights"] == "4-bit gptq, dequantised"
     assert "weights" not in plain.info()
     for i in range(8):
         one, other = ours.decide(f"x={i}", "go left"), plain.decide(f"x={i}", "go left")
@@ -135,44 +109,26 @@ def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(
         assert one.confidence == pytest.approx(other.confidence, abs=1e-5)
 
 
-def test_a_head_of_its_own_values_is_used_though_the_config_says_tied(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "m", "qwen3", seed=5)
-    before = build(folder, TOOLS).decide("x=1", "go").confidence
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "tie_word_embeddings": True}))
-    assert build(folder, TOOLS).decide("x=1", "go").confidence == before
-
-
-def without(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {**config, **changes}
-
-
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        (without(AWQ, version="gemv"), "quant_method awq, bits 4, version gemv"),
-        (without(AWQ, bits=8), "bits 8"),
-        (without(GPTQ, bits=3), "bits 3"),
-        (without(GPTQ, checkpoint_format="marlin"), "checkpoint_format marlin"),
-        (without(W4A16, sparsity_config={"format": "sparse-24-bitmask"}), "format pack-quantized"),
-        (without(W4A16, config_groups={"g": {"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4}}}), "pack"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "quant_method awq, bits 4, version gemv"),
+        ({"quant_method": "awq", "bits": 8}, "bits 8"),
+        ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format marlin"),
+        ({**W4A16, "config_groups": {"g": {"format": "nvfp4", "weights": {"num_bits": 4}}}}, "format pack-quantized"),
         ({"quant_method": "fp8"}, "quant_method fp8"),
-        ({"quant_method": "compressed-tensors"}, "quant_method compressed-tensors"),
         ("int4", "'int4'"),
     ],
 )
-def test_what_cannot_be_dequantised_is_refused_with_the_engine_that_can(tmp_path: Path, config: Any, told: str) -> None:
-    folder = build_checkpoint(tmp_path / "m")
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": config}))
+def test_what_cannot_be_dequantised_is_refused_with_the_engine_that_can(config: Any, told: str) -> None:
     with pytest.raises(UserError, match="quantised in a way that the torch engine cannot read") as error:
-        build(folder, TOOLS)
+        packing({"quantization_config": config}, HERE)
     assert told in error.value.what
     assert "--engine vllm" in error.value.remedy
 
 
 def test_integers_that_are_not_packed_as_the_config_says_are_refused(tmp_path: Path) -> None:
-    quantise(tmp_path / "q", tmp_path / "p", gptq, GPTQ)
+    quantise(tmp_path / "q", tmp_path / "p")
     path = tmp_path / "q" / "model.safetensors"
     tensors = load_file(str(path))
     name = "model.layers.0.mlp.up_proj.qweight"
@@ -254,13 +210,6 @@ def test_what_cannot_be_quantised_is_refused_before_anything_is_done(folder: Pat
     (packed / "chat_template.jinja").write_text("")
     with pytest.raises(UserError, match="packed is a chat model"):
         new_folder(packed, "int8", tmp_path / "new")
-
-
-def test_without_llmcompressor_the_command_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     for python, told in ((Path(sys.executable), "has no llmcompressor"), (tmp_path / "none", "not an interpreter")):
         with pytest.raises(UserError, match=f"{told}.*pip install llmcompressor"):
             interpreter(python)
-    said = refused(capsys, "models", "quantize", "lander", "--scheme", "gptq", "--out", str(tmp_path / "new"))
-    assert "pip install llmcompressor" in said and not (tmp_path / "new").exists()

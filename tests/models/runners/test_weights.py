@@ -47,11 +47,6 @@ def reconfigure(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
 
 
-def test_file_is_no_folder(folder: Path) -> None:
-    said = refused(folder / "config.json")
-    assert f"is a file, no checkpoint folder. Give the folder that it is in: {folder}." in said
-
-
 def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
@@ -90,25 +85,18 @@ def unresized_model(folder: Path) -> None:
 
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("no config", remove("config.json"), "is no checkpoint: it has no config.json"),
-    ("torn config", write("config.json", '{"model_type": '), "config.json cannot be read"),
     ("config of another kind", write("config.json", "[]"), "config.json is no JSON object"),
     ("sizes missing", change(hidden_size=...), "config.json lacks hidden_size"),
     ("unsupported architecture", change(model_type="mamba"), "is a 'mamba' model; the torch engine runs qwen2"),
     ("quantised", change(quantization_config={"quant_method": "awq"}), "is quantised"),
     ("sliding window", change(use_sliding_window=True), "uses a sliding window"),
-    ("mlp bias", change(mlp_bias=True), "the torch engine has no MLP with a bias"),
-    ("unknown rope", change(rope_parameters={"rope_type": "spiral"}), "unknown kind 'spiral'"),
     ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is no tokenizer file"),
-    ("torn tokenizer", write("tokenizer.json", '{"version": '), "tokenizer.json is no tokenizer file"),
     ("no ST tokens", plain_tokenizer, "is no ST model, and no chat model: its chat template"),
     ("model not resized", unresized_model, "rows of embeddings"),
     ("no template", remove("st_template.json"), "has no st_template.json"),
-    ("no weights", remove("model.safetensors"), "model.safetensors is missing"),
     ("torn weights", tear_weights, "model.safetensors is no safetensors file"),
-    ("empty weights", write("model.safetensors", ""), "model.safetensors is no safetensors file"),
     ("missing tensor", drop_tensor, "the tensor model.layers.1.mlp.down_proj.weight is missing"),
     ("torn index", write("model.safetensors.index.json", '{"weight_map"'), "index.json cannot be read"),
-    ("index without map", write("model.safetensors.index.json", "{}"), "index.json cannot be read"),
     (
         "shard missing",
         write("model.safetensors.index.json", '{"weight_map": {"a": "model-00001-of-00001.safetensors"}}'),
@@ -121,9 +109,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
 def test_bad_checkpoint_is_refused(folder: Path, spoil: Callable[[Path], object], message: str) -> None:
     spoil(folder)
     text = refused(folder)
-    assert message in text
-    if "rope" not in message and "spiral" not in message:
-        assert str(folder) in text
+    assert message in text and str(folder) in text
 
 
 def test_unknown_engine_dtype_and_device_are_refused(folder: Path) -> None:
@@ -147,11 +133,10 @@ def test_sharded_checkpoint_decides_like_the_single_file(folder: Path, tmp_path:
     assert build(shards).decide("x=1", "go left") == build(folder).decide("x=1", "go left")
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
-def test_rounded_weights_agree_with_fp32_where_the_margin_is_large(tmp_path: Path, kind: str) -> None:
+def test_rounded_weights_agree_with_fp32_where_the_margin_is_large(tmp_path: Path) -> None:
     agreed = decisive = 0
     for seed in range(3):
-        folder = build_checkpoint(tmp_path / str(seed), kind, seed=seed, scale=0.6)
+        folder = build_checkpoint(tmp_path / str(seed), seed=seed, scale=0.6)
         exact, short = build(folder, dtype="fp32"), build(folder, dtype="bf16")
         assert (exact.info()["dtype"], short.info()["dtype"]) == ("fp32", "bf16")
         for i in range(20):
@@ -173,20 +158,11 @@ def runner(folder: Path, dtype: str = "fp32", threads: int | None = None) -> Tor
     return TorchRunner.load(folder, dtype, "cpu", threads)
 
 
-def test_one_runner_a_checkpoint_and_dtype_and_a_cache_a_session(folder: Path, tmp_path: Path) -> None:
-    first, second = runner(folder), runner(folder)
-    assert first is second
-    one, other = (first.open([1, 2])[0] for _ in range(2))
-    assert one.cache.keys.data_ptr() != other.cache.keys.data_ptr()
-    assert runner(folder, "bf16").model.weights is not first.model.weights
-    assert runner(build_checkpoint(tmp_path / "b", seed=1)).model.weights is not first.model.weights
-
-
 def test_weights_are_freed_with_their_last_runner(tmp_path: Path) -> None:
     folder = build_checkpoint(tmp_path / "a")  # that no other test has open
     first, second = runner(folder), runner(folder, threads=2)
     held = weakref.ref(first.model.weights)
-    assert first is not second
+    assert first is runner(folder) is not second
     del first
     assert held() is not None
     del second

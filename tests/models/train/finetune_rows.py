@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
-import transformers as hf
 
 from tests.models.small import tool
 
@@ -63,21 +59,3 @@ def random_rows(seed: int, count: int, sets: int = 4) -> list[dict[str, Any]]:
 def write(path: Path, rows: Sequence[Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def qwen_base(folder: Path, data: Path, kind: str = "qwen2", layers: int = 2, hidden: int = 32, **more: Any) -> Path:
-    """A small random Qwen with the true tokenizer, its embeddings tied (qwen2) or with a head of its own (qwen3)."""
-    torch.manual_seed(1)
-    shape: dict[str, Any] = {
-        "vocab_size": 151_936, "hidden_size": hidden, "intermediate_size": hidden * 3 // 2, "num_hidden_layers": layers,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": hidden // 4, "max_position_embeddings": 2048,
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")), **more,
-    }  # fmt: skip
-    if kind == "qwen2":
-        shape.pop("head_dim")
-        model: Any = hf.Qwen2ForCausalLM(hf.Qwen2Config(**shape, tie_word_embeddings=True))
-    else:
-        model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape, tie_word_embeddings=False))
-    model.to(torch.bfloat16).save_pretrained(folder)
-    shutil.copy(data / "qwen2_tokenizer" / "tokenizer.json", folder)
-    return folder

@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers as hf
 
-from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
@@ -55,36 +54,15 @@ def test_prompt_equals_the_published_servers_byte_for_byte(data: Path, checkpoin
     assert (template.profile, template.overflow) == ("simpletool-v1", "cut")
     ids = template.prefix_ids(tool_schemas(TOOLS)) + template.suffix_ids("attack the left one", 'hp=3 "é"', history)
     assert qwen.decode(ids) == expected
-
-
-def test_templates_own_markers_are_control_ids_and_arg_n_is_not(
-    data: Path, checkpoint: Path, qwen: STTokenizer
-) -> None:
-    adopt(checkpoint, data / "simpletool_prompt" / "system_template.txt")
-    template = PromptTemplate.load(checkpoint, qwen)
-    prefix = template.prefix_ids(tool_schemas(TOOLS))
-    special = {qwen.special_id(t): t for t in qwen.specials}
-    seen = [special[i] for i in prefix if i in special]
-    assert {"<content>", "</content>", "<function>", "</function>", "<arg1>", "<arg6>", "<|null|>"} <= set(seen)
-    assert seen[0] == "<|im_start|>" and "<|im_end|>" in seen
-    assert "<argN>" in qwen.decode(prefix)
-    # The system text is 110 tokens with the 17 added ones; the user turn's first token ends the prefix.
-    assert len(template.prefix_ids(())) == 110 + 1
-
-
-def test_only_system_and_tools_are_cached(data: Path, checkpoint: Path, qwen: STTokenizer) -> None:
-    adopt(checkpoint, data / "simpletool_prompt" / "system_template.txt")
-    template = PromptTemplate.load(checkpoint, qwen)
+    # Only system and tools are cached; the template's own markers are control.
     assert qwen.decode(template.prefix_ids(tool_schemas(TOOLS))).endswith("<|im_end|>\n<|im_start|>")
-    assert qwen.decode(template.suffix_ids("q", "")).startswith("user\nenvironment: []\nhistory: []\n\nq<|im_end|>")
+    assert {qwen.special_id(mark) for mark in ("<content>", "<arg6>", "<|null|>")} <= set(ids)
 
 
-@pytest.mark.parametrize("quote", ["'''", '"""'])
-def test_python_source_is_parsed_and_never_run(tmp_path: Path, checkpoint: Path, quote: str) -> None:
+def test_python_source_is_parsed_and_never_run(tmp_path: Path, checkpoint: Path) -> None:
     source = tmp_path / "rt_server.py"
     source.write_text(
-        "raise SystemExit('was run')\nimport nowhere\n"
-        f"SYSTEM_TEMPLATE = {quote}<|im_start|>é \\n{{tools_json}}{quote}\n",
+        "raise SystemExit('was run')\nimport nowhere\nSYSTEM_TEMPLATE = '''<|im_start|>é \\n{tools_json}'''\n",
         "utf-8",
     )
     path = adopt(checkpoint, source)
@@ -98,34 +76,24 @@ def test_python_source_is_parsed_and_never_run(tmp_path: Path, checkpoint: Path,
     ("name", "content", "message"),
     [
         ("a.txt", "no variable", "holds {tools_json} 0 times"),
-        ("a.txt", "{tools} {tools_json}", "holds {tools_json} 2 times"),
         ("a.txt", "{tools} {history}", "holds {history}, which belongs to the user turn"),
         ("a.py", "OTHER = 1", "assigns no SYSTEM_TEMPLATE"),
-        ("a.py", "def f():\n    SYSTEM_TEMPLATE = '{tools}'", "assigns no SYSTEM_TEMPLATE"),
         ("a.py", "SYSTEM_TEMPLATE = open('x').read()", "SYSTEM_TEMPLATE is not a plain string"),
         ("a.py", "SYSTEM_TEMPLATE = (", "is no Python file"),
         ("a.txt", b"\xff\xfe{tools}", "cannot be read"),
-        ("a.txt", None, "cannot be read"),
     ],
 )
 def test_unusable_source_is_refused(
-    tmp_path: Path, checkpoint: Path, name: str, content: str | bytes | None, message: str
+    tmp_path: Path, checkpoint: Path, name: str, content: str | bytes, message: str
 ) -> None:
     source = tmp_path / name
-    if content is not None:
-        source.write_bytes(content.encode() if isinstance(content, str) else content)
+    source.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(UserError) as error:
         adopt(checkpoint, source)
     assert message in str(error.value)
     assert str(source) in error.value.what
     assert error.value.remedy
     assert not (checkpoint / "st_template.json").exists()
-
-
-def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:
-    (tmp_path / "a.txt").write_text("{tools}")
-    with pytest.raises(UserError, match="cannot be written"):
-        adopt(checkpoint, tmp_path / "a.txt", tmp_path / "a.txt" / "b.json")
 
 
 # A server file with both formats, as the authors' later ones have them; the words are not theirs.
@@ -171,11 +139,6 @@ def test_server_file_with_both_formats_gives_its_version(server: Path, checkpoin
     assert config["profile"] == "simpletool-v1"
 
 
-def test_a_domains_prompt_may_be_a_text_file(server: Path, checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("You steer.\n")
-    assert "system\\nYou steer.\\n\\n{May}" in adopt(checkpoint, server, system=str(tmp_path / "mine.txt")).read_text()
-
-
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -209,40 +172,25 @@ BASE_SHAPE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def base(folder: Path, data: Path, kind: str) -> Path:
-    """A random model with Qwen's own tokenizer: rows to spare and a tied head, or none and one of its own."""
+def test_a_base_model_becomes_one_that_both_engines_decide_with_alike(tmp_path: Path, data: Path) -> None:
+    """A random model with Qwen's own tokenizer, rows to spare and a tied head."""
     torch.manual_seed(1)
-    if kind == "qwen2":
-        model: Any = hf.Qwen2ForCausalLM(hf.Qwen2Config(vocab_size=151_936, tie_word_embeddings=True, **BASE_SHAPE))
-    else:
-        model = hf.LlamaForCausalLM(hf.LlamaConfig(vocab_size=QWEN, tie_word_embeddings=False, **BASE_SHAPE))
-    model.to(torch.bfloat16).save_pretrained(folder)
-    shutil.copy(data / "qwen2_tokenizer" / "tokenizer.json", folder)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("kind", "rows"), [("qwen2", 151_936), pytest.param("llama", QWEN + 17, marks=pytest.mark.slow)]
-)
-def test_a_base_model_becomes_one_that_both_engines_decide_with_alike(
-    tmp_path: Path, data: Path, kind: str, rows: int
-) -> None:
-    source = base(tmp_path / "base", data, kind)
+    source, rows = tmp_path / "base", 151_936
+    model = hf.Qwen2ForCausalLM(hf.Qwen2Config(vocab_size=rows, tie_word_embeddings=True, **BASE_SHAPE))
+    model.to(torch.bfloat16).save_pretrained(source)
+    shutil.copy(data / "qwen2_tokenizer" / "tokenizer.json", source)
     made = adopt_base(source, tmp_path / "out")
     assert made.tokenizer.special_id("<content>") == QWEN
     assert made.config["vocab_size"] == rows
     before, after = (hf.AutoModelForCausalLM.from_pretrained(f, dtype="auto") for f in (source, tmp_path / "out"))
     assert after.dtype == torch.bfloat16
-    for old, new in (
-        (before.get_input_embeddings(), after.get_input_embeddings()),
-        (before.get_output_embeddings(), after.get_output_embeddings()),
-    ):
-        assert torch.equal(old.weight[:QWEN], new.weight[:QWEN])
-        for token in ST_TOKENS:
-            ids = [i for word in INITIAL_WORDS[token] for i in made.tokenizer.encode(word)]
-            row = new.weight[made.tokenizer.special_id(token)].float()
-            torch.testing.assert_close(row, old.weight[ids].float().mean(0), atol=2e-3, rtol=1e-2)
-    assert (after.get_input_embeddings().weight is after.get_output_embeddings().weight) == (kind == "qwen2")
+    old, new = before.get_input_embeddings(), after.get_input_embeddings()
+    assert torch.equal(old.weight[:QWEN], new.weight[:QWEN])
+    for token in ST_TOKENS:
+        ids = [i for word in INITIAL_WORDS[token] for i in made.tokenizer.encode(word)]
+        row = new.weight[made.tokenizer.special_id(token)].float()
+        torch.testing.assert_close(row, old.weight[ids].float().mean(0), atol=2e-3, rtol=1e-2)
+    assert new.weight is after.get_output_embeddings().weight
     oracle = Oracle.load(tmp_path / "out")
     for engine in ("torch", "transformers"):
         decider = build(tmp_path / "out", BASE_TOOLS, engine=engine, dtype="fp32")
@@ -254,7 +202,6 @@ def test_a_base_model_becomes_one_that_both_engines_decide_with_alike(
     ("specials", "begin", "end"),
     [
         (("<|start_header_id|>", "<|eot_id|>"), "<|start_header_id|>", "<|eot_id|>"),
-        (("<start_of_turn>", "<end_of_turn>", "<bos>"), "<start_of_turn>", "<end_of_turn>"),
         (("[END]",), "[END]", "[END]"),
     ],
 )
@@ -289,13 +236,3 @@ def test_what_cannot_be_adopted_is_refused_and_nothing_is_written(folder: Path, 
         assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="is there already"):
         adopt_base(nameless, quantised)
-
-
-def test_the_tokenizer_of_the_result_is_the_bases_with_seventeen_more(tmp_path: Path) -> None:
-    source = plain(tmp_path / "base", ("<s>", "</s>"))
-    before = STTokenizer.load(source / "tokenizer.json")
-    adopt_base(source, tmp_path / "out")
-    after = Checkpoint.open(str(tmp_path / "out")).tokenizer
-    assert after.size == before.size + 17
-    text = "go left 12.5 <function> zürich"
-    assert after.encode(text) == before.encode(text)

@@ -12,16 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.adopt import adopt
 from rtcontrol.models.train.finetune import FinetuneRun, Job, finetune
-from rtcontrol.models.train.groups import GroupEncoder, load
 from rtcontrol.models.train.recipe import FinetuneRecipe
 from tests.helpers.disks import files_of
 from tests.models.small import build, build_checkpoint, plain_base, shown, tool
-from tests.models.train.finetune_rows import qwen_base, random_rows, write
+from tests.models.train.finetune_rows import random_rows, write
 
 pytest.importorskip("peft")
 TOOLS = [tool("go", 1, at=["left", "right"], fast={"type": "boolean"}), tool("stop")]
@@ -59,23 +56,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("kind", "at", "own_words"),  # not what the bases say
-    [
-        ("qwen2", "left", False),
-        ("qwen3", "right", False),
-        ("gemma3", "left", False),
-        pytest.param("qwen2", "left", True, marks=pytest.mark.slow),
-        pytest.param("qwen3", "right", True, marks=pytest.mark.slow),
-    ],
-)
-def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
-    tmp_path: Path, request: pytest.FixtureRequest, kind: str, at: str, own_words: bool
-) -> None:
-    if own_words:
-        base = qwen_base(tmp_path / "base", request.getfixturevalue("data"), kind)
-    else:
-        base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
+# What is taught is not what the bases say.
+@pytest.mark.parametrize(("kind", "at"), [("qwen2", "left"), ("qwen3", "right"), ("gemma3", "left")])
+def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, kind: str, at: str) -> None:
+    base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
     recipe = FinetuneRecipe(**FAST, steps=30, dropout=0.05)
     whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe))
@@ -93,7 +77,7 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
     assert all(torch.equal(found, expected[name]) for name, found in weights(second.model).items())
 
     made = Checkpoint.open(str(whole.model))
-    assert made.tokenizer.special_id("<content>") == (151_665 if own_words else made.tokenizer.size - 17)
+    assert made.tokenizer.special_id("<content>") == made.tokenizer.size - 17
     tied = made.config["tie_word_embeddings"]
     assert tied == (kind != "qwen3") and ("lm_head.weight" in expected) == (not tied)
     before = weights(tmp_path / "whole" / "base")
@@ -143,14 +127,6 @@ def stopped(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -
     return out
 
 
-def test_a_run_that_is_done_is_not_trained_on(small: Path, rows: Path, tmp_path: Path) -> None:
-    once = job(small, rows, tmp_path / "out", dtype="bf16")
-    first, kept = finetune(once), weights(tmp_path / "out" / "model")
-    again = finetune(once)
-    assert again.steps == first.steps == 4 and again.to_dict() == first.to_dict()
-    assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
-
-
 def test_ctrl_c_keeps_what_was_trained(small: Path, rows: Path, tmp_path: Path, trained: Path) -> None:
     made = job(small, rows, tmp_path / "out", save_every_s=1e6)
 
@@ -190,40 +166,38 @@ def test_each_row_comes_once_an_epoch_in_another_order(
     assert first == second and drawn[0] != drawn[3]
 
 
-def test_bf16_trains_its_parameters_in_fp32(small: Path, rows: Path, tmp_path: Path) -> None:
-    made = finetune(job(small, rows, tmp_path / "out", dtype="bf16", embedding_rate=1e-6))
+def test_bf16_trains_its_parameters_in_fp32_and_a_done_run_no_further(small: Path, rows: Path, tmp_path: Path) -> None:
+    once = job(small, rows, tmp_path / "out", dtype="bf16", embedding_rate=1e-6)
+    made, kept = finetune(once), weights(tmp_path / "out" / "model")
     saved = torch.load(tmp_path / "out" / "training" / "state.pt", weights_only=True)["model"]
     assert {w.dtype for w in saved.values()} == {torch.float32}
     (name,) = (n for n in saved if "embed" in n)
     # Steps of 1e-6 on weights of 0.1, of which bf16 would have kept none.
     moved = (saved[name] - load_file(small / "model.safetensors")["model.embed_tokens.weight"]).abs()
     assert 0 < float(moved.max()) < 1e-3
-    assert {w.dtype for w in weights(made.model).values()} == {torch.bfloat16}
+    assert {w.dtype for w in kept.values()} == {torch.bfloat16}
+    again = finetune(once)
+    assert again.steps == made.steps == 4 and again.to_dict() == made.to_dict()
+    assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
 
 
-def test_another_configuration_is_refused_by_name(small: Path, rows: Path, trained: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained, tmp_path / "out")
-    kept = weights(tmp_path / "out" / "model")
-    changes: list[tuple[dict[str, Any], str]] = [
-        ({"rank": 4, "seed": 9}, r"seed was 0, is 9; rank was 8, is 4"),
-        ({"steps": 5}, r"steps was 4, is 5"),
-    ]
-    for change, told in changes:
-        with pytest.raises(UserError, match=told):
-            finetune(job(small, rows, tmp_path / "out", **change))
-    assert all(torch.equal(w, kept[n]) for n, w in weights(tmp_path / "out" / "model").items())
-    finetune(job(small, rows, tmp_path / "out", save_every_s=9.0))  # what does not change the result may change
-
-
-def test_other_rows_and_another_base_are_refused_by_name(
+def test_another_configuration_rows_or_base_is_refused_by_name(
     small: Path, rows: Path, stopped: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(stopped, tmp_path / "out")
-    with pytest.raises(UserError, match=r"rows was rows.jsonl \(\w{12}\), is other.jsonl \(\w{12}\)"):
-        finetune(job(small, write(tmp_path / "other.jsonl", random_rows(1, 40)), tmp_path / "out"))
+    out, other = tmp_path / "out", write(tmp_path / "other.jsonl", random_rows(1, 40))
+    shutil.copytree(stopped, out)
+    kept = (out / "training" / "state.pt").read_bytes()
     another = build_checkpoint(tmp_path / "another", seed=3, scale=0.1)
-    with pytest.raises(UserError, match=r"base was m \(\w{12}\), is another \(\w{12}\)"):
-        finetune(job(another, rows, tmp_path / "out"))
+    for changed, told in (
+        (job(small, rows, out, rank=4, seed=9), r"seed was 0, is 9; rank was 8, is 4"),
+        (job(small, rows, out, steps=5), r"steps was 4, is 5"),
+        (job(small, other, out), r"rows was rows.jsonl \(\w{12}\), is other.jsonl \(\w{12}\)"),
+        (job(another, rows, out), r"base was m \(\w{12}\), is another \(\w{12}\)"),
+    ):
+        with pytest.raises(UserError, match=told):
+            finetune(changed)
+    assert (out / "training" / "state.pt").read_bytes() == kept
+    finetune(job(small, rows, out, save_every_s=9.0))  # what does not change the result may change
 
 
 def test_a_damaged_state_is_named(small: Path, rows: Path, stopped: Path, tmp_path: Path) -> None:
@@ -270,24 +244,3 @@ def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_p
     assert not (tmp_path / "out" / "training" / "state.pt").exists()
     with pytest.raises(UserError, match="no linear layer 'w1' to adapt"):
         finetune(job(small, rows, tmp_path / "out", targets=("w1",)))
-
-
-# Trained under SimpleTool's own prompt, a model is asked what that server asks: eight heads behind its text.
-
-
-def test_the_authors_prompt_goes_with_what_is_trained_under_it(tmp_path: Path, data: Path) -> None:
-    base = build_checkpoint(tmp_path / "base", seed=2, scale=0.1)
-    adopt(base, data / "simpletool_prompt" / "system_template.txt")
-    rows = write(tmp_path / "rows.jsonl", random_rows(0, 12))
-    settings = {"rank": 2, "alpha": 4, "groups": 4, "device_groups": 4, "steps": 1, "dtype": "fp32", "length": 4096}
-    made = finetune(Job(str(base), (rows,), tmp_path / "out", FinetuneRecipe(**settings), drop_bad=True))
-    checkpoint = Checkpoint.open(str(made.model))
-    template, tokenizer = checkpoint.template, checkpoint.tokenizer
-    assert isinstance(template, PromptTemplate)
-    assert template.profile == "simpletool-v1" and template.content
-    encoder = GroupEncoder(template, tokenizer, FinetuneRecipe(length=4096))
-    groups = load([rows], encoder, drop_bad=True)
-    assert len(groups) == len(made.groups) > 3
-    assert {len(group.heads) for group in groups} <= {8, 2}  # two of a null call
-    text = tokenizer.decode(groups[0].suffix)
-    assert "environment: [" in text and "history: [" in text

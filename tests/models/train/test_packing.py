@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +18,11 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
-from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.models.train.loss import bf16_products, tree_loss
-from rtcontrol.models.train.packing import ALIKE, RUN_ROWS, pack, pad_together, separate
-from rtcontrol.models.train.rows import Quote, Row, RowEncoder, ToolsEncoder, with_word_probes
+from rtcontrol.models.train.loss import tree_loss
+from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate
+from rtcontrol.models.train.rows import Row, RowEncoder, ToolsEncoder, with_word_probes
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.trainer import TrainConfig, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
 
@@ -94,7 +91,8 @@ def random_rows(seed: int, count: int) -> list[Row]:
         goal = rng.choice(["go left", "go left fast", "stop", "north"])
         history = tuple(f"go({i})" for i in range(rng.randint(0, 2)))
         seen, meant = rng.choice(["x=1", "x=1 y=2", "y=3", ""]), rng.choice([None, "", "go left"])
-        rows.append(Row(goal, seen, random_call(rng), history, meant=meant))
+        named = rng.choice(["", " red"])
+        rows.append(Row(goal, seen, random_call(rng), history, meant=meant, named=named))
     return rows
 
 
@@ -120,7 +118,7 @@ def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
     model: Any, encoder: RowEncoder, seed: int, count: int, order: bool, forced: bool, tokens: int
 ) -> None:
     prefix = encoder.prefix[:tokens]
-    rows = random_rows(seed, count)
+    rows = [*with_word_probes(random_rows(seed, count), random.Random(seed))]
     if order:  # neighbours share as much as they can
         rows.sort(key=lambda r: (r.instruction, r.history, r.observation))
     encoded = [encoder.encode(row, forced) for row in rows]
@@ -139,57 +137,21 @@ def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
         torch.testing.assert_close(padded_grads[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_runs_are_padded_to_those_like_them_alone(encoder: RowEncoder) -> None:
-    long = Row("go left", "x=1 y=2 " * 40, Call("stop"))
-    rows = [replace(row, observation=f"{i}") for i, row in enumerate(random_rows(0, 30))]
-    blocks = pack(encoder.prefix[:1], [encoder.encode(row) for row in (long, *rows)]).blocks
-    assert blocks is not None and len(blocks.sets) > 1
-    places = sum(one.index.numel() for one in blocks.sets)
-    widest = max(one.index.shape[1] for one in blocks.sets)
-    tokens = sum(int(one.valid.sum()) for one in blocks.sets)
-    assert tokens == len(blocks.order) and places * ALIKE <= tokens
-    assert places < 0.7 * widest * sum(len(one.index) for one in blocks.sets)
-
-
-def test_bf16_products_lose_nearly_the_same_and_are_over_when_they_are(model: Any, encoder: RowEncoder) -> None:
-    packed = pack(encoder.prefix[:1], [encoder.encode(row) for row in random_rows(1, 12)])
-    exact, wanted = gradients(model, [packed], 1.0)
-    large = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
-    with bf16_products():
-        rounded, found = gradients(model, [packed], 1.0)
-        product = large @ large
-    assert rounded == pytest.approx(exact, rel=0.02)
-    for name, gradient in wanted.items():
-        apart = torch.linalg.vector_norm(found[name] - gradient) / (torch.linalg.vector_norm(gradient) + 1e-6)
-        assert apart < 0.1, name
-    assert (product.dtype == torch.bfloat16) == torch.cpu._is_avx512_bf16_supported()
-    torch.testing.assert_close(product.float(), large @ large, atol=0.5, rtol=0)
-    with pytest.raises(ZeroDivisionError), bf16_products():
-        raise ZeroDivisionError
-    assert gradients(model, [packed], 1.0)[0] == exact
-
-
 @pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
 def test_separate_sequences_lose_what_plain_hugging_face_loses(kind: str, encoder: RowEncoder, tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "m", kind, seed=2, scale=0.1)
     """The oracle of the oracle: Hugging Face's own attention and a hand-written cross-entropy."""
+    folder = build_checkpoint(tmp_path / "m", kind, seed=2, scale=0.1)
     ours = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    for batch in separate(encoder.prefix, [encoder.encode(replace(r, meant=None)) for r in random_rows(1, 3)]):
+    for batch in separate(
+        encoder.prefix, [encoder.encode(replace(r, meant=None, named="")) for r in random_rows(1, 3)]
+    ):
         with torch.no_grad():
             logits = plain(batch.tokens).logits[0][batch.label_rows]
             loss, correct = tree_loss(ours, batch, 1.0)
         chosen = logits.log_softmax(-1)[torch.arange(len(batch.labels)), batch.labels]
         assert float(loss) == pytest.approx(-float((chosen * batch.weights).sum()), abs=1e-4)
         assert torch.equal(correct, logits.argmax(-1) == batch.labels)
-
-
-def test_shared_tokens_are_computed_once(encoder: RowEncoder) -> None:
-    row = encoder.encode(Row("go left", "x=1", Call("go", {"a": "left"})))
-    one, two = pack(encoder.prefix, [row]), pack(encoder.prefix, [row, row])
-    heads = sum(len(h.ids) for h in row.heads)
-    assert one.tokens.shape[1] == len(encoder.prefix) + len(row.suffix) + heads
-    assert two.tokens.shape[1] == one.tokens.shape[1] + heads
 
 
 def test_targets_start_behind_the_head_token_and_end_with_its_end(encoder: RowEncoder) -> None:
@@ -205,51 +167,11 @@ def test_targets_start_behind_the_head_token_and_end_with_its_end(encoder: RowEn
     assert [h.labels for h in short.heads[2:]] == [(encoder.plan.heads[2].null_id,)] * 5
 
 
-@law(40)
-@given(seed=st.integers(0, 10**6))
-def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
-    rng, closed = random.Random(seed), encoder_of_closed()
-    index = rng.randrange(len(closed.plan.tools))
-    arguments: dict[str, Any] = {}
-    for slot in closed.plan.slots[index]:
-        assert isinstance(slot.domain, ClosedDomain)
-        if not slot.null or rng.random() < 0.5:
-            arguments |= slot.arguments(rng.choice(slot.domain.values))
-    row = Row("go", "x", Call(closed.plan.tools[index].name, arguments))
-    every, asked = closed.encode(row), closed.encode(row, forced=False)
-    by_head = {h.ids[0]: h for h in every.heads}
-    arity = 1 + len(closed.plan.slots[index])
-    for head in asked.heads:
-        whole = by_head[head.ids[0]]
-        assert head.ids == whole.ids[: len(head.ids)]
-        assert head.labels == whole.labels[: len(head.labels)]
-    read = {h.head_id for h in closed.plan.heads[:arity]}
-    assert {h.ids[0] for h in asked.heads} <= read
-    branching = {h.head_id for h in closed.plan.heads[:arity] if h.trie.needed(-1)}
-    assert branching <= {h.ids[0] for h in asked.heads} | {closed.plan.function.head_id}
-
-
-@functools.cache
-def encoder_of_closed() -> RowEncoder:
-    """An encoder of tools with closed domains and different arities."""
-    tokenizer = STTokenizer(build_tokenizer(["go stop left right open"]))
-    tools = [tool("go", a=["left", "right"], b=BOOL), tool("open", 0, a=BOOL), tool("stop")]
-    plan = compile_plan(tool_schemas(tools), tokenizer)
-    return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
-
-
 # Word probes quote the observation's own words, ask for the named one, and change neither call nor accuracy.
 
 
 WORDS = ("red", "blue", "Blue,", "3;", "north", "-0.5", "{", "the")
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
-
-
-@pytest.fixture(scope="module")
-def probes_encoder() -> RowEncoder:
-    tokenizer = STTokenizer(build_tokenizer([" ".join(WORDS)]))
-    plan = compile_plan(tool_schemas([tool("go", way=["north", "south"]), tool("wait")]), tokenizer)
-    return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
 
 
 @law(200)
@@ -277,60 +199,6 @@ def test_what_is_named_first_is_asked_for_unprompted() -> None:
     assert named("go to the blue", "red 3 blue 4 blue 5") == []
     assert named("go to the blue, not red", "red 3 blue 4 north") == ["blue 4 north"]
     assert named("wait", "the red 3") == []
-
-
-def test_all_heads_are_asked_half_way_for_what_is_named(probes_encoder: RowEncoder) -> None:
-    row = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}), named=" blue")
-    encoded = probes_encoder.encode(row)
-    (blue,) = probes_encoder.tokenizer.encode(" blue")
-    assert [head.early for head in encoded.heads] == [blue, blue]
-    packed, alone = pack(probes_encoder.prefix, [encoded]), separate(probes_encoder.prefix, [encoded])
-    assert packed.early_labels.tolist() == [blue, blue]
-    heads = [probes_encoder.tokenizer.special_id(name) for name in ("<function>", "<arg1>")]
-    assert packed.tokens[0, packed.early_rows].tolist() == heads
-    assert [(b.tokens[0, b.early_rows].tolist(), b.early_labels.tolist()) for b in alone] == [
-        ([head], [blue]) for head in heads
-    ]
-
-
-def test_what_is_meant_is_asked_for_half_way_where_the_instruction_ends(probes_encoder: RowEncoder) -> None:
-    told = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}))
-    again = replace(told, observation="red 4")
-    rows = [replace(told, meant="blue north"), replace(again, meant="blue north"), replace(told, meant=""), told]
-    encoded = [probes_encoder.encode(row) for row in rows]
-    wanted, null = probes_encoder.tokenizer.encode(" blue north"), probes_encoder.plan.function.null_id
-    assert [[label for _, label in row.early] for row in encoded] == [wanted, wanted, [null], []]
-    packed, apart = pack(probes_encoder.prefix, encoded), separate(probes_encoder.prefix, encoded)
-    assert packed.early_labels.tolist() == [label for one in apart for label in one.early_labels.tolist()]
-    end = probes_encoder.tokenizer.special_id("<|im_end|>")
-    assert packed.tokens[0, packed.early_rows].tolist() == [end] * 5
-    # Both observations hang below the one place where the shared instruction ends.
-    assert len(set(packed.early_rows[:4].tolist())) == 1
-    behind = (
-        len(probes_encoder.prefix) + 1 + len(probes_encoder.tokenizer.encode("go to blue"))
-    )  # the tools end with one token
-    assert packed.positions[0, packed.early_rows[0]] == behind
-
-
-def test_probes_ask_what_follows_and_do_not_count(probes_encoder: RowEncoder) -> None:
-    row = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}))
-    plain = probes_encoder.encode(row)
-    asked = [
-        probes_encoder.encode(Row(row.instruction, row.observation, row.call, (), (Quote(" blue", " north", named),)))
-        for named in (False, True)
-    ]
-    blue, north = probes_encoder.tokenizer.encode(" blue north")
-    head = probes_encoder.tokenizer.special_id("<content>")
-    for encoded, first in zip(asked, (0.0, 1.0), strict=True):
-        assert encoded.heads[:-1] == plain.heads
-        probe = encoded.heads[-1]
-        assert (probe.ids, probe.labels, probe.weights) == ((head, blue), (blue, north), (first, 1.0))
-    batch = pack(probes_encoder.prefix, [*asked, plain])
-    labels = sum(len(h.ids) for h in plain.heads)
-    assert (int(batch.counted.sum()), len(batch.counted)) == (3 * labels, 3 * labels + 3)
-    each = separate(probes_encoder.prefix, asked)
-    assert sum(int(b.counted.sum()) for b in each) == 2 * labels
-    assert sum(len(b.labels) for b in each) == 2 * labels + 3
 
 
 # Rows that bring their own tools are encoded, packed and checked as rows of one set are.
@@ -371,14 +239,12 @@ def test_a_row_with_its_tools_has_the_ids_of_a_prompt_with_these_tools(made: Any
 def test_a_row_with_its_tools_may_have_no_call_and_says_what_is_meant(made: Any) -> None:
     _, encoder, template = made
     nullable = encoder.nullable()
-    for one in drawn(24):
-        plan = compile_plan(one.tools, encoder.tokenizer, allow_null=True)
-        own = RowEncoder(template, encoder.tokenizer, plan)
-        for row in (replace(one, meant="go north"), replace(one, call=None, meant="")):
-            found, want = nullable.encode(row, forced=False), own.encode(replace(row, tools=()), forced=False)
-            assert found.heads == want.heads and found.heads[0].labels
-            shift = len(own.prefix) - 1
-            assert found.early == tuple((at + shift, label) for at, label in want.early) != ()
+    for one in drawn(12):
+        own = RowEncoder(template, encoder.tokenizer, compile_plan(one.tools, encoder.tokenizer, allow_null=True))
+        row = replace(one, call=None, meant="")
+        found, want = nullable.encode(row, forced=False), own.encode(replace(row, tools=()), forced=False)
+        assert found.heads == want.heads and found.heads[0].labels
+        assert found.early == tuple((at + len(own.prefix) - 1, label) for at, label in want.early) != ()
         assert not nullable.acting(one.tools).plan.allow_null and nullable.of(one.tools).plan.allow_null
 
 
@@ -390,11 +256,3 @@ def test_a_packed_tree_of_many_tools_has_the_loss_of_separate_sequences(made: An
     with torch.no_grad():
         each = tree_loss(model, pad_together(separate(encoder.prefix, rows)))[0]
         torch.testing.assert_close(tree_loss(model, packed)[0], each, atol=1e-5, rtol=1e-5)
-
-
-def test_groups_keep_rows_of_the_same_tools_together(made: Any) -> None:
-    rows = drawn(60)
-    groups = group_rows(rows, TrainConfig(samples=1, group=18, run=6), random.Random(0))
-    for group in groups:
-        runs = [group[at : at + 6] for at in range(0, len(group), 6)]
-        assert all(row.tools is run[0].tools for run in runs for row in run)

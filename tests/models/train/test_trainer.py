@@ -59,10 +59,6 @@ def trainer(out: Path, config: TrainConfig = CONFIG) -> Trainer:
     return Trainer(new_model(SHAPE, tokenizer, config.seed), encoder, source, config, out)
 
 
-class PowerCutError(Exception):
-    """Ends a run without a word."""
-
-
 def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole")
     whole.run()
@@ -73,20 +69,18 @@ def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Pa
         if line["samples"] == 32:
             first.save()
         if line["samples"] == 64:  # work done after the last save is lost, and done again
-            raise PowerCutError
+            raise InterruptedError
 
-    with pytest.raises(PowerCutError):
+    with pytest.raises(InterruptedError):
         first.run(cut)
     second = trainer(tmp_path / "cut")
     assert second.samples == 32
     second.run()
     assert second.samples == whole.samples == 96
+    logged = [json.loads(line)["samples"] for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    assert logged[-1] == 96 and whole.rate() == pytest.approx(CONFIG.learning_rate * CONFIG.final_rate)
     for (name, a), (_, b) in zip(whole.model.state_dict().items(), second.model.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
-    # The run is done: starting it once more does nothing.
-    third = trainer(tmp_path / "cut")
-    third.run()
-    assert third.samples == 96
 
 
 def test_another_configuration_is_refused_and_named(tmp_path: Path) -> None:
@@ -95,17 +89,6 @@ def test_another_configuration_is_refused_and_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"learning_rate was 0.003, is 0.5.* another --out") as error:
         trainer(tmp_path, other)
     assert "samples" not in error.value.what.split("another configuration: ")[1]
-
-
-def test_training_learns_and_logs(tmp_path: Path) -> None:
-    config = TrainConfig(samples=640, group=16, run=2, learning_rate=5e-3)
-    run = trainer(tmp_path, config)
-    seen: list[dict[str, Any]] = []
-    run.run(seen.append)
-    assert seen[-1]["loss"] < 0.5 * seen[0]["loss"]
-    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == seen
-    assert seen[-1]["samples"] == 640
-    assert run.rate() == pytest.approx(config.learning_rate * config.final_rate)
 
 
 def test_groups_hold_every_row_once_and_runs_share_an_instruction() -> None:
@@ -153,9 +136,7 @@ def test_export_loads_in_transformers_with_the_same_ids_and_logits(exported: tup
     theirs = PreTrainedTokenizerFast.from_pretrained(folder)
     ours = STTokenizer.load(folder / "tokenizer.json")
     for text in ("go to the right", "x=-17 ü 東京 <b>", " 0.5  -0.25\n"):
-        ids = ours.encode(text)
-        assert theirs.encode(text, add_special_tokens=False) == ids
-        assert theirs.decode(ids) == text
+        assert theirs.encode(text, add_special_tokens=False) == ours.encode(text)
     prompt = encoder.prefix + encoder.suffix(Row("go left", "x=3", None))
     assert theirs.encode(ours.decode(prompt), add_special_tokens=False) == list(prompt)
     assert [theirs.convert_tokens_to_ids(t) for t in ST_TOKENS] == [ours.special_id(t) for t in ST_TOKENS]
@@ -164,16 +145,6 @@ def test_export_loads_in_transformers_with_the_same_ids_and_logits(exported: tup
         ids = torch.tensor([prompt])
         torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits, atol=1e-5, rtol=1e-4)
     assert loaded.num_parameters() == model.num_parameters()
-
-
-def test_export_in_bf16_leaves_the_training_model_as_it_is(
-    exported: tuple[Path, Any, RowEncoder], tmp_path: Path
-) -> None:
-    _, model, _ = exported
-    export(model, base()[0], COMPACT, tmp_path / "short", torch.bfloat16)
-    assert model.dtype == torch.float32
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "short").dtype == torch.bfloat16
-    assert build(tmp_path / "short", TOOLS).decide("x=3", "go left").call is not None
 
 
 def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
@@ -186,7 +157,8 @@ def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
     other.write_text("mine")
     (folder / "README.md").write_text("card")
     (folder / "config.json").write_text("old")
-    export(model, base()[0], COMPACT, folder)
+    export(model, base()[0], COMPACT, folder, torch.bfloat16)
+    assert model.dtype == torch.float32 and AutoModelForCausalLM.from_pretrained(folder).dtype == torch.bfloat16
     assert (folder / "README.md").read_text() == "card"
     assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen2"
     assert other.read_text() == "mine" and not list(folder.glob(".*"))
