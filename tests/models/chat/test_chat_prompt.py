@@ -97,6 +97,7 @@ MISTAKES = [
     ("no template", None, "there is none", "instruct checkpoint"),
     ("no tool calls", "{{ messages }}{{ tools }}", "no tool calls that are known", "chat:URL#NAME"),
     ("neither", "{{ messages }}", "leaves out the tools", "that calls tools"),
+    ("no tools", "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}", "leaves out the tools", "trained"),
     ("a refusal", "<tool_call>{{ raise_exception('No system turn!') }}", "No system turn!", "trained"),
 ]
 

@@ -188,6 +188,8 @@ def test_a_name_that_is_a_bundled_model_and_a_folder_here_is_refused(
         resolve("lander")
     assert "./lander" in refused.value.remedy
     assert resolve("./lander") == Path("lander")
+    with pytest.raises(UserError, match="is a file, no checkpoint folder. Give the folder that it is in: lander"):
+        resolve("lander/config.json")
     (tmp_path / REPOSITORY).mkdir(parents=True)
     assert resolve(REPOSITORY) == Path(REPOSITORY), "a folder wins over the hub"
 

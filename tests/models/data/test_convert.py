@@ -82,7 +82,7 @@ def test_null_for_what_may_be_left_out_is_left_out_where_it_is_learnt() -> None:
     assert made(found, purpose="eval")[0][0].call == Call("go", {"z": 1.0, "a": None})
 
 
-@pytest.mark.parametrize("schema", [{"type": "null"}, {"enum": [None]}, {"description": "any"}])
+@pytest.mark.parametrize("schema", [{"type": "null"}, {"type": ["integer", "null"]}, {"description": "any"}])
 def test_null_that_a_required_argument_takes_is_a_value_of_it(schema: dict[str, Any]) -> None:
     shown = tool("go", "", {"type": "object", "properties": {"z": schema}, "required": ["z"]})
     found, tally = made([sample(Call("go", {"z": None}), shown)], purpose="train")
@@ -154,6 +154,8 @@ def test_names_of_types_are_read_in_all_depths(given: str, kind: str) -> None:
     [
         ("str", {"type": "string"}, False),
         ("int, optional", {"type": "integer"}, True),
+        ("Optional[float]", {"type": "number"}, True),
+        ("int | None", {"type": "integer"}, False),
         ("List[int]", {"type": "array", "items": {"type": "integer"}}, False),
         ("Dict[str, int]", {"type": "object", "additionalProperties": {"type": "integer"}}, False),
         ("Union[int, float]", {"anyOf": [{"type": "integer"}, {"type": "number"}]}, False),

@@ -64,6 +64,7 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
     [
         ({"tools": [{"function": {"name": ""}}]}, "is no tool"),
         ({"history": [{"name": "go"}]}, "list of strings"),
+        ({"history": "go()"}, "must be a list"),
         ({"instruction": 3}, "instruction is 3"),
         ({"call": {"name": "go"}}, "or null where"),
         ({"call": {"name": "stay", "arguments": {}}}, "calls 'stay'"),

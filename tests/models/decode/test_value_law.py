@@ -169,6 +169,22 @@ def test_ten_thousand_schemas_keep_the_law(grammars: Grammars, first: int) -> No
 
 
 @pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 100_000_000, "multipleOf": 1001},
+        {"type": "string", "pattern": ".*[xyz]{3}$"},
+        {"type": "array", "items": {"enum": ["left hand", "leftmost"]}, "minItems": 4, "maxItems": 4},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "[xyz]{3}$"}}, "required": ["a"]},
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 24])
+def test_a_value_of_few_tokens_is_ended_as_its_schema_wants(grammars: Grammars, schema: Any, limit: int) -> None:
+    grammar = grammars.compile(Free(schema), "Tool t, v")
+    for seed in range(5):
+        assert JUDGE(schema).is_valid(decoded(grammars, grammar, Free(schema), random.Random(seed), limit))
+
+
+@pytest.mark.parametrize(
     ("schema", "values"),
     [
         ({"multipleOf": 1e-12, "type": "number", "minimum": 0, "maximum": 1}, [3e-12, 0.25, 1.0]),

@@ -52,6 +52,8 @@ CYCLE = {"Node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "
         ({"enum": [1], "not": 5}, "not is 5", "'object', 'boolean'"),
         ({"enum": [1], "$defs": [1]}, "$defs is [1]", "'object'"),
         ({"enum": [1], "x-group": ["a"]}, "x-group is ['a']", "a string"),
+        ({"enum": [1, "1"]}, "are both written '1'", ""),
+        ({"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True, "maxItems": 2}, "", "Loosen"),
         ({"enum": [1, 2], "minimum": 3}, "no value satisfies all of its rules", "Loosen"),
         ({"enum": ["a", "b"], "pattern": "(?=a)"}, "its pattern '(?=a)' cannot be searched for", "Write it with"),
         ({"enum": ["a"], "not": {"$ref": "#/$defs/Q"}}, "#/$defs/Q names no definition", "write it out"),
@@ -107,6 +109,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a thousand groups": (text("(" * 1500 + "a" + ")" * 1500), "maximum number of nested"),
     "a length beyond a machine's": ({"type": "string", "maxLength": 10**30}, "cannot be decoded"),
     "a number that no message takes": ({"type": "number", "minimum": 1e300}, "no value satisfies its schema"),
+    "steps between bounds": ({"type": "integer", "maximum": 10**18, "multipleOf": 7919}, "cannot be decoded"),
+    "a hundred steps": (
+        {"type": "array", "prefixItems": [{"type": "integer", "multipleOf": n} for n in range(9001, 9101)]},
+        "cannot be decoded",
+    ),
     "a thousand patterns": (
         {"type": "object", "patternProperties": {f"^a{i}.*b$": {"type": "string"} for i in range(1000)}},
         "more than 512 patterns",
@@ -172,6 +179,7 @@ SHAPES: dict[str, Shape] = {
         "type": "integer",
         "allOf": [{"if": {"const": i}, "then": {"const": i}} for i in range(n)],
     },
+    "listed values under a rule": lambda n: {"enum": [*range(n)], "not": {"enum": [1, 2]}},
     "properties": lambda n: {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(n)}},
     "lists in lists": lambda n: nested(n, lambda inner: {"type": "array", "items": inner}),
     "alternatives in alternatives": lambda n: nested(n, lambda inner: {"anyOf": [inner, {"type": "integer"}]}),

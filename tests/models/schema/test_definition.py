@@ -111,6 +111,8 @@ def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) 
         # json_schemer #205, json-schema-spec #682: a letter wrong in a keyword takes rules away, and nobody is told.
         ({"parameters": {"type": "object", "propertys": {"speed": {"minimum": 0}}}}, "propertys", "properties"),
         ({"parameters": {"type": "object", "x-properties": {"speed": {"minimum": 0}}}}, "x-properties", None),
+        ({"parameters": {"type": "object", "fields": {"speed": {"hint": "m/s"}}}}, "fields", None),
+        ({"parameters": {"kind": 1}}, "kind", None),
         ({"parameters": ZOD}, "~standard", None),
     ],
 )

@@ -96,6 +96,12 @@ def test_unusable_source_is_refused(
     assert not (checkpoint / "st_template.json").exists()
 
 
+def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "a.txt").write_text("{tools}")
+    with pytest.raises(UserError, match="cannot be written"):
+        adopt(checkpoint, tmp_path / "a.txt", tmp_path / "a.txt" / "b.json")
+
+
 # A server file with both formats, as the authors' later ones have them; the words are not theirs.
 SERVER = (
     'MODEL_VERSION = "v2"\n'
