@@ -7,14 +7,17 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from cart import CartWorld, cart_agent
 from commands import EXPERT, call, refused
+from typer.main import get_command
 
 from rtcontrol.agents import OneOf, Tools, tool
+from rtcontrol.cli.app import app as whole
 from rtcontrol.envs.base import Observation
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
@@ -168,6 +171,17 @@ def test_control_characters_of_a_users_file_reach_no_terminal(
     assert "\\x1b" in said
     lines = said.split("\n")
     assert lines == [printable(line) for line in lines] and not [s for s in lines if s.startswith("FORGED")]
+
+
+def every_command(command: Any, path: list[str]) -> Iterator[list[str]]:
+    yield path
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        yield from every_command(command.get_command(None, name), [*path, name])
+
+
+def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in every_command(get_command(whole), []):
+        assert call(*path, "--help") == 0 and not capsys.readouterr().err, path
 
 
 def test_texts_that_are_no_ascii_are_shown_by_an_ascii_terminal(tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
             {"type": "string", "pattern": "^b(?=a)$"},
             "Tool t, parameter p: its pattern '^b(?=a)$' cannot be searched for",
         ),
+        ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
         ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
     ],
 )

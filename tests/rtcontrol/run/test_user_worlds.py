@@ -80,6 +80,9 @@ def test_goals_of_a_file_take_the_place_of_the_agents(tmp_path: Path, capsys: py
         ((), (('Call("drive", {"way": "stop"})', '{"way": "stop"}'),), "its `fallback` is no call"),
         ((("self.step_s = 0.05", "self.step_s = 0"),), (), "step_s = 0"),
         ((("def judge_by", "def told"),), (), "has no instruct (or judge_by)"),
+        ((("import random", "import nothing_of_this_name"),), (), "nothing_of_this_name"),
+        ((("class Yard:", "class Yard"),), (), "SyntaxError"),
+        ((), (("tools = [", "unused = ["),), "no tools to make one of"),
         ((("def outcome", "def ended"),), (), "has no outcome"),
         ((("return {name: [x", "return [[x"), ("items()}", "items()]")), (), "yard.py:24: Yard.observe() gave list"),
         ((('goal["thing"]', 'goal["place"]'),), (), "KeyError: 'place', yard.py:9"),
@@ -186,15 +189,22 @@ def test_an_episode_that_does_not_end_is_told(tmp_path: Path) -> None:
     assert "fit and score need each episode to end" in str(one)
 
 
+UNREAD = ("def observe(data)", "def unused(data)")
+READ = ("def observe(data):\n", "def observe(data):\n    int(data['wind'])\n")
+
+
 @pytest.mark.parametrize(
-    ("value", "place"), [("float('nan')", "nan as wind"), ("[1.0, float('inf')]", "inf as wind[1]")]
+    ("value", "agent", "place"),
+    [
+        ("float('nan')", UNREAD, "nan as wind."),
+        ("[1.0, float('inf')]", UNREAD, "inf as wind[1]."),
+        ("__import__('numpy').array([0.0, float('nan')])", UNREAD, "nan as wind[1]."),
+        ("float('nan')", READ, "nan as wind, and the agent both cannot read it"),
+    ],
 )
-def test_what_is_no_number_is_told_as_the_worlds(tmp_path: Path, value: str, place: str) -> None:
-    changes = (
-        (
-            "for name, (x, y) in self.things.items()}",
-            f"for name, (x, y) in self.things.items()}} | {{'wind': {value}}}",
-        ),
-    )
-    (wrong, *_) = checked(tmp_path, *changes, ("def observe(data)", "def unused(data)")).wrong
-    assert f"what observe() gave holds {place}." in str(wrong) and "Give a finite number there" in wrong.remedy
+def test_what_is_no_number_is_told_as_the_worlds(
+    tmp_path: Path, value: str, agent: tuple[str, str], place: str
+) -> None:
+    things = "for name, (x, y) in self.things.items()}"
+    (wrong, *_) = checked(tmp_path, (things, f"{things} | {{'wind': {value}}}"), agent).wrong
+    assert f"what observe() gave holds {place}" in str(wrong) and "Give a finite number there" in wrong.remedy
