@@ -228,19 +228,9 @@ def test_wilson_interval() -> None:
     assert share(1, 4)["share"] == 0.25 and share(0, 0)["share"] is None
 
 
-# Percentiles of times that were measured.
-
-
-TIMES = st.lists(st.floats(0.01, 1e4), min_size=1, max_size=200)
-
-
-@given(TIMES)
-def test_percentiles_are_times_that_were_measured_and_grow(ms: list[float]) -> None:
-    found = latency(ms)
-    shown = [found[name] for name in ("p50", "p90", "p95", "p99", "max")]
-    assert shown == sorted(shown) and {round(one, 3) for one in ms} >= set(shown)
-    assert min(ms) - 1e-3 <= found["mean"] <= max(ms) + 1e-3 and found["count"] == len(ms)
-    assert sum(one <= found["p90"] + 5e-4 for one in ms) >= 0.9 * len(ms)
+def test_percentiles_are_times_that_were_measured() -> None:
+    found = latency([float(ms) for ms in range(1, 101)])
+    assert [found[name] for name in ("count", "p50", "p90", "p99", "max")] == [100, 50.0, 90.0, 99.0, 100.0]
     assert latency([])["count"] == 0 and latency([])["p50"] is None
 
 

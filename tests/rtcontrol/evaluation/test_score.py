@@ -158,14 +158,6 @@ def test_who_ignores_the_instruction_succeeds_when_told_another_goal() -> None:
     assert {tuple(cell["seeds"]) for cell in cells} == {(2000, 2001, 2002, 2003)}
 
 
-def test_a_goal_that_another_does_by_the_way_is_not_told_in_its_place() -> None:
-    told = subjects(SKILL, HZ)
-    assert [(s.title, s.others) for s in told] == [("go left", (RIGHT,)), ("go right", (LEFT,))]
-    assert [s.others for s in subjects(SKILL, HZ, ["go left"])] == [(RIGHT,)]
-    with pytest.raises(UserError, match="go left"):
-        subjects(SKILL, HZ, ["fly"])
-
-
 def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
     called: list[list[str]] = []
 
@@ -331,8 +323,6 @@ def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
     assert lines(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
     with pytest.raises(UserError, match="no line of it is for"):
         lines(SKILL, str(path), ("lander",))
-    with pytest.raises(UserError, match="unseen: walk has none"):
-        lines(replace(SKILL, kinds=("left",), phrasings={"unseen": lambda kind: ()}), "unseen", ("walk",))
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -406,3 +396,5 @@ def test_every_goal_of_ones_own_is_scored_where_all_are_asked_for(tmp_path: Path
     few = replace(skill, goals=skill.goals[:1])
     assert [one.title for one in subjects(few, 10.0, ("all",))] == [goal.text() for goal in skill.goals]
     assert len(subjects(few, 10.0)) == 1 < len(skill.goals)
+    with pytest.raises(UserError, match="go left"):
+        subjects(SKILL, HZ, ["fly"])
