@@ -39,14 +39,12 @@ class Arm:
 
     def __init__(self) -> None:
         self.acts: list[tuple[int, Call]] = []
-        self.tries: list[tuple[int, Call]] = []
         self.refuse: Callable[[Call], None] = lambda call: None
         self.on_step: Callable[[], None] = lambda: None
         self.bindings: Mapping[str, Callable[..., Any]] = {
             "move": lambda speed: self._act(Call("move", {"speed": speed})),
             "grip": lambda closed: self._act(Call("grip", {"closed": closed})),
         }
-        self.instructions: list[str] = []
         self._free = threading.Event()
         self._free.set()
         self.hanging = threading.Event()
@@ -64,7 +62,6 @@ class Arm:
         return now
 
     def _act(self, call: Call) -> None:
-        self.tries.append((time.monotonic_ns(), call))
         self.refuse(call)
         self.acts.append((time.monotonic_ns(), call))
 
@@ -84,7 +81,7 @@ class Arm:
         return None
 
     def instruct(self, text: str) -> None:
-        self.instructions.append(text)
+        pass
 
     def world(self) -> PacedEnvironment:
         return PacedEnvironment("arm", self)

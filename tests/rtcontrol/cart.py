@@ -260,13 +260,5 @@ class Flight:
     def causes(self) -> dict[str, int]:
         return dict(self.loop.account.misses_by_cause)
 
-    def blames(self, cause: str, least: int, most: int | None = None) -> None:
-        """Assert `least` to `most` misses of this cause; a busy machine may add a few that are its own."""
-        causes = self.causes
-        count = causes.pop(cause, 0)
-        assert least <= count <= (count if most is None else most), self.dump()
-        assert set(causes) <= {"pause", "wake", "decide", "unknown"}, self.dump()
-        assert sum(causes.values()) <= 4, self.dump()
-
     def dump(self) -> str:
         return json.dumps(self.ticks, indent=1)

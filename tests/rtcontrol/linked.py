@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,22 +20,13 @@ KEY = b"7"
 
 
 class Steady:
-    """Pushes. The instruction may tell it to take its time: `sleep 0.06 3` or `spin 0.06 3` on every third tick."""
+    """Pushes."""
 
     def build(self) -> Steady:
         return self
 
     def decide(self, request: DecisionRequest) -> Decision:
-        how, seconds, every = (
-            ([*request.instruction.split(), "", "0", "1"])[:3] if request.tick >= 0 else ("", "0", "1")
-        )
-        if how in ("sleep", "spin") and request.tick % int(every) == 0:
-            until = time.monotonic() + float(seconds)
-            while time.monotonic() < until:
-                if how == "sleep":
-                    time.sleep(float(seconds))
-        kept = {} if request.standing is None else {"arg1": request.standing.text(), "function": None}
-        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 1, 20, 5, kept=kept)
+        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 1, 20, 5)
 
 
 def _serve(pipe: Connection, folder: str) -> None:
