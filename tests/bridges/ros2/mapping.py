@@ -106,8 +106,3 @@ def linked_file(change: Any = None) -> str:
 
 def linked(change: Any = None) -> Mapper:
     return Mapper(config.parse(linked_file(change), "robot.yaml"), "robot.yaml")
-
-
-def without_lamp(value: dict[str, Any]) -> None:
-    """The safe call asks no service."""
-    put("tools", "stop", value={"description": "Count no more."})(value)

@@ -89,13 +89,3 @@ def test_a_copter_is_told_velocities_alone_and_that_somebody_is_alive_in_every_c
         assert all(map(math.isnan, told)) and all(map(math.isfinite, setpoint.velocity)) and setpoint.yawspeed == 0
     (_, setpoint) = mapper.publications("fly", {"north": 100, "east": 0, "climb": "up"}, 0)
     assert list(setpoint.message.velocity) == [1.0, 0.0, -0.5]  # down is positive
-
-
-def test_an_arm_is_sent_one_point_and_stopped_by_its_action() -> None:  # ros-controls/ros2_controllers#902, #558
-    mapper = made("arm")
-    (goal,) = mapper.publications("move", {"pose": "shelf"}, 0)
-    trajectory = goal.message.goal.trajectory
-    assert trajectory.joint_names == ["shoulder", "elbow"] and len(trajectory.points) == 1
-    assert list(trajectory.points[0].positions) == [0.9, -0.5] and trajectory.points[0].time_from_start.sec == 3
-    (stop,) = mapper.publications("stop", {}, 0)
-    assert (stop.topic, stop.message) == (goal.topic, Order())

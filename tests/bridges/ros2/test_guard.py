@@ -12,7 +12,7 @@ from rtcontrol_client import Standing
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.guard import GRACE_S, HOLD_S, MOST_S, Watch
 from rtcontrol_client.wire.messages import FunctionCall
-from tests.bridges.ros2.mapping import mapper, put
+from tests.bridges.ros2.mapping import mapper
 
 
 class Heard:
@@ -43,21 +43,6 @@ def test_a_beat_comes_before_what_it_is_about_and_none_before_the_safe_call_is_o
     time.sleep(0.002)  # a tick later
     actuator.apply(lambda: Standing(None, "safe"))
     assert beats[1:] == [(None, 2)]
-
-
-def test_a_bridge_that_stood_still_beyond_its_call_publishes_the_same_call_whole_again() -> None:
-    once, wheels = Heard(), Heard()
-    value = put("tools", "drive", "publish", value={
-        "/goal": {"type": "std_msgs/msg/String", "set": {"data": {"from": "turn"}}, "repeat": False},
-        "/cmd_vel": {"type": "geometry_msgs/msg/Twist"},
-    })  # fmt: skip
-    actuator = Ros2Actuator(mapper(value), {"/cmd_vel": wheels, "/goal": once}, 1000.0)
-    drive = FunctionCall(name="drive", arguments={"speed": 30, "turn": "left"})
-    actuator.apply(lambda: Standing(drive, "fresh", left_ms=10.0))
-    time.sleep(0.02)  # a guard has cancelled the goal meanwhile
-    actuator.apply(lambda: Standing(drive, "fresh", left_ms=500.0))
-    actuator.apply(lambda: Standing(drive, "fresh", left_ms=500.0))
-    assert len(once.messages) == 2
 
 
 LEFT = st.integers(0, 5_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from pathlib import Path
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,16 +42,6 @@ def test_the_shipped_example_maps_odometry_scan_and_battery() -> None:
     assert m.text(values) == "x 1.3 y 0.0 heading 90 speed 0.0 left 2.0 ahead 0.7 right 5.0 battery unknown"
 
 
-def test_the_shipped_example_drives_and_stops() -> None:
-    m = mapper()
-    (drive,) = m.publications("drive", {"speed": 30, "turn": "left"}, 0)
-    assert (drive.topic, drive.repeat) == ("/cmd_vel", True)
-    assert (drive.message.linear.x, drive.message.angular.z) == (0.3, 0.8)
-    assert m.publications("stop", {}, 0)[0].message == geometry_msgs.Twist()
-    assert m.warnings() == []
-    assert m.hello(None, 16.0)["tools"][0]["parameters"]["required"] == ["speed", "turn"]
-
-
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.booleans() | st.text() | st.none())
 def test_what_is_published_is_within_its_limits_or_refused(value: Any) -> None:
     fields = {"linear.x": {"from": "v", "scale": 3, "min": -0.5, "max": 0.25}}
@@ -84,12 +72,6 @@ def test_ackermann_string_float_and_trajectory_are_published() -> None:
     assert message.points[0].time_from_start.nanosec == 250_000_000
 
 
-def test_booleans_are_not_numbers_in_a_table_of_values() -> None:
-    fields = {"linear.x": {"from": "v", "values": {1: 0.5}}}
-    with pytest.raises(Unmappable, match="v: nothing is given for True"):
-        publishes("geometry_msgs/msg/Twist", fields, {"v": True}, NUMBER)
-
-
 def test_an_optional_argument_takes_its_default() -> None:
     def change(value: dict[str, Any]) -> None:
         value["tools"]["drive"]["required"] = ["speed"]
@@ -105,128 +87,80 @@ def test_angles_of_a_turn_about_one_axis(angle: float, axis: str) -> None:
     assert math.isclose(found, math.asin(math.sin(angle)) if axis == "y" else angle, abs_tol=1e-6)
 
 
-def test_yaw_of_a_quaternion_that_is_none_has_no_value() -> None:
-    with pytest.raises(Unmappable, match="f: the quaternion has the length 0"):
-        reads("geometry_msgs/Quaternion", geometry_msgs.Quaternion(), **{"as": "yaw"})
-
-
 SCAN = "sensor_msgs/msg/LaserScan"
-AHEAD = {"as": "sector", "from_deg": -45, "to_deg": 45}
 
 
-def scan(ranges: list[float]) -> sensor_msgs.LaserScan:
-    """Four beams: behind, right, ahead, left."""
-    return sensor_msgs.LaserScan(
-        angle_min=-math.pi, angle_increment=math.pi / 2, range_min=0.1, range_max=8.0, ranges=ranges
-    )
-
-
-@pytest.mark.parametrize(
-    ("ahead", "expected"),
-    [(2.5, 2.5), (math.inf, 8.0), (-math.inf, 0.1), (9.5, 8.0)],
-    ids=["echo", "free", "near", "far"],
-)
-def test_sector_reads_ranges_as_rep_117_says(ahead: float, expected: float) -> None:
-    assert reads(SCAN, scan([0.5, 0.5, ahead, 0.5]), **AHEAD) == expected
-
-
-@pytest.mark.parametrize("ahead", [math.nan, 0.0, 0.007, -1.0, 0.099])
-def test_sector_without_any_range_has_no_value(ahead: float) -> None:
-    with pytest.raises(Unmappable, match="no beam in this direction gave a range"):
-        reads(SCAN, scan([1.0, 1.0, ahead, 1.0]), **AHEAD)
-    assert reads(SCAN, scan([1.0, 1.0, ahead, 1.0]), missing="blind", **AHEAD) == "blind"
-
-
-def test_sector_across_the_back_and_a_scan_from_zero_to_two_pi() -> None:
-    behind = {"as": "sector", "from_deg": 135, "to_deg": -135}
-    assert reads(SCAN, scan([0.5, 1.0, 2.0, 3.0]), **behind) == 0.5
-    turned = scan([2.0, 3.0, 0.5, 1.0])
-    turned.angle_min = 0.0
-    assert reads(SCAN, turned, **behind) == 0.5
-    assert reads(SCAN, turned, **{"as": "sector", "from_deg": -180, "to_deg": 180}) == 0.5
-
-
-INC = math.tau / 1024
 ROUND = {"angle_min": 0.0, "angle_max": 6.28, "angle_increment": math.radians(1), "range_min": 0.12, "range_max": 3.5}
+INC = math.tau / 1024
+# hokuyo_node 5: an open corridor, 0.0 for no echo, and 7 mm, which is the code of an error.
+HOKUYO = {"angle_min": -341 * INC, "angle_increment": INC, "range_min": 0.02, "range_max": 5.6}
+CORRIDOR = [3.153] * 250 + [0.0] * 90 + [0.007000000216066837] + [0.0] * 90 + [2.53] * 252
+# sick_scan 110: from pi downwards.
+SICK = {"angle_min": math.pi, "angle_increment": -math.tau / 360, "range_max": 100.0}
+NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize(
     ("sensor", "ranges", "expected"),
     [
-        # hokuyo_node 5: an open corridor, 0.0 for no echo, and 7 mm, which is the code of an error.
-        (
-            {"angle_min": -341 * INC, "angle_increment": INC, "range_min": 0.02, "range_max": 5.6},
-            [3.153] * 250 + [0.0] * 90 + [0.007000000216066837] + [0.0] * 90 + [2.53] * 252,
-            2.53,
-        ),
-        # sick_scan 110: from pi downwards; sick_scan_xd 159: from -pi downwards, which is the same.
-        *(
-            (
-                {"angle_min": a, "angle_increment": -math.tau / 360, "range_max": 100.0},
-                [9.0] * 170 + [1.0] + [9.0] * 189,
-                1.0,
-            )
-            for a in (math.pi, -math.pi)
-        ),
+        # As REP 117 says: an echo, free, too near, too far.
+        *(({}, [0.5, 0.5, ahead, 0.5], found) for ahead, found in ((2.5, 2.5), (INF, 8.0), (-INF, 0.1), (9.5, 8.0))),
+        (HOKUYO, CORRIDOR, 2.53),
+        (SICK, [9.0] * 170 + [1.0] + [9.0] * 189, 1.0),
         # TurtleBot3: from 0 to 2 pi; ahead is at both ends.
         (ROUND, [3.0, 3.0, 3.0, -1.0] + [3.0] * 176 + [0.3] + [3.0] * 169 + [1.2] + [3.0] * 9, 1.2),
-        (ROUND, [math.inf] * 180 + [0.3] + [math.inf] * 179, 3.5),
         # rplidar_ros 115: a range_max of 0; drivers that leave range_min out, or NaN.
         ({**ROUND, "range_max": 0.0}, [2.0] * 360, 2.0),
-        ({**ROUND, "range_max": math.nan}, [2.0] * 360, 2.0),
-        ({**ROUND, "range_min": math.nan}, [0.05] + [0.0] * 359, 0.05),
+        ({**ROUND, "range_max": NAN}, [2.0] * 360, 2.0),
+        ({**ROUND, "range_min": NAN}, [-INF] + [2.0] * 359, 0.0),
         ({**ROUND, "range_min": 0.0}, [0.0, -0.5, 0.05] + [2.0] * 357, 0.05),
-        ({**ROUND, "range_min": math.nan}, [-math.inf] + [2.0] * 359, 0.0),
-        ({**ROUND, "range_min": -1.0}, [-0.5, -math.inf] + [2.0] * 358, 0.0),
-        ({**ROUND, "intensities": [0.0] * 360}, [2.0] * 360, 2.0),
+        # No value: no beam, no direction, no range.
+        ({}, [1.0, 1.0, NAN, 1.0], "no beam in this direction gave a range"),
+        ({}, [1.0, 1.0, 0.099, 1.0], "no beam in this direction gave a range"),
+        (ROUND, [], "the scan has no beam in this direction"),
+        ({**ROUND, "angle_increment": 0.0}, [1.0] * 9, "the scan says no directions"),
+        ({**ROUND, "angle_min": INF}, [1.0] * 9, "the scan says no directions"),
+        ({**ROUND, "range_max": 0.0}, [INF] * 360, "it is infinite"),
     ],
 )
-def test_sector_reads_the_scans_of_real_sensors(sensor: dict[str, Any], ranges: list[float], expected: float) -> None:
+def test_sector_reads_the_scans_of_real_sensors(sensor: Any, ranges: list[float], expected: float | str) -> None:
+    four = {"angle_min": -math.pi, "angle_increment": math.pi / 2, "range_min": 0.1, "range_max": 8.0}
     ahead = {"as": "sector", "from_deg": -30, "to_deg": 30}
-    assert reads(SCAN, sensor_msgs.LaserScan(ranges=ranges, **sensor), **ahead) == expected
+    scan = sensor_msgs.LaserScan(ranges=ranges, **(sensor or four))
+    if isinstance(expected, float):
+        assert reads(SCAN, scan, **ahead) == expected
+        return
+    with pytest.raises(Unmappable, match=expected):
+        reads(SCAN, scan, **ahead)
+    assert reads(SCAN, scan, missing="blind", **ahead) == "blind"
 
 
-def test_sector_whose_beams_failed_is_not_read_from_beside_it() -> None:
-    ranges = [2.0] * 40 + [math.nan] + [0.0] * 320
+def test_sector_across_the_back_and_one_whose_beams_failed_are_not_read_from_beside() -> None:
+    ranges = [2.0] * 40 + [NAN] + [0.0] * 320
     failed = sensor_msgs.LaserScan(**{**ROUND, "angle_min": -math.pi / 2}, ranges=ranges)
-    beside = {"as": "sector", "from_deg": -49.5, "to_deg": -10}
     with pytest.raises(Unmappable, match="no beam in this direction gave a range"):
-        reads(SCAN, failed, **{**beside, "from_deg": -50.5})
-    assert reads(SCAN, failed, **beside) == 2.0
+        reads(SCAN, failed, **{"as": "sector", "from_deg": -50.5, "to_deg": -10})
+    assert reads(SCAN, failed, **{"as": "sector", "from_deg": -49.5, "to_deg": -10}) == 2.0
+    back = sensor_msgs.LaserScan(**ROUND, ranges=[3.0] * 180 + [0.5] + [3.0] * 179)
+    assert reads(SCAN, back, **{"as": "sector", "from_deg": 135, "to_deg": -135}) == 0.5
+
+
+JOINTS = sensor_msgs.JointState(name=["wrist", "elbow"], position=[0.1, 1.2345])
 
 
 @pytest.mark.parametrize(
-    ("scan", "says"),
+    ("kind", "message", "spec", "why"),
     [
-        (sensor_msgs.LaserScan(**ROUND), "the scan has no beam in this direction"),
-        (sensor_msgs.LaserScan(**{**ROUND, "angle_increment": 0.0}, ranges=[1.0] * 9), "the scan says no directions"),
-        (sensor_msgs.LaserScan(**{**ROUND, "angle_increment": math.nan}, ranges=[1.0] * 9), "the scan says no dir"),
-        (sensor_msgs.LaserScan(**{**ROUND, "angle_min": math.inf}, ranges=[1.0] * 9), "the scan says no directions"),
-        (sensor_msgs.LaserScan(**{**ROUND, "range_max": 0.0}, ranges=[math.inf] * 360), "it is infinite"),
-        (sensor_msgs.LaserScan(**{**ROUND, "range_min": 5.0}, ranges=[1.0] * 360), "no beam in this direction gave"),
+        ("std_msgs/msg/Float64", std_msgs.Float64(data=NAN), {"path": "data"}, "not a number"),
+        ("std_msgs/msg/Float64", std_msgs.Float64(data=-INF), {"path": "data"}, "infinite"),
+        ("geometry_msgs/Quaternion", geometry_msgs.Quaternion(), {"as": "yaw"}, "f: the quaternion has the length 0"),
+        ("sensor_msgs/msg/JointState", JOINTS, {"path": "position[hip]"}, "f: no 'hip' among wrist, elbow"),
+        ("sensor_msgs/msg/JointState", JOINTS, {"path": "velocity[elbow]"}, "velocity has only 0 elements"),
     ],
 )
-def test_scan_that_says_nothing_of_a_sector_has_no_value(scan: sensor_msgs.LaserScan, says: str) -> None:
-    with pytest.raises(Unmappable, match=says):
-        reads(SCAN, scan, **AHEAD)
-
-
-def test_the_shape_of_a_scan_may_change_between_messages() -> None:
-    topics = {"/scan": {"type": SCAN, "fields": {"f": AHEAD}}}
-    source = mapper(put("observe", value={"topics": topics})).sources[0]
-    assert source.read(scan([1.0, 1.0, 2.0, 1.0])) == {"f": 2.0}
-    assert source.read(sensor_msgs.LaserScan(angle_min=0.0, angle_increment=1.0, range_max=8.0, ranges=[3.0])) == {
-        "f": 3.0
-    }
-
-
-def test_joint_is_found_by_its_name() -> None:
-    joints = sensor_msgs.JointState(name=["wrist", "elbow"], position=[0.1, 1.2345])
-    assert reads("sensor_msgs/msg/JointState", joints, path="position[elbow]") == 1.23
-    with pytest.raises(Unmappable, match="f: no 'hip' among wrist, elbow"):
-        reads("sensor_msgs/msg/JointState", joints, path="position[hip]")
-    with pytest.raises(Unmappable, match="velocity has only 0 elements"):
-        reads("sensor_msgs/msg/JointState", joints, path="velocity[elbow]")
+def test_what_is_not_a_number_has_no_value(kind: str, message: Any, spec: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unmappable, match=why):
+        reads(kind, message, **spec)
 
 
 def test_units_rounding_norms_words_and_times() -> None:
@@ -242,6 +176,7 @@ def test_units_rounding_norms_words_and_times() -> None:
     imu = sensor_msgs.Imu()
     imu.header.stamp.sec = 3
     assert reads("sensor_msgs/msg/Imu", imu, path="header.stamp") == 3.0
+    assert reads("sensor_msgs/msg/JointState", JOINTS, path="position[elbow]") == 1.23
 
 
 @pytest.mark.parametrize("level", [0, 127, 128, 255])
@@ -254,19 +189,6 @@ def test_byte_has_all_of_its_values(level: int) -> None:
         publishes(status, {"level": {**spec, "max": 256}}, {"n": level}, {"n": {"type": "integer"}})
 
 
-@pytest.mark.parametrize(("value", "why"), [(math.nan, "not a number"), (-math.inf, "infinite")])
-def test_what_is_not_a_number_has_no_value(value: float, why: str) -> None:
-    with pytest.raises(Unmappable, match=why):
-        reads("std_msgs/msg/Float64", std_msgs.Float64(data=value), path="data")
-
-
-@given(st.integers() | st.floats())
-def test_a_field_of_32_bits_never_gets_more(value: float) -> None:
-    fields = {"speed": {"from": "v", "scale": 1e30, "min": -3.4e38, "max": 3.4e38}}
-    with contextlib.suppress(Unmappable):
-        publishes("ackermann_msgs/msg/AckermannDrive", fields, {"v": value}, NUMBER)
-
-
 LISTED = {"v": {"type": "string", "enum": ["left", "right"]}}
 
 
@@ -274,7 +196,7 @@ LISTED = {"v": {"type": "string", "enum": ["left", "right"]}}
     ("words", "parameters"),
     [
         (["up", "a\0", "\ud800", 1, None, ["left"], {"left": 1}], LISTED),
-        (["a\0b", "\ud800", 1, 10**400, ["a"]], {"v": {"type": "string"}}),
+        (["a\0b", "\ud800", 1, ["a"]], {"v": {"type": "string"}}),
     ],
     ids=["not listed", "not for ROS"],
 )
@@ -296,16 +218,6 @@ def test_a_field_whose_name_has_a_point_is_shown() -> None:
 def test_a_safe_call_that_leaves_a_topic_running_is_warned_of() -> None:
     (warning,) = mapper(put("tools", "stop", "publish", value={})).warnings()
     assert "tool drive keeps publishing /cmd_vel, but the safe call stop publishes nothing there" in warning
-
-
-def test_an_unknown_call_is_refused() -> None:
-    with pytest.raises(Unmappable, match="fly is no tool of this robot"):
-        mapper().publications("fly", {}, 0)
-
-
-@pytest.mark.parametrize("name", ["geometry_msgs/Twist", "geometry_msgs/msg/Twist"])
-def test_message_type_is_taken_by_both_names(name: str) -> None:
-    assert find(name, "msg") == ("geometry_msgs/msg/Twist", geometry_msgs.Twist)
 
 
 @pytest.mark.parametrize(
@@ -362,58 +274,37 @@ def test_topics_that_every_call_publishes_each_tick_are_steady() -> None:
 
 ODOM = ("observe", "topics", "/odom")
 CMD = ("tools", "drive", "publish", "/cmd_vel")
-FAST = {"speed": 77, "turn": "left"}
-
-
-def crossed(value: dict[str, Any]) -> None:
-    value["observe"]["topics"]["/odom"]["fields"]["x"] |= {"min": 1, "max": 0}
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (put("speed", value=3), "robot.yaml: speed is no key of this format"),
-        (put("hz", value="fast"), "robot.yaml: hz: "),
         (lambda c: c.pop("safe"), "robot.yaml: safe is missing"),
         (put("safe", value="halt"), "robot.yaml: safe: there is no tool 'halt'"),
         (put("safe", value="drive"), "safe.arguments: the argument 'speed' of drive is missing"),
-        (put("safe", value={"name": "stop", "arguments": {"x": 1}}), "'x' of stop is no parameter of it"),
         (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown message type 'nav_msgs/msg/Odometri'"),
         (put(*ODOM, "fields", "x", "path", value="pose.position.x"), "/odom.fields.x: path: there is no 'position' in"),
-        (put(*ODOM, "fields", "x", "path", value="pose"), "x: path: pose is a message, not a single value"),
         (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw is of a quaternion"),
         (put(*ODOM, "fields", "x", "unit", value="furlong"), "observe.topics./odom.fields.x.unit: input should be"),
         (put("observe", "text", value="x {xx}"), "observe.text: there is no field {xx}"),
         (put(*CMD, "set", "linear.x", value={"from": "speed"}), "set.linear.x: add `min` and `max`"),
         (put(*CMD, "set", "linear.x", value={"from": "pace", "min": 0, "max": 1}), "there is no parameter 'pace'"),
-        (put(*CMD, "set", "linear.w", value=1.0), "set.linear.w: there is no 'w' in Vector3"),
         (put(*CMD, "set", "linear.x", value="fast"), "set.linear.x: 'fast' does not fit linear.x"),
         (put(*CMD, "set", "linear.x", value="now"), "`now` is for a time stamp"),
         (put(*CMD, "set", "linear", value=1.0), "does not fit linear, which is of the kind vector"),
         (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "values has nothing for 'straight'"),
         (put("tools", "drive", "required", value=["speed"]), "turn may be left out of a call: add `default`"),
-        (put("tools", "drive", "required", value=["sped"]), "tools.drive.required: there is no parameter 'sped'"),
         (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "has another type or QoS"),
         (put("observe", "text", value="x {x:.1f}"), "observe.text: {x} has a format of its own"),
-        (put("observe", "text", value="x {x!r}"), "observe.text: {x} has a format of its own"),
         (put("observe", "text", value="x \ud800 {x}"), "observe.text: it is no valid Unicode"),
-        (crossed, "/odom.fields.x: min is above max"),
         (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is no"),
         (put("instruction_topic", value="~/goal"), "instruction_topic: ~/goal is private to a node"),
-        (put("diagnostics", value={"topic": "~told"}), "diagnostics.topic: ~told is private to a node"),
-        (put("diagnostics", value={"topic": "/cmd_vel"}), "/cmd_vel: it is said to be geometry_msgs/msg/Twist and dia"),
         (put("instruction_topic", value="odom"), "/odom: it is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
         (put(*ODOM[:-1], "odom", value=EXAMPLE["observe"]["topics"]["/odom"]), "odom and /odom are the same topic"),
-        (put(*CMD[:-1], "cmd_vel", value={"type": "geometry_msgs/Twist"}), "drive.publish: cmd_vel and /cmd_vel are"),
-        (
-            put("tools", "stop", "publish", value={"cmd_vel": EXAMPLE["tools"]["stop"]["publish"]["/cmd_vel"]}),
-            "robot.yaml: /cmd_vel: it is written with / before it and without",
-        ),
         (put("instruction_topic", value="/é"), "instruction_topic: string should match"),
         (put("tools", "drive", "parameters", "speed", "type", value="int"), "parameters: speed.type: 'int' is none of"),
-        (put("tools", "drive", "parameters", "turn", "enum", value=5), "parameters: turn.enum: 5 is no list of values"),
         (put(*CMD, "set", "angular.z", "default", value="up"), "angular.z: default: nothing is given for 'up'"),
-        (put("safe", value={"name": "drive", "arguments": FAST}), "speed: 77 is none of 0, 10"),
     ],
 )
 def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
@@ -427,12 +318,10 @@ def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
     ("text", "says"),
     [
         ("", "robot.yaml is empty."),
-        ("# nothing", "robot.yaml is empty."),
         ("- a", "robot.yaml has no keys at its top."),
         ("instruction: 2024-13-45", "robot.yaml: month must be in 1..12."),
         ("a: " + "[" * 3000, "robot.yaml: it is nested too deeply."),
         ("a: b\0", "robot.yaml: unacceptable character #x0000"),
-        ("a:\n\tb: 1", "robot.yaml line 2: found character"),
         ("hz: 16\nhz: 20\n", "robot.yaml line 2: 'hz' is given twice"),
     ],
 )
@@ -461,17 +350,11 @@ def test_what_is_no_text_file_is_told(made: Any, why: str, tmp_path: Path) -> No
     [
         ("ackermann_msgs/msg/AckermannDrive", "speed", 1e300, "max: 1e.300 is not between -3.40282e.38 and"),
         ("std_msgs/msg/UInt8", "data", 256, "max: 256.0 is not between 0 and 255"),
-        ("trajectory_msgs/msg/JointTrajectoryPoint", "time_from_start", 2**31, "max: 2147483648.0 does not fit"),
     ],
 )
 def test_a_limit_that_the_field_cannot_hold_is_a_mistake(kind: str, field: str, limit: float, says: str) -> None:
     with pytest.raises(Ros2BridgeError, match=says):
         publishes(kind, {field: {"from": "v", "min": 0, "max": limit}}, {"v": 1}, NUMBER)
-
-
-def test_words_that_yaml_takes_for_booleans_stay_words() -> None:
-    text = yaml.safe_dump({**EXAMPLE}).replace("hz: 16", "hz: 16\nsession: {model: no}")
-    assert config.parse(text, "robot.yaml").session.model == "no"
 
 
 # When there is an observation, and what is said while there is none.
@@ -499,6 +382,8 @@ def observer(**required: bool) -> tuple[Observer, dict[str, Heard]]:
 
 
 def test_optional_topic_may_be_silent_and_a_required_one_may_not() -> None:
+    silent, _ = observer(a=False, b=False)  # of all of them, though none is required
+    assert silent.look() is None and set(silent.waiting) == {"/a", "/b"}
     looking, heard = observer(a=True, b=False)
     assert looking.look() is None and looking.waiting == {"/a": "no message yet"}
     heard["/a"].next = std_msgs.Float64(data=1.5)
@@ -506,25 +391,10 @@ def test_optional_topic_may_be_silent_and_a_required_one_may_not() -> None:
     assert look is not None and look.data == {"a": 1.5, "b": None} and looking.waiting == {}
 
 
-def test_where_all_topics_are_optional_silence_of_all_is_told() -> None:
-    looking, heard = observer(a=False, b=False)
-    assert looking.look() is None
-    assert looking.waiting == {"/a": "no message yet", "/b": "no message yet"}
-    heard["/b"].next = std_msgs.Float64(data=2.0)
-    look = looking.look()
-    assert look is not None and look.data == {"a": None, "b": 2.0} and looking.waiting == {}
-
-
-def test_message_that_cannot_be_read_holds_the_observation_back_until_the_next_one() -> None:
+def test_message_that_is_too_old_or_cannot_be_read_holds_the_observation_back() -> None:
     looking, heard = observer(a=True)
     heard["/a"].next = Unmappable("it cannot be read (out of resources)")
     assert looking.look() is None and looking.waiting == {"/a": "it cannot be read (out of resources)"}
-    heard["/a"].next = std_msgs.Float64(data=1.0)
-    assert looking.look() is not None
-
-
-def test_message_beyond_its_age_holds_the_observation_back() -> None:
-    looking, heard = observer(a=True)
     heard["/a"].next, heard["/a"].age_ms = std_msgs.Float64(data=1.0), 60_001
     assert looking.look() is None
     assert looking.waiting == {"/a": "the last message is older than 60000 ms (60 s)"}
@@ -571,8 +441,9 @@ def test_a_call_makes_goals_requests_and_cancellations() -> None:
     none, off = made.publications("stop", {}, 0)
     assert (none.topic, none.message, off.topic, off.message.data) == ("/count", Order(), "/lamp", False)
     assert made.publications("wait", {}, 0) == []
-    with pytest.raises(Unmappable, match="to: it is missing"):
-        made.publications("count", {}, 0)
+    for name, why in (("count", "to: it is missing"), ("fly", "fly is no tool of this robot")):
+        with pytest.raises(Unmappable, match=why):
+            made.publications(name, {}, 0)
 
 
 def test_the_same_goal_stamped_at_another_time_is_the_same_goal() -> None:
@@ -591,18 +462,9 @@ GOAL = ("tools", "count", "goal", "/count")
         (put(*GOAL, "type", value="test_msgs/Fibonaci"), "unknown action type 'test_msgs/Fibonaci'; test_msgs has Fib"),
         (put(*GOAL, "set", "order", value={"from": "to"}), "goal./count.set.order: add `min` and `max`"),
         (put(*GOAL, "set", "orders", value=1), "goal./count.set.orders: there is no 'orders' in Fibonacci_Goal"),
-        (
-            put("tools", "knock", "request", "/knock", "type", value="std_srvs/Nock"),
-            "unknown service type 'std_srvs/Nock'",
-        ),
         (put("tools", "wait", "cancel", value=["/other"]), "tools.wait.cancel: no tool has a goal for /other."),
         (put("tools", "count", "cancel", value=["count"]), "tools.count.cancel: the tool has a goal for /count, too."),
-        (put("observe", "actions", "/other", value={"fields": {"o": "state"}}), "/other: no tool has a goal for it"),
         (put("observe", "services", "/lamp", "fields", "on", value="response.massage"), "fields.on: path: there is no"),
-        (
-            put("observe", "actions", "/count", "fields", "at", value="feedback"),
-            "fields.at: path: feedback is a message",
-        ),
         (
             put("observe", "topics", "/lamp", value={"type": "std_msgs/Bool", "fields": {"b": "data"}}),
             "/lamp is a topic,",
@@ -611,7 +473,6 @@ GOAL = ("tools", "count", "goal", "/count")
             put("tools", "knock", "request", value={"/lamp": {"type": "std_srvs/Trigger"}}),
             "it is said to be std_srvs/srv/",
         ),
-        (put("tools", "knock", "request", value={"~/l": {"type": "std_srvs/Trigger"}}), "~/l is private to a node"),
     ],
 )
 def test_a_mistake_in_a_service_or_an_action_names_key_and_remedy(change: Any, says: str) -> None:

@@ -114,16 +114,6 @@ def test_a_goal_whose_acceptance_is_lost_is_told_and_canceled_and_found_again() 
     assert one.after(0.1) == "canceled"
 
 
-def test_feedback_and_ends_of_others_goals_are_not_ours() -> None:
-    one = Counting()
-    assert one.want(5)
-    one.says(ours=2, other=6)
-    for id, step in ((b"other" * 4, 7), (one.id(), 3)):
-        message = SimpleNamespace(goal_id=SimpleNamespace(uuid=id[:16]), feedback=step)
-        one.feedback.said.append(message)
-    assert one.after(0.1) == "executing" and one.client.poll()[0].feedback == 3
-
-
 def test_a_result_that_does_not_come_is_told() -> None:
     one = Counting()
     assert one.want(5)
@@ -180,36 +170,25 @@ def test_the_first_time_all_goals_are_canceled_and_by_a_guard_each_time() -> Non
     assert guard.want(None) and guard.canceled()[before:] == [NOBODY]
 
 
-def asked() -> tuple[ServiceClient, Wire, list[float]]:
-    now, wire = [100.0], Wire()
-    link = linked().links.services["/lamp"]
-    return ServiceClient("/lamp", link.view, wire, 1.0, lambda: now[0]), wire, now
-
-
-def state(client: ServiceClient) -> str:
-    client.advance()
-    return client.poll()[0].state
-
-
 def test_service_that_is_silent_or_missing_is_reported() -> None:
-    client, wire, now = asked()
+    now, wire = [100.0], Wire()
+    client = ServiceClient("/lamp", linked().links.services["/lamp"].view, wire, 1.0, lambda: now[0])
+
+    def state() -> str:
+        client.advance()
+        return client.poll()[0].state
+
     wire.there = False
-    assert not client.write("first") and state(client) == "no server"
+    assert not client.write("first") and state() == "no server"
     assert str(client.trouble()).startswith("No node serves /lamp.")
     wire.there = True
-    assert state(client) == "idle" and client.trouble() is None
-    assert client.write("first") and state(client) == "waiting"
+    assert state() == "idle" and client.trouble() is None
+    assert client.write("first") and state() == "waiting"
     now[0] += 1.1
-    assert state(client) == "no answer" and client.trouble() == "/lamp has not answered within 1000 ms."
+    assert state() == "no answer" and client.trouble() == "/lamp has not answered within 1000 ms."
     assert client.write("second")
     wire.said.append("the second one's")
-    assert (state(client), client.poll()[0].response) == ("answered", "the second one's")
-
-
-def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
-    client, wire, _ = asked()
-    wire.said.append("another's")
-    assert state(client) == "idle"
+    assert (state(), client.poll()[0].response) == ("answered", "the second one's")
 
 
 def answer(status: int, result: str = "") -> SimpleNamespace:
