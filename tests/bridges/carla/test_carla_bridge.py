@@ -3,12 +3,8 @@ The stand-in is not CARLA."""
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,18 +15,15 @@ import zmq
 
 from rtcontrol_client.carla.bridge import FULL_STOP, CarlaBridge
 from rtcontrol_client.carla.cli import main
-from rtcontrol_client.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
-from rtcontrol_client.carla.session import CarlaSession
+from rtcontrol_client.carla.options import CarlaBridgeOptions
 from tests.bridges.carla import rig
-from tests.bridges.carla.rig import Brain, Line, Program
+from tests.bridges.carla.rig import Brain, Program
 from tests.bridges.carla.standin_process import StandIn
 from tests.bridges.client.worlds import free_port, until
-from tests.bridges.ros2 import brain as rules
-from tests.helpers.processes import PATH
+from tests.helpers.processes import python
 
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-import carla
 
 Drive = Callable[..., Program]
 
@@ -73,13 +66,14 @@ def nothing_left(standin: StandIn, program: Program) -> None:
     assert program.left() == []
 
 
-def of_status(program: Program, status: str) -> list[Line]:
-    return [line for line in program.trace() if line["status"] == status]
-
-
 def test_calls_are_driven_and_sigterm_leaves_the_server_as_it_was(standin: StandIn, brain: Brain, drive: Drive) -> None:
-    program = drive("--instruct", "go")
+    program = drive("--instruct", "go", "--supervised")
     program.reaches(6)
+    # A line on its input is the new instruction.
+    assert program.popen.stdin is not None
+    program.popen.stdin.write(b"overtake\n")
+    program.popen.stdin.flush()
+    until(lambda: brain.instruction == "overtake", "not instructed")
     state = standin.state()
     assert [(one["role_name"], one["type_id"]) for one in state["alive"]] == [("hero", "vehicle.tesla.model3")]
     assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (True, 0.0625)
@@ -96,27 +90,8 @@ def test_calls_are_driven_and_sigterm_leaves_the_server_as_it_was(standin: Stand
     nothing_left(standin, program)
     # The last thing it did was to stop.
     assert program.last()["kmh"] < 1
-    assert all(line["age_ms"] <= 500 for line in of_status(program, "fresh"))
+    assert all(line["age_ms"] <= 500 for line in program.trace() if line["status"] == "fresh")
     assert "CARLA stand-in, not CARLA, Standin:" in program.log()
-
-
-def test_call_older_than_its_time_to_live_is_not_executed(standin: StandIn, brain: Brain, drive: Drive) -> None:
-    program = drive("--supervised")
-    program.reaches(5)
-    brain.age_ms = 600.0
-    until(lambda: bool(of_status(program, "safe")) and program.last()["kmh"] == 0, "it does not stop")
-    assert of_status(program, "safe")[-1]["cause"] == "expired"
-    brain.age_ms = 0.0
-    program.reaches(3)
-    # A line on its input is the new instruction; the end of its input is its own.
-    assert program.popen.stdin is not None
-    program.popen.stdin.write(b"overtake\n")
-    program.popen.stdin.flush()
-    until(lambda: brain.instruction == "overtake", "not instructed")
-    program.popen.stdin.close()
-    assert program.popen.wait(20) == 0
-    nothing_left(standin, program)
-    assert all(line["age_ms"] <= 500 for line in of_status(program, "fresh"))
 
 
 def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin: StandIn, drive: Drive) -> None:
@@ -134,26 +109,6 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     program.reaches(frozen["kmh"])
     assert program.end(signal.SIGHUP) == 129
     nothing_left(standin, program)
-
-
-def test_server_that_stays_frozen_ends_the_bridge_and_is_cleaned_later(standin: StandIn, drive: Drive) -> None:
-    program = drive("--reconnect-s", "1")
-    program.reaches(6)
-    standin.command("freeze")
-    assert program.popen.wait(40) == 2
-    assert "was lost and did not go on in 1 s." in program.log() and "Traceback" not in program.log()
-    standin.command("thaw")
-    cleaned = bridge("--clean", *map(str, program.left()))
-    assert (cleaned.returncode, cleaned.stderr) == (0, "1 vehicle destroyed; settings restored (asynchronous)\n")
-    nothing_left(standin, program)
-
-
-def test_server_that_is_killed_ends_the_bridge(standin: StandIn, drive: Drive) -> None:
-    program = drive()
-    standin.kill()
-    assert program.popen.wait(30) == 2
-    assert "was lost: No CARLA server at 127.0.0.1" in program.log() and "Traceback" not in program.log()
-    assert program.left() == []
 
 
 def test_what_a_bridge_that_was_killed_left_is_undone_by_the_next(standin: StandIn, drive: Drive) -> None:
@@ -182,21 +137,8 @@ def test_second_bridge_is_refused(tmp_path: Path, standin: StandIn, brain: Brain
 # What the CARLA bridge's command line says about mistakes, before anything is driven.
 
 
-@pytest.fixture(scope="module")
-def cli_standin() -> Iterator[StandIn]:
-    with StandIn() as made:
-        yield made
-
-
 def bridge(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rtcontrol_client.carla", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": PATH},
-        timeout=60,
-        check=False,
-    )
+    return python("-m", "rtcontrol_client.carla", *arguments)
 
 
 def test_no_server_is_told_with_the_command_that_starts_one() -> None:
@@ -212,35 +154,19 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
     ("given", "said"),
     [
         (("--hz", "abc"), "Argument --hz: invalid float value: 'abc'. See `python -m rtcontrol_client.carla --help`."),
-        (("--towm", "3"), "Unrecognized arguments: --towm 3. See `python -m rtcontrol_client.carla --help`."),
         (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Write tcp://ADDRESS:PORT"),
         (("--instruct", " "), "--instruct is empty. Say what to do, or leave it out"),
         (("--carla-host", "a..b"), "'a..b' is no host's name"),
-        *(
-            ((name, value), f"{name} {value} is out of range. Give ")
-            for name, value in (
-                ("--hz", "1000"), ("--carla-port", "99999"),
-                ("--duration", "nan"), ("--connect-timeout", "nan"), ("--reconnect-s", "-1"),
-            )
-        ),
+        (("--hz", "1000"), "--hz 1000 is out of range. Give "),
+        (("--duration", "nan"), "--duration nan is out of range. Give "),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_the_options_are_one_line_before_carla_is_driven(
     given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--carla-port", str(free_port()), *given]) == 2
     told = capsys.readouterr().err
     assert told.startswith(said) and told.count("\n") == 1
-
-
-def test_what_listens_but_does_not_answer_is_no_carla(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rtcontrol_client.carla import server
-
-    monkeypatch.setattr(server, "ANSWER_S", 0.3)
-    monkeypatch.setattr(server, "PROBE_S", 0.3)
-    refused = pytest.raises(CarlaBridgeError, match="does not answer as a CARLA server")
-    with socket.create_server(("127.0.0.1", 0)) as silent, refused:
-        server.connect(WorldOptions(port=silent.getsockname()[1]))
 
 
 def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
@@ -252,74 +178,12 @@ def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
     assert ended.stderr.startswith(f"What listens at 127.0.0.1:{port} is no CARLA server. Give --carla-port")
 
 
-def test_server_of_another_release_is_told_with_both_versions() -> None:
-    from rtcontrol_client.carla.server import connect
-
-    with StandIn("--claim-version", "0.9.15") as old:
-        with pytest.raises(CarlaBridgeError, match=r"is 0\.9\.15, the client here 0\.9\.16") as told:
-            connect(WorldOptions(port=old.port))
-        assert "pip install carla==0.9.15" in told.value.remedy
-
-
-def test_unknown_town_is_told_with_those_there_are(cli_standin: StandIn) -> None:
-    ended = bridge("--carla-port", str(cli_standin.port), "--town", "Atlantis")
-    assert ended.returncode == 2
-    assert ended.stderr == "There is no town Atlantis on the server. It has Standin, Standin2.\n"
-
-
-def test_unknown_vehicle_is_told_with_some_there_are(cli_standin: StandIn) -> None:
-    ended = bridge("--carla-port", str(cli_standin.port), "--vehicle", "vehicle.submarine")
-    assert ended.returncode == 2
-    assert "no vehicle vehicle.submarine" in ended.stderr and "vehicle.audi.tt" in ended.stderr
-    assert "settings restored (asynchronous)" in ended.stderr
-
-
-def test_no_free_spawn_point_is_told_and_nothing_is_left() -> None:
-    with StandIn() as full:
-        client = carla.Client("127.0.0.1", full.port)
-        world = client.get_world()
-        blueprint = world.get_blueprint_library().find("vehicle.audi.tt")
-        places = world.get_map().get_spawn_points()
-        client.apply_batch_sync([carla.command.SpawnActor(blueprint, place) for place in places], False)
-        ended = bridge("--carla-port", str(full.port))
-        assert ended.returncode == 2
-        assert f"None of the {len(places)} spawn points of Standin is free." in ended.stderr
-        assert not world.get_settings().synchronous_mode
-
-
 @pytest.mark.parametrize("hz, steps", [(16.0, 1), (20.0, 1), (10.0, 2), (15.0, 2), (1.0, 16), (50.0, 1)])
 def test_period_is_made_of_steps_that_the_physics_can_take(hz: float, steps: int) -> None:
     options = CarlaBridgeOptions(hz=hz)
     assert options.steps == steps
     assert options.step_s <= 0.0625
     assert options.steps * options.step_s == pytest.approx(1 / hz)
-
-
-def test_instruction_that_no_server_takes_is_warned_of_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    session = CarlaSession(CarlaBridgeOptions(endpoint="tcp://127.0.0.1:9", instruction="Drive on."), "Town01", "car")
-    session.keep()
-    for text in ("x" * 70_000, " "):
-        session.instruct(text)
-    assert caplog.text.count("The instruction was not taken") == 2
-    assert session._hello()["instruction"] == "Drive on."
-    session.close()
-
-
-# The CARLA bridge's session with a server that is a rule in a thread.
-
-
-def test_a_session_that_ends_with_its_welcome_is_no_refusal() -> None:
-    brain = rules.Brain()
-    brain.brief = True
-    session = CarlaSession(CarlaBridgeOptions(endpoint=brain.endpoint), "Town01", "car")
-    try:
-        session.keep()
-        until(lambda: brain.hello is not None and not brain.brief, "nobody greeted")
-        time.sleep(0.3)  # both have arrived when it is looked at
-        until(session.keep, "it was not greeted anew")
-    finally:
-        session.close()
-        brain.close()
 
 
 def test_suspended_bridge_brakes_before_the_process_stops() -> None:

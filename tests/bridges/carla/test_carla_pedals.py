@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +17,6 @@ from rtcontrol_client.carla.bridge import Grid, Trace
 from rtcontrol_client.carla.control import Control, Steer, Throttle
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.neighbours import Body
-from rtcontrol_client.carla.options import CarlaBridgeError
 
 DT = 1 / 16
 wild = st.floats(-1e6, 1e6, allow_nan=False)
@@ -48,27 +43,6 @@ def test_steering_stays_within_its_range_and_rate(steps: list[tuple[float, float
         last = told
 
 
-def test_fast_driving_is_steered_by_no_more_than_the_lateral_acceleration() -> None:
-    for speed in (5.0, 15.0, 30.0):
-        steer = Steer(DT, 2.85, 70.0, curve=((0.0, 1.0), (200.0, 1.0)))
-        for _ in range(50):
-            value = steer.step(5.0, 5.0, speed, 10.0)
-        lateral = speed * speed * math.tan(value * math.radians(70.0)) / 2.85
-        assert 0 < lateral <= 6.6
-        assert value == pytest.approx(-_mirrored(speed), abs=1e-6)
-
-
-@pytest.mark.parametrize("curve", [((0.0, 1.0),), ((0.0, 1.0), (0.0, 0.9), (50.0, 0.5)), ((10.0, 0.0),), ()])
-def test_an_odd_steering_curve_is_no_hindrance(curve: tuple[tuple[float, float], ...]) -> None:
-    for speed in (0.0, 5.0, 60.0):
-        assert 0.0 < Steer(DT, 2.85, 70.0, curve).step(10.0, 1.0, speed, 0.0) <= 1.0
-
-
-def _mirrored(speed: float) -> float:
-    steer = Steer(DT, 2.85, 70.0, curve=((0.0, 1.0), (200.0, 1.0)))
-    return [steer.step(5.0, -5.0, speed, -10.0) for _ in range(50)][-1]
-
-
 def drive(speed: float, wanted: Callable[[float], float], engine: float, brakes: float, seconds: float) -> list[float]:
     """Speeds of a vehicle that lags by 0.2 s, has air and rolling drag, and pedals of its own strength."""
     throttle, acceleration, speeds = Throttle(DT), 0.0, []
@@ -90,35 +64,6 @@ def test_a_speed_is_reached_and_kept_with_any_engine(engine: float, brakes: floa
         assert max(abs(speed - goal) for speed in speeds[-320:]) < 0.3
         # No farther beyond the goal than 1 m/s on the way.
         assert max(speeds) < max(start, goal) + 1.0
-
-
-@pytest.mark.parametrize(("engine", "brakes"), [(2.5, 5.0), (4.0, 8.0), (8.0, 12.0)])
-def test_a_wanted_deceleration_is_kept_with_any_brakes(engine: float, brakes: float) -> None:
-    speeds = drive(25.0, lambda v: -3.0, engine, brakes, 12.0)
-    down = [(a - b) / DT for a, b in pairwise(speeds) if b > 1.0]
-    assert sum(down) / len(down) == pytest.approx(3.0, rel=0.2)
-    assert speeds[-1] == 0.0
-
-
-def test_full_throttle_that_does_not_do_is_forgotten_when_it_is_over() -> None:
-    # Up a hill that is too steep: the integral must not wind up meanwhile.
-    throttle = Throttle(DT)
-    for _ in range(16 * 60):
-        told = throttle.step(2.0, 5.0)
-    assert told.throttle == 1.0 and throttle.hold <= 0.8
-    told = throttle.step(-1.0, 5.0)
-    for _ in range(16):
-        told = throttle.step(-3.0, 5.0)
-    assert told.throttle == 0.0
-
-
-def test_it_stands_with_its_brakes_on_and_goes_when_wanted() -> None:
-    throttle = Throttle(DT)
-    for _ in range(5):
-        told = throttle.step(-0.1, 0.05)
-    assert told.hand_brake and told.brake >= 0.3 and told.throttle == 0.0
-    told = throttle.step(1.0, 0.0)
-    assert told.throttle > 0.0 and told.brake == 0.0 and not told.hand_brake
 
 
 # The grid that a paced drive keeps to, and what comes of it: figures and a trace.
@@ -158,22 +103,6 @@ def test_whole_steps_that_were_missed_are_passed_over_and_the_phase_is_kept(cloc
     assert clock.now == pytest.approx(100.0 + 5 * 0.0625)
 
 
-def test_grid_leans_to_the_servers_ticks_by_little_each_time(clock: Clock) -> None:
-    steps, period_s = Grid(0.05), 0.1
-    steps.wait()
-    wanted = 100.03  # and each period after it
-    gaps, before = [], clock.now
-    for k in range(80):
-        if k % 2 == 0:
-            soon_s = (wanted - clock.now) % period_s
-            steps.lean(soon_s if soon_s < period_s / 2 else soon_s - period_s)
-        steps.wait()
-        gaps.append(clock.now - before)
-        before = clock.now
-    assert max(gaps) < 0.05 * 1.051 and min(gaps) > 0.05 * 0.949
-    assert abs((clock.now - wanted + period_s / 2) % period_s - period_s / 2) < 1e-6
-
-
 def test_full_disk_ends_the_trace_and_not_the_drive(caplog: pytest.LogCaptureFixture) -> None:
     trace = Trace(Path("/dev/full"))
     with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
@@ -206,52 +135,3 @@ def test_every_change_is_in_the_file_before_it_is_done() -> None:
     assert (left.actors, left.spawning) == ([9], {})
     mine.close()
     assert list(path.parent.iterdir()) == []
-
-
-def test_another_world_took_our_vehicles_with_it_but_not_the_settings() -> None:
-    path = journal.place("host", 1)
-    mine = Journal(path, "host", 1)
-    mine.begin(1)
-    mine.settings({"synchronous_mode": False})
-    mine.spawned("hero", [4])
-    mine.moved(2)
-    left = journal.read(path)
-    assert (left.episode, left.actors, left.settings) == (2, [], {"synchronous_mode": False})
-
-
-def test_files_of_others_tell_whether_their_process_is_alive() -> None:
-    write = (
-        "import time; from rtcontrol_client.carla import journal; "
-        "journal.Journal(journal.place('h', 5), 'h', 5).begin(1); print('there', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", write], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "there\n"
-    Journal(journal.place("h", 5), "h", 5).begin(1)  # our own is no other's
-    assert [(left.pid, alive) for _, left, alive in journal.others("h", 5)] == [(process.pid, True)]
-    assert list(journal.others("h", 6)) == []
-    process.kill()
-    process.communicate()
-    assert [(left.pid, alive) for _, left, alive in journal.others("h", 5)] == [(process.pid, False)]
-
-
-def test_number_of_a_process_that_is_another_by_now_is_not_taken_for_alive() -> None:
-    path = journal.place("h", 5).with_name("h-5-1.json")
-    mine = Journal(path, "h", 5)
-    mine.left.pid, mine.left.born = os.getppid(), 1
-    mine.begin(1)
-    assert [alive for _, _, alive in journal.others("h", 5)] == [False]
-
-
-def test_file_that_is_none_is_a_mistake(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.json"
-    broken.write_text("[]")
-    for path in (broken, tmp_path / "none.json"):
-        with pytest.raises(CarlaBridgeError, match="tells nothing of a drive"):
-            journal.read(path)
-
-
-def test_folder_that_cannot_be_written_to_is_a_mistake(tmp_path: Path) -> None:
-    (tmp_path / "carla").write_text("no folder")
-    with pytest.raises(CarlaBridgeError, match="cannot be written down"):
-        Journal(journal.place("h", 1), "h", 1).begin(1)

@@ -20,10 +20,10 @@ from rtcontrol_client.carla.intent import Turn
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.lights import Lamp, govern
-from rtcontrol_client.carla.observing import LIGHT_SIGHT_M, Light, Scene, _light
+from rtcontrol_client.carla.observing import LIGHT_SIGHT_M, Light, Scene
 from rtcontrol_client.carla.options import WorldOptions
 from rtcontrol_client.carla.route import LaneLine, Route
-from rtcontrol_client.carla.standin.roads import ARMS, LANES, incoming, signal_number
+from rtcontrol_client.carla.standin.roads import ARMS, LANES, incoming
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.carla.world import CarlaWorld
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road
@@ -106,38 +106,6 @@ def test_unmodified_client_finds_every_ways_light_and_line(tmp_path: Path, monke
             assert line(route) == pytest.approx(route.junction_at, abs=0.05)
 
 
-@pytest.mark.parametrize(("arm", "lane"), ENTERING)
-def test_every_way_has_its_own_arms_light_and_its_line_where_the_lane_ends(arm: str, lane: int) -> None:
-    entry = enters(road(), arm, lane)
-    for turn in TURNS:
-        for start, before in ((entry, 0.0), (entry.before[0], entry.before[0].length)):
-            route = road().route(start, turn)
-            assert lights(route) == (signal_number(arm),)
-            assert line(route) == pytest.approx(before + entry.length, abs=0.05)
-        # Over the junction the light is behind us, on the other side there is none.
-        over = entry.after[0]
-        assert lights(road().route(over, turn)) == ()
-
-
-@pytest.mark.parametrize("back", [8.0, 15.0])
-def test_box_placed_by_hand_far_before_the_junction_sets_the_line_back(back: float) -> None:
-    entry = enters(road(), "N", 2)
-    x, y, _, _ = entry.at(entry.length - back)
-    route = lit(Lamp(7, "2", (x, y))).route(entry, "straight")
-    assert (lights(route), line(route)) == ((7,), pytest.approx(entry.length - back + 3.0, abs=0.05))
-    # Landmarks alone, or a box that is elsewhere: where the lane ends.
-    for middle in (None, (x + 60.0, y), entry.at(entry.length - 80.0)[:2]):
-        assert line(lit(Lamp(7, "2", middle)).route(entry, "straight")) == pytest.approx(entry.length, abs=0.05)
-
-
-def test_the_line_behind_the_first_is_seen_once_the_first_is_passed() -> None:
-    entry = enters(road(), "N", 2)
-    first, second = entry.length - 40.0, entry.length - 22.0
-    route = Route([entry], "straight", None, None, {entry.key: {7: first, 8: second}})
-    for s, told in ((first - 12.0, "green"), (first + 1.0, "red"), (second + 1.0, "none")):
-        assert _light(Scene(body(entry, s, 10.0), (), 60.0, {7: "green", 8: "red"}), route, s) == told
-
-
 def seen(left: float, light: Light) -> tuple[str, float | None]:
     """What is told of a red light, our front bumper so far before the line."""
     known = lane_line(2)
@@ -172,13 +140,3 @@ def test_who_is_called_on_at_red_is_braked_before_the_line(light: Light, kmh: in
     assert drive.driver.counts.lights >= 1
     drive.lights = all_lights("green")
     assert drive.run(12.0, until=lambda: bool(drive.driver.counts.ways))
-
-
-def test_who_is_too_near_to_stop_as_the_light_changes_goes_on() -> None:
-    known = lane_line(2)
-    for light, left in (("yellow", 20.0), ("red", 10.0)):
-        drive = Drive(body(known, known.length - left - HALF_LENGTH, 50 / KMH))
-        drive.lights = all_lights(light)  # type: ignore[arg-type]
-        drive.obey("set_speed", kmh=50)
-        drive.run(3.0)
-        assert drive.driver.counts.emergencies == 0 and drive.scene.own.speed * KMH > 49.0
