@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bridges.client.worlds import Process, Proxy, free_port
+from tests.bridges.client.worlds import Process, free_port
 from tests.conformance.check.stand import Stand
 
 
@@ -42,10 +42,3 @@ def own_server(mortal: Process) -> Process:
         mortal.start()
     mortal.signal(signal.SIGCONT)
     return mortal
-
-
-@pytest.fixture
-def proxy(server: Process) -> Iterator[Proxy]:
-    passing = Proxy(int(server.endpoint.rpartition(":")[2]))
-    yield passing
-    passing.close()

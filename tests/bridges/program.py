@@ -9,37 +9,23 @@ import socket as sockets
 import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 
-class Program(ABC):
-    """Starts it; `options` are those of Popen. What it tells is kept in `events` once asked for."""
+class Events:
+    """What a client tells, line by line; kept in `events` once asked for."""
 
-    begins = ""  # of a line that is told to us; others are the program's own
-
-    def __init__(self, command: Sequence[str], **options: Any) -> None:
-        self.process: subprocess.Popen[str] = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, encoding="utf-8", **options
-        )
+    def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(self.begins):
-                self._lines.put(line)
+    def tell(self, event: dict[str, Any]) -> None:
+        self._lines.put(json.dumps(event))
 
-    @abstractmethod
-    def say(self, command: str) -> None:
-        """Give it a command."""
-
-    @abstractmethod
     def errors(self) -> str:
         """What it complained about."""
+        return ""
 
     def answer(self, seconds: float = 60.0) -> Any:
         """The next line."""
@@ -65,6 +51,51 @@ class Program(ABC):
         return self.until(
             lambda e: e["event"] == kind and all(e.get(k) == v for k, v in fields.items()), f"{kind} {fields or ''}"
         )
+
+
+class Program(Events):
+    """Starts it; `options` are those of Popen."""
+
+    begins = ""  # of a line that is told to us; others are the program's own
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        super().__init__()
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        given: dict[str, Any] = {**pipes, "text": True, "encoding": "utf-8", **options}
+        self.process: subprocess.Popen[str] = subprocess.Popen(command, **given)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(self.begins):
+                self._lines.put(line)
+
+    def say(self, command: str) -> None:
+        """Give it a command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def errors(self) -> str:
+        if self.process.poll() is None:
+            return "it runs"
+        assert self.process.stderr is not None
+        return f"exit status {self.process.returncode}: {self.process.stderr.read()}"
+
+    def ask(self, command: str) -> Any:
+        self.say(command)
+        return self.answer()
+
+    def stats(self) -> dict[str, Any]:
+        self.say("stats")
+        stats: dict[str, Any] = self.event("stats")["stats"]
+        return stats
+
+    def close(self) -> dict[str, Any]:
+        """What it says last."""
+        self.say("close")
+        return self.event("closed")
 
     def end(self) -> None:
         if self.process.poll() is None:

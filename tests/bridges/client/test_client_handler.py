@@ -5,14 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
 
-from rtcontrol_client import Client, ClientError, Declined, Standing
-from rtcontrol_client.client.link import Link
-from rtcontrol_client.wire import Message
+from rtcontrol_client import Declined, Standing
 from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import OWN, STRAIGHT, environment, joined, until
 from tests.conformance.check.stand import Stand
@@ -40,79 +37,96 @@ class Fleet:
         self.client.close()
 
 
-def declining(standing: Standing) -> None:
-    if standing.status != "safe":
-        raise Declined("beyond the fence") if standing.arguments.get("side") != "right" else OSError("no motor")
+class Mute:
+    def __str__(self) -> str:
+        raise ZeroDivisionError
 
 
-def test_handler_that_declines_is_told_as_refused_and_one_that_throws_as_failed(
-    stand: Stand, caplog: pytest.LogCaptureFixture
+class Awaitable:
+    def __await__(self) -> Any:
+        raise AssertionError("it is awaited")
+
+
+def raises(error: Exception) -> Any:
+    def act(standing: Standing) -> None:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("act", "outcome", "error"),
+    [
+        (raises(Declined("beyond the fence")), "refused", "beyond the fence"),
+        (raises(OSError("no motor")), "failed", "OSError: no motor"),
+        (lambda standing: Awaitable(), "failed", "nothing awaits"),
+        (lambda standing: "\ud800", "executed", None),
+        (lambda standing: Mute(), "executed", None),
+    ],
+    ids=["declines", "raises", "awaitable", "surrogate", "no words"],
+)
+def test_what_a_handler_does_is_told_and_safe_follows_at_once_where_it_fails(
+    stand: Stand, caplog: pytest.LogCaptureFixture, act: Any, outcome: str, error: str | None
 ) -> None:
-    fleet = Fleet(stand, on_call=declining)
-    told = fleet.told(fleet.called(ttl_ms=LONG_MS))
-    assert (told.outcome, told.error, caplog.records) == ("refused", "beyond the fence", [])
-    fleet.client.observe(text="left 1")
-    right = FunctionCall(name="turn", arguments={"side": "right"})
-    assert fleet.client.call().status == "fresh"
-    told = fleet.told(stand.call(stand.observation(), call=right, ttl_ms=LONG_MS).tick)
-    assert (told.outcome, told.error) == ("failed", "OSError: no motor")
-    until(lambda: fleet.client.call().cause == "failed", "what was done before goes on")
-    assert "A handler failed." in caplog.text and "no motor" in caplog.text
+    safe: list[Standing] = []
+    fleet = Fleet(stand, on_call=act, on_safe=safe.append)
+    told = fleet.told(fleet.called(LONG_MS))
+    assert told.outcome == outcome and (error in str(told.error) if error else told.result)
+    if outcome == "failed":
+        until(lambda: [s.cause for s in safe] == ["failed"], f"{safe}")
+    assert ("A handler failed." in caplog.text) == (outcome == "failed")
     fleet.end()
 
 
 def test_handler_of_safe_is_called_while_on_call_has_not_returned(stand: Stand) -> None:
     go, safe = threading.Event(), []
-    inside = threading.Event()
-
-    def on_call(standing: Standing) -> None:
-        inside.set()
-        go.wait(60)
-
-    fleet = Fleet(stand, on_call=on_call, on_safe=safe.append)
+    fleet = Fleet(stand, on_call=lambda standing: go.wait(60), on_safe=safe.append)
     tick = fleet.called(ttl_ms=200.0)
-    assert inside.wait(10)
     until(lambda: bool(safe), "safe waits for on_call")
-    assert not go.is_set()
-    assert safe[0].status == "safe"
+    assert not go.is_set() and safe[0].status == "safe"
     go.set()
     assert fleet.told(tick).outcome == "executed"
     fleet.end()
 
 
-async def coroutine(standing: Standing) -> None:
-    pass
+LEFT, RIGHT, AHEAD = (FunctionCall(name="turn", arguments={"side": side}) for side in ("left", "right", "ahead"))
 
 
-@pytest.mark.parametrize("name", ["on_call", "on_safe"])
-def test_coroutine_function_where_nothing_would_await_it_is_told(name: str) -> None:
-    with pytest.raises(ClientError, match=f"{name}= is a coroutine function"):
-        Client.connect("tcp://127.0.0.1:9", **OWN, **{name: coroutine})
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_each_of_several_calls_acts_once_in_order_unless_a_newer_observation_overtakes(
+    stand: Stand, overtaken: bool
+) -> None:
+    seen: list[Standing] = []
+    go = threading.Event()
 
+    def on_call(standing: Standing) -> str:
+        seen.append(standing)
+        go.wait(10)
+        return f"did {standing.arguments.get('side')}"
 
-def test_plain_handler_that_gives_an_awaitable_has_failed(stand: Stand) -> None:
-    class Awaitable:
-        def __await__(self) -> Any:
-            raise AssertionError("it is awaited")
-
-    fleet = Fleet(stand, on_call=lambda standing: Awaitable(), on_safe=print)
-    told = fleet.told(fleet.called(LONG_MS))
-    assert told.outcome == "failed" and "nothing awaits" in str(told.error)
-    fleet.end()
-
-
-def test_on_safe_is_given_safe_at_once_where_on_call_fails(stand: Stand) -> None:
-    safe: list[Standing] = []
-    fleet = Fleet(stand, on_call=lambda standing: 1 / 0, on_safe=safe.append)
-    assert fleet.told(fleet.called(LONG_MS)).outcome == "failed"
-    until(lambda: [s.cause for s in safe] == ["failed"], f"{safe}")
+    fleet = Fleet(stand, on_call=on_call, on_safe=print, calls_per_tick=3)
+    fleet.client.observe(text="left 1")
+    look, last = stand.observation(), AHEAD
+    more = ((LEFT, True), (RIGHT, True), (AHEAD, False))
+    first, *waiting = (stand.call(look, call=call, more=on, ttl_ms=LONG_MS).tick for call, on in more)
+    until(lambda: bool(seen) and fleet.client.call().calls == (LEFT, RIGHT, AHEAD), "they were not heard")
+    if overtaken:
+        fleet.client.observe(text="left 2")
+        newer, last = stand.call(stand.observation(), call=LEFT, ttl_ms=LONG_MS).tick, LEFT
+        assert {fleet.told(tick).outcome for tick in waiting} == {"expired"}
+        waiting = [newer]
+    go.set()
+    assert [fleet.told(tick).outcome for tick in (first, *waiting)] == ["executed"] * (1 + len(waiting))
+    assert fleet.told(waiting[-1]).result == f"did {last.arguments['side']}"
+    acted = [(LEFT,), (LEFT,)] if overtaken else [(LEFT,), (RIGHT,), (AHEAD,)]
+    assert [standing.calls for standing in seen] == acted
     fleet.end()
 
 
 # What a handler of the safe call is owed: also when the program ends, and when it raises.
 
 
-LEFT: dict[str, Any] = {"name": "steer", "arguments": {"angle": -10}}
+ASIDE: dict[str, Any] = {"name": "steer", "arguments": {"angle": -10}}
 # A program that ends as soon as a call is in force: its handler takes 0.3 s for that call, and as long for safe.
 PROGRAM = f"""
 import sys, time
@@ -153,27 +167,24 @@ def test_last_thing_that_a_program_does_is_its_safe_call(stand: Stand, how: str)
 def test_close_gives_up_a_handler_that_does_not_return_and_one_may_close_in_it(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    go, begun = threading.Event(), threading.Event()
+    go, begun, closed = threading.Event(), threading.Event(), threading.Event()
 
     def on_call(standing: Standing) -> None:
         if standing.status == "safe":
             client.close()  # does not wait for itself
+            closed.set()
         else:
             begun.set()
-            go.wait(20)
+            go.wait(60)
 
     client = joined(stand, on_call=on_call)
     client.observe(text="left 1")
     stand.call(stand.observation(), ttl_ms=LONG_MS)
     assert begun.wait(10)
-    began_s = time.monotonic()
     client.close()
-    assert 0.9 < time.monotonic() - began_s < 4
-    assert "has not carried out the safe call" in caplog.text
+    assert not go.is_set() and "has not carried out the safe call" in caplog.text
     go.set()
-    began_s = time.monotonic()
-    client.close()
-    assert time.monotonic() - began_s < 0.9
+    assert closed.wait(10)
 
 
 class Motors:
@@ -191,11 +202,10 @@ class Motors:
                 raise self.error("stuck")
 
     def options(self, how: str) -> dict[str, Any]:
-        return {"safe_call": [STRAIGHT, LEFT], "acknowledge": True, how: self.act}
+        return {"safe_call": [STRAIGHT, ASIDE], "acknowledge": True, how: self.act}
 
 
-@pytest.mark.parametrize("error", [OSError, SystemExit])
-@pytest.mark.parametrize("how", ["on_safe", "on_call"])
+@pytest.mark.parametrize(("how", "error"), [("on_safe", OSError), ("on_call", SystemExit)])
 def test_safe_call_that_raises_is_tried_again_each_period_until_it_returns(
     stand: Stand, how: str, error: type[BaseException]
 ) -> None:
@@ -203,22 +213,19 @@ def test_safe_call_that_raises_is_tried_again_each_period_until_it_returns(
     with joined(stand, **motors.options(how)) as client:
         client.observe(text="left 1")
         observed = stand.observation()
-        began_s = time.monotonic()
         tick = stand.call(observed, status="safe", call=None, cause="decide").tick
         told = stand.expect(Executed, 5.0, "executed")
         assert (told.tick, told.outcome, told.error) == (tick, "failed", f"{error.__name__}: stuck")
         until(lambda: len(motors.seen) == 5, "not tried again")
-        assert time.monotonic() - began_s > 0.29  # three periods of 100 ms
         stand.pump(0.3)
     # The other one is not done twice; what was told once is not told again.
     assert motors.seen == [0, -10, 0, 0, 0]
     assert sum(isinstance(m, Executed) for m in stand.heard) == 1
 
 
-@pytest.mark.parametrize("how", ["on_safe", "on_call"])
-def test_safe_call_that_raises_is_tried_no_more_once_another_call_is_in_force(stand: Stand, how: str) -> None:
+def test_safe_call_that_raises_is_tried_no_more_once_another_call_is_active(stand: Stand) -> None:
     motors = Motors(10**6, OSError)
-    with joined(stand, **motors.options(how)) as client:
+    with joined(stand, **motors.options("on_call")) as client:
         client.observe(text="left 1")
         observed = stand.observation()
         stand.call(observed, status="safe", call=None, cause="decide")
@@ -231,22 +238,3 @@ def test_safe_call_that_raises_is_tried_no_more_once_another_call_is_in_force(st
         assert len(motors.seen) == tried
         motors.faults = 0
     assert motors.seen[-2:] == [0, -10]  # at the end they are safe
-
-
-def test_socket_that_fails_ends_safe_though_no_goodbye_can_be_sent(stand: Stand) -> None:
-    seen: list[str] = []
-    client = joined(stand, ttl_ms=0.0, on_call=lambda standing: seen.append(standing.status))
-    client.observe(text="left 1")
-    stand.call(stand.observation(), ttl_ms=0.0)
-    until(lambda: seen == ["fresh"], "no call")
-    link = client._link
-
-    def send(messages: list[Message]) -> None:
-        link._socket.close(linger=0)
-        Link._send(link, messages)
-
-    link._send = send  # type: ignore[method-assign]
-    client.observe(text="left 2")
-    until(lambda: seen == ["fresh", "safe"], "the call stays in force")
-    assert client.call().status == "safe" and "The client failed (ZMQError" in str(client.error)
-    client.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import socket as sockets
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from rtcontrol.serve.server import Server
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.wire.messages import Hello, Observe, Picture, Ping
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
-from tests.bridges.client.worlds import OWN, Proxy, until
+from tests.bridges.client.worlds import OWN, until
 from tests.bridges.wire.test_picture_files import enlarged, jpeg
 from tests.conformance.check.stand import Stand
 from tests.rtcontrol.serve.conftest import Bench, serving
@@ -44,7 +44,7 @@ def newest(bench: Bench | Server) -> Any:
     return bench.admission.all()[0].env.pictures.newest
 
 
-@pytest.mark.parametrize("data", [FILE, bytearray(FILE), memoryview(FILE), array.array("B", FILE)])
+@pytest.mark.parametrize("data", [memoryview(FILE), np.frombuffer(FILE, np.uint8)], ids=["bytes", "array"])
 def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client, data: Any) -> None:
     assert client.send_picture(data)
     until(lambda: newest(made) is not None, "no picture came")
@@ -52,22 +52,10 @@ def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client,
     until(lambda: client.statistics["pictures"] == {"sent": 1, "dropped": 0, "refused": 0}, "it was not counted")
 
 
-def test_an_array_of_numpy_is_taken_and_its_instant_is_the_callers(made: Bench, client: Client) -> None:
-    client.observe(text="x")
-    until(lambda: client.statistics["fresh"] > 0, "no call")
-    taken_ns = time.monotonic_ns() - 5_000_000_000
-    assert client.send_picture(np.frombuffer(SMALL, np.uint8), t_ns=taken_ns)
-    until(lambda: newest(made) is not None, "no picture came")
-    assert newest(made).format == "png" and newest(made).t_ns <= taken_ns + 1_000_000_000
-
-
 @pytest.mark.parametrize(
     ("data", "options", "says"),
     [
         (b"GIF89a", {}, "neither JPEG nor PNG"),
-        (FILE[:-30], {}, "cut off"),
-        (b"\xff\xd8", {}, "neither JPEG nor PNG"),
-        (enlarged(FILE, MAX_PICTURE_BYTES + 1), {}, "at most"),
         ("a path", {}, "shows no bytes"),
         (FILE, {"t_ns": 1 << 62}, "future"),
         (FILE, {"t_ns": "now"}, "t_ns"),
@@ -76,14 +64,6 @@ def test_an_array_of_numpy_is_taken_and_its_instant_is_the_callers(made: Bench, 
 def test_what_is_no_picture_is_told_to_the_caller(client: Client, data: Any, options: Any, says: str) -> None:
     with pytest.raises(ClientError, match=says):
         client.send_picture(data, **options)
-
-
-def test_the_newest_of_many_is_sent_and_the_others_are_counted(made: Bench, client: Client) -> None:
-    files = [png(np.full((4, 5, 3), shade, np.uint8)) for shade in range(200)]
-    assert all(client.send_picture(file) for file in files)
-    until(lambda: (seen := newest(made)) is not None and seen.data == files[-1], "the newest one did not come")
-    told = client.statistics["pictures"]
-    assert told["sent"] + told["dropped"] == 200 and told["dropped"] > 100 and told["refused"] == 0
 
 
 def test_nothing_is_sent_to_a_server_that_takes_no_pictures_nor_without_one() -> None:
@@ -105,18 +85,35 @@ def test_nothing_is_sent_to_a_server_that_takes_no_pictures_nor_without_one() ->
     stand.close()
 
 
-class Narrow(Proxy):
-    """Passes the first connection on; of each other one the handshake, and then nothing."""
+class Narrow:
+    """Passes the first connection on to a port; of each other one 1000 bytes, and then nothing."""
 
-    def _pass(self, source: sockets.socket, sink: sockets.socket) -> None:
-        if source in self._open[:2]:
-            super()._pass(source, sink)
-            return
+    def __init__(self, port: int) -> None:
+        self._to, self._count = port, 0
+        self._listener = sockets.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
         with contextlib.suppress(OSError):
-            passed = 0
-            while passed < 1000 and (data := source.recv(1000 - passed)):
-                passed += len(data)
+            while True:
+                near, _ = self._listener.accept()
+                far = sockets.create_connection(("127.0.0.1", self._to))
+                self._count += 1
+                for ends in ((near, far), (far, near)):
+                    room = 1 << 62 if self._count == 1 else 1000
+                    threading.Thread(target=self._pass, args=(*ends, room), daemon=True).start()
+
+    def _pass(self, source: sockets.socket, sink: sockets.socket, room: int) -> None:
+        with contextlib.suppress(OSError):
+            while room and (data := source.recv(min(room, 65536))):
+                room -= len(data)
                 sink.sendall(data)
+            if not room:
+                threading.Event().wait()  # open, and silent
+
+    def close(self) -> None:
+        self._listener.close()
 
 
 def test_pictures_that_get_stuck_delay_no_observation_and_take_no_memory() -> None:
@@ -140,14 +137,3 @@ def test_pictures_that_get_stuck_delay_no_observation_and_take_no_memory() -> No
         assert not any(isinstance(message, Picture) for message in stand.heard)
     proxy.close()
     stand.close()
-
-
-def test_it_goes_on_after_its_connections_were_cut(made: Bench) -> None:
-    proxy = Proxy(int(made.server.endpoints[0].rpartition(":")[2]))
-    with Client.connect(proxy.endpoint, **OWN, hz=20) as client:
-        for file in (FILE, SMALL):
-            until(lambda: client.send_picture(file), "not in session", every=0.1)  # noqa: B023
-            until(lambda: (seen := newest(made)) is not None and seen.data == file, "no picture", every=0.1)  # noqa: B023
-            proxy.cut()
-            until(lambda: client.statistics["resumed"] > 0, "not resumed")
-    proxy.close()

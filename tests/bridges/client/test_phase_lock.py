@@ -7,7 +7,6 @@ drifts (ros-controls/ros2_control#647).
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol_client import ClientError
 from rtcontrol_client.client.connection import Offset
 from rtcontrol_client.client.handler import Looker
-from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.phase_lock import PhaseLock
 from rtcontrol_client.wire.messages import CallMessage
 
@@ -84,52 +81,6 @@ def test_observations_arrive_just_in_time_whatever_the_clocks_say(
     assert sum(w > course.period_ns // 2 + 3 * MS + drifted_ns for w in waits[20:]) <= 4
 
 
-def test_a_look_that_is_slow_once_is_not_waited_for_and_one_that_often_is_will_be() -> None:
-    course = Course(62_500_000, 0)
-    waits = [course.look(40 * MS if i == 20 else 2 * MS) for i in range(40)]
-    assert max(waits[22:]) < 2 * MS + HANDOVER_NS
-    often = Course(62_500_000, 0)
-    slow = [often.look(20 * MS if i % 3 else 2 * MS) for i in range(60)]
-    assert sorted(slow[30:])[-1] < 22 * MS, "nobody is too late: to wait for a period costs more"
-
-
-def test_frames_begin_looks_late_by_chance_and_few_of_them_miss_their_tick() -> None:
-    course, frame_ns = Course(62_500_000, 7_000_000_000), 16_666_667
-    late = itertools.cycle(range(0, frame_ns, frame_ns // 7))
-    waits = [course.look(MS, next(late)) for _ in range(120)]
-    assert sum(w > 20 * MS for w in waits[60:]) <= 6 and sum(waits[60:]) / 60 < 12 * MS
-
-
-def test_asked_often_it_names_the_same_instant_until_something_was_observed() -> None:
-    lock, offset = PhaseLock(), Offset(0, MS)
-    first = lock.next_ns(100 * MS, 100 * MS, offset, 120 * MS)
-    assert first is not None and lock.next_ns(100 * MS, 100 * MS, offset, first - 1) == first
-    lock.observed(0, 100 * MS, first + MS)
-    # A lead that became shorter does not make the same tick come again.
-    lock.heard(fresh(0, 200 * MS, 201 * MS, 196 * MS), 100 * MS, first + 2 * MS)
-    again = lock.next_ns(200 * MS, 100 * MS, offset, first + 2 * MS)
-    assert again is not None and again - first > 50 * MS
-
-
-def test_an_observation_that_came_in_the_very_moment_of_a_tick_is_sent_earlier() -> None:
-    lock, period_ns = PhaseLock(), 100 * MS
-    lock.observed(0, period_ns, 195 * MS)
-    # Arrived 0.1 ms before the tick of 200 ms, which did not see it.
-    lock.heard(fresh(0, 300 * MS, 301 * MS, 200 * MS - MS // 10), period_ns, 302 * MS)
-    due_ns = lock.next_ns(300 * MS, period_ns, None, 310 * MS)
-    assert due_ns == 400 * MS - 5 * MS - MS
-
-
-def test_what_is_not_known_is_not_guessed() -> None:
-    lock = PhaseLock()
-    assert lock.next_ns(0, MS, None, 5 * MS) is None
-    lock.observed(0, 100 * MS, MS)
-    for call in (fresh(0, 0, 9, 8, "held"), fresh(7, 0, 9, 8)):
-        lock.heard(call, 100 * MS, 2 * MS)
-    lock.heard(fresh(0, 0, 9, 8).model_copy(update={"release_ns": None}), 100 * MS, 2 * MS)
-    assert lock.next_ns(0, MS, None, 5 * MS) is None and not lock.waits_ns
-
-
 class World:
     """A client that looks each 5 ms."""
 
@@ -170,10 +121,3 @@ def test_the_worlds_own_look_is_called_for_each_tick_and_its_mistakes_are_told_o
     count = len(world.seen)
     time.sleep(0.05)
     assert len(world.seen) == count
-
-
-def test_look_of_a_client_that_paces_or_that_is_no_function_is_refused() -> None:
-    tools = [{"name": "go", "parameters": {"type": "object", "properties": {}}}]
-    for given_, words in (({"look": 5}, "look is 5"), ({"look": dict, "pacing": "client"}, 'pacing="server"')):
-        with pytest.raises(ClientError, match=words):
-            Options(tools=tools, instruction="Go.", **given_)

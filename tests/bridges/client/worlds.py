@@ -1,18 +1,15 @@
-"""Real servers in processes, a TCP proxy whose connections can be cut, and clients that a thread of theirs connects."""
+"""Real servers in processes, and clients of a scripted server."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import socket as sockets
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from rtcontrol_client import Client, ClientError
+from rtcontrol_client import Client
 from rtcontrol_client.wire.messages import Hello
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import ROOT as ROOT
@@ -96,83 +93,10 @@ def until_fresh_at(client: Client, endpoint: str, text: str = "left 40 right 10"
     until(fresh, f"no fresh call at {endpoint}: {client.trouble}")
 
 
-class Proxy:
-    """Passes bytes on to a port, until it is cut."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._listener = sockets.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self.endpoint = f"tcp://127.0.0.1:{self.port}"
-        self._open: list[sockets.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                try:
-                    far = sockets.create_connection(("127.0.0.1", self._to))
-                except OSError:  # there is no server for now
-                    near.close()
-                    continue
-                self._open += [near, far]
-                for a, b in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=(a, b), daemon=True).start()
-
-    def _pass(self, source: sockets.socket, sink: sockets.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(sockets.SHUT_RDWR)
-
-    def cut(self) -> None:
-        """Every connection ends now; new ones are passed on."""
-        cut, self._open = self._open, []
-        for end in cut:
-            with contextlib.suppress(OSError):
-                end.shutdown(sockets.SHUT_RDWR)
-                end.close()
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
-
-
-# A client that a thread of its own connects, since the test is its server.
-
-
-class Joining:
-    """`client` or `error` once it has been answered."""
-
-    def __init__(self, stand: Stand, **options: Any) -> None:
-        self.client: Client | None = None
-        self.error: ClientError | None = None
-        self.thread = threading.Thread(target=self._join, args=(stand.endpoint, options), daemon=True)
-        self.thread.start()
-
-    def _join(self, endpoint: str, options: dict[str, Any]) -> None:
-        try:
-            self.client = Client.connect(endpoint, **{**OWN, **options})
-        except ClientError as error:
-            self.error = error
-
-    def ready(self) -> Client:
-        self.thread.join(10)
-        assert self.client is not None, self.error
-        return self.client
-
-    def refused(self) -> ClientError:
-        self.thread.join(10)
-        assert self.error is not None
-        return self.error
-
-
 def joined(stand: Stand, **options: Any) -> Client:
-    """Greeted and welcomed."""
-    joining = Joining(stand, **options)
+    """A client, greeted and welcomed by the test."""
+    client = Client(stand.endpoint, {**OWN, **options})
     stand.expect(Hello, 10.0, "hello")
-    stand.welcome()
-    return joining.ready()
+    stand.welcome(pacing=options.get("pacing", "server"))
+    until(lambda: client.connected, "no session", 10)
+    return client

@@ -79,21 +79,7 @@ class Driver(Program):
             "UBSAN_OPTIONS": "print_stacktrace=1",
             "TSAN_OPTIONS": f"suppressions={exe.parent / 'suppressed'} halt_on_error=1 exitcode=66",
         }
-        super().__init__([str(exe), *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
-
-    def say(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-
-    def ask(self, command: str) -> Any:
-        self.say(command)
-        return self.answer()
-
-    def stats(self) -> dict[str, Any]:
-        self.say("stats")
-        stats: dict[str, Any] = self.event("stats")["stats"]
-        return stats
+        super().__init__([str(exe), *arguments], env=env)
 
     def close(self) -> dict[str, Any]:
         """What it says last; it has ended well, and no sanitizer has found anything."""
@@ -104,12 +90,6 @@ class Driver(Program):
         last = self.event("closed")
         assert self.process.wait(30) == 0, self.errors()
         return last
-
-    def errors(self) -> str:
-        if self.process.poll() is None:
-            return "it runs"
-        assert self.process.stderr is not None
-        return f"exit status {self.process.returncode}: {self.process.stderr.read()}"
 
 
 Start = Callable[..., Driver]

@@ -64,11 +64,6 @@ class NodeClient(Program):
         command = ["node", *flags, "--no-warnings", "driver.mjs", url, json.dumps(options)]
         super().__init__(command, cwd=home, stdin=subprocess.PIPE, stderr=self._errors)
 
-    def say(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-
     def do(self, script: str) -> Any:
         """What it gives."""
         self.say(script)

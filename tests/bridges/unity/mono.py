@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.bridges.program import Program
 
@@ -37,43 +35,8 @@ def core_sources() -> list[Path]:
 class Driver(Program):
     """`mono driver.exe MODE ...`: commands in, JSON lines out."""
 
-    def __init__(self, exe: Path, *arguments: str, **environment: str) -> None:
-        super().__init__(
-            ["mono", str(exe), *arguments],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **environment},
-        )
-
-    def failure(self) -> str:
-        """What it said on stderr, once it has ended."""
-        self.process.wait(20)
-        return self.errors()
-
-    def say(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-
-    def ask(self, command: str) -> Any:
-        self.say(command)
-        return self.answer()
-
-    def stats(self) -> dict[str, Any]:
-        self.say("stats")
-        stats: dict[str, Any] = self.event("stats")["stats"]
-        return stats
-
-    def close(self) -> dict[str, Any]:
-        """Disposes of the client; what the driver said last."""
-        self.say("close")
-        return self.event("closed")
-
-    def errors(self) -> str:
-        if self.process.poll() is None:
-            return "it runs"
-        assert self.process.stderr is not None
-        return f"exit status {self.process.returncode}: {self.process.stderr.read()}"
+    def __init__(self, exe: Path, *arguments: str) -> None:
+        super().__init__(["mono", str(exe), *arguments])
 
 
 Start = Callable[..., Driver]

@@ -5,7 +5,6 @@ Import into Unity, IL2CPP and the editor's own domain reload are not shown by th
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,59 +15,24 @@ import msgpack
 import pytest
 import zmq
 
-from rtcontrol_client.wire import decode_json, decode_msgpack
 from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello, Observe
+from tests.bridges import vectors
+from tests.bridges.behaviour import Shell, TalkCore, cases, check, options_of
 from tests.bridges.client.worlds import Process
 from tests.bridges.front import check_first_server, check_next_server, fronted
 from tests.bridges.program import starting
 from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
-from tests.conformance import expand, load
 from tests.conformance.check.stand import Stand
-
-MS = 1_000_000
-VALID = {v["name"]: v["json"] for v in load("valid")}
-WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
-CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
-
-
-def test_call_that_expired_before_pump_is_not_executed(driver: Start, stand: Stand) -> None:
-    frozen = driver("frozen", "--endpoint", stand.endpoint)
-    stand.expect(Hello, 10.0, "hello")
-    stand.welcome()
-    stand.call(stand.observation(), call=FunctionCall(name="steer", arguments={"angle": 10}), ttl_ms=200.0)
-    assert frozen.answer() == {"acts": ["Safe stop"], "fresh": 1}
-
 
 # Against a server of the test's own.
 
 
-def fly(driver: Start, stand: Stand, *more: str) -> Driver:
-    return driver("run", "--endpoint", stand.endpoint, "--ttl-ms", "500", *more)
-
-
-def begin(driver: Start, stand: Stand, *more: str) -> Driver:
-    flying = fly(driver, stand, *more)
-    stand.expect(Hello, 10.0, "hello")
+def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
+    flying = driver("run", "--endpoint", stand.endpoint, "--ttl-ms", "500", "--crane", "1")
+    hello = stand.expect(Hello, 10.0, "hello")
+    assert [call.name for call in hello.safe_calls or ()] == ["hold", "stop"]
     stand.welcome()
     flying.event("connected")
-    return flying
-
-
-@pytest.mark.parametrize(("more", "call", "outcome"), [((), "fly", "refused"), (("--fails", "1"), "steer", "failed")])
-def test_call_that_cannot_be_carried_out_is_followed_by_safe(
-    driver: Start, stand: Stand, more: tuple[str, ...], call: str, outcome: str
-) -> None:
-    flying = begin(driver, stand, *more)
-    sent = stand.call(stand.observation(), call=FunctionCall(name=call, arguments={"angle": 10}))
-    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
-    assert told.outcome == outcome
-    assert flying.event("safe")["cause"] == outcome
-
-
-def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
-    flying = begin(driver, stand, "--crane", "1")
-    assert stand.hello is not None and stand.hello.safe_calls is not None
-    assert [call.name for call in stand.hello.safe_calls] == ["hold", "stop"]
     observed = stand.observation()
     stand.call(observed, call=FunctionCall(name="steer", arguments={"angle": 10}))
     flying.event("call")
@@ -85,18 +49,6 @@ def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(dri
     assert flying.stats()["in_force"] == "safe"
     # A tick is told of once.
     assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None
-
-
-def test_bytes_of_an_observation_are_those_at_its_stamp(driver: Start, stand: Stand) -> None:
-    # Not welcomed yet: what is observed waits.
-    flying = fly(driver, stand)
-    flying.say("rate 0")
-    flying.say("array")
-    flying.stats()
-    stand.expect(Hello, 10.0, "hello")
-    stand.welcome()
-    observed = stand.expect(Observe, 5.0, "observe")
-    assert [a.data for a in observed.arrays] == [b"\x01\x02\x03\x04"]
 
 
 # Methods that cannot be tools are named before anything is connected; those that look odd work.
@@ -123,16 +75,12 @@ def test_method_that_cannot_be_a_tool_is_named(core: Driver, kind: str, told: st
         ("turn", {"top_angle": 1}, {"result": "1"}),
         ("turn", {"top_angle": 1.25}, {"refused": "top_angle cannot be 1.25"}),
         ("dash", {"direction": "left", "power": 11}, {"refused": "power cannot be 11"}),
-        ("dash", {"direction": "left", "power": 0.5}, {"refused": "power cannot be 0.5"}),
         ("dash", {"direction": "up", "power": 1}, {"refused": "direction cannot be up"}),
         ("dash", {"power": 1}, {"refused": "direction is missing"}),
         ("say", {"word": "hello"}, {"refused": "I do not talk."}),
-        ("say", {"word": "what"}, {"refused": "word cannot be what"}),
         ("fly", {}, {"refused": "there is no tool fly"}),
-        ("turn", {"top_angle": 0.3}, {"refused": "top_angle cannot be 0.3"}),
         ("turn", {"top_angle": 0.75}, {"result": "0.75"}),
         ("zoom", {"factor": 1e300}, {"refused": "factor cannot be 1E+300"}),
-        ("zoom", {"factor": 0.30000000000000004}, {"result": "0.3"}),
     ],
 )
 def test_calls_are_turned_into_invocations_within_bounds(
@@ -169,109 +117,28 @@ def echo() -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize("size", [0, 200, 255, 256, 100_000, 1_000_000])
+@pytest.mark.parametrize("size", [0, 255, 256, 1_000_000])
 def test_messages_of_any_size_come_back_as_they_were(driver: Start, echo: str, size: int) -> None:
-    times = 500 if size < 1000 else 5_000_000 // size
-    one = driver("echo", "--endpoint", echo, "--bytes", str(size), "--times", str(times))
-    print(f"{size} bytes: {one.answer()['round_trip_ms']}")
+    one = driver("echo", "--endpoint", echo, "--bytes", str(size), "--times", "5")
+    assert one.answer()
     assert one.process.wait(10) == 0
 
 
-# The C# core against the conformance vectors; it answers line by line, Python compares.
+@pytest.mark.parametrize(
+    "of", [vectors.valid, vectors.invalid, vectors.clock, vectors.phase, vectors.age, vectors.connect]
+)
+def test_core_passes_the_vectors(core: Driver, of: Any) -> None:
+    of(core.ask)
 
 
-def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
-    for vector in load("valid"):
-        command = " ".join(["again", *vector["msgpack"]])
-        again = core.ask(command)
-        assert isinstance(again, list), (vector["name"], again)
-        parts = [bytes.fromhex(p) for p in again]
-        given = decode_json(json.dumps(vector["json"]))
-        assert decode_msgpack(parts) == given, vector["name"]
-        if vector["canonical"]:
-            header, wanted = msgpack.unpackb(parts[0]), dict(vector["json"])
-            for entry in header.get("arrays", []):
-                entry["base64"] = None
-                del entry["part"]
-            if "arrays" in wanted:
-                wanted["arrays"] = [{**entry, "base64": None} for entry in wanted["arrays"]]
-            assert header == wanted, vector["name"]
-
-
-def test_values_that_are_read_are_those_of_the_json(core: Driver) -> None:
-    for vector in load("valid"):
-        if vector["canonical"] and "arrays" not in vector["json"]:
-            message = core.ask(" ".join(["decode", *vector["msgpack"]]))["message"]
-            assert message == vector["json"], vector["name"]
-
-
-def test_invalid_messages_are_refused_with_code_and_field(core: Driver) -> None:
-    tried = 0
-    for vector in load("invalid"):
-        if "msgpack" not in vector or vector.get("by") == "server":
-            continue
-        tried += 1
-        answer = core.ask(" ".join(["decode", *map(expand, vector["msgpack"])]))
-        assert answer.get("code") == vector["code"], (vector["name"], answer)
-        if vector["code"] in ("invalid", "version") and vector["field"] is not None:
-            assert answer["field"] == vector["field"], vector["name"]
-    assert tried > 200
-
-
-def test_age_of_calls(core: Driver) -> None:
-    for case in load("ttl")["age"]:
-        stamp = -1 if case["t_obs_ns"] is None else case["t_obs_ns"]
-        assert core.ask(f"age {stamp} {case['ttl_ms']} {case['now_ns']}") == case["verdict"], case["name"]
-
-
-def test_clock_offsets(core: Driver) -> None:
-    for case in load("clock"):
-        core.ask("clock")
-        found = None
-        for sample in case["samples"]:
-            found = core.ask("sample " + " ".join(map(str, sample)))
-        if case["offset_ns"] is None:
-            assert found is None, case["name"]
-        else:
-            assert found["offset_ns"] == pytest.approx(case["offset_ns"], abs=1), case["name"]
-            assert found["rtt_ns"] == pytest.approx(case["rtt_ns"], abs=1), case["name"]
-
-
-def test_instants_to_look_are_those_of_the_vectors(core: Driver) -> None:
-    asked = 0
-    for case in load("phase"):
-        core.ask(f"phase {case['period_ns']}")
-        for number, step in enumerate(case["steps"]):
-            if "ping" in step:
-                core.ask("sample " + " ".join(map(str, step["ping"])))
-            elif "next" in step:
-                asked += 1
-                found = core.ask(f"phase_next {step['next']} {step['release_ns']}")
-                assert found == step["due_ns"], (case["name"], number)
-            elif "observed" in step:
-                core.ask(f"phase_observed {step['now_ns']} {step['observed']}")
-            else:
-                assert "heard" in step, step
-                core.ask(f"phase_heard {step['now_ns']} {msgpack.packb(step['heard']).hex()}")
-    assert asked > 50
-
-
-def test_answer_names_server_or_none(core: Driver) -> None:
-    tried = 0
-    for vector in load("connect"):
-        if vector["keys"]:
-            continue  # this client has none
-        tried += 1
-        found = core.ask(f"connect {msgpack.packb(vector).hex()}")
-        assert found["address"] == vector["address"], (vector["name"], found)
-        assert found["retry_s"] == vector.get("retry_s", 0), vector["name"]
-    assert tried > 30
+@cases("csharp")
+def test_conversation_behaves_as_the_table_says(core: Driver, case: dict[str, Any]) -> None:
+    check(case, Shell(TalkCore(core.ask, options_of(case))))
 
 
 def test_client_follows_the_answers_of_connect(driver: Start) -> None:
     with fronted() as (front, first, second):
         client = check_first_server(front, first, lambda url: driver("run", "--endpoint", url, "--ttl-ms", "500"))
-        assert isinstance(client, Driver)
         check_next_server(front, first, second, client, client.stats)
 
 

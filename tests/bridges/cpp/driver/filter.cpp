@@ -4,6 +4,7 @@
 
 #include <rtcontrol/connect.h>
 
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -72,26 +73,31 @@ class Filter {
         }
         if (what == "phase") {
             phase_ = PhaseLock();
-            phase_offset_ = ClockOffset();
+            offset_ = ClockOffset();
             words >> period_;
         }
         if (what == "next") {
             int64_t at, release;
             words >> at >> release;
-            phase_offset_.look(at);
-            const std::optional<int64_t> due = phase_.next_ns(release, period_, phase_offset_, at);
+            offset_.look(at);
+            const std::optional<int64_t> due = phase_.next_ns(release, period_, offset_, at);
             return due ? Value(*due) : Value();
         }
-        if (what == "ping") {
-            int64_t t[4];
-            for (int64_t& one : t) words >> one;
-            phase_offset_.add(t[0], t[1], t[2], t[3]);
+        if (what == "observed") {
+            int64_t seq, at;
+            words >> seq >> at;
+            phase_.observed(seq, period_, at);
         }
-        if (what == "observed" || what == "heard") {
-            int64_t t[5] = {0, 0, 0, 0, 0};
-            for (int64_t& one : t) words >> one;
-            if (what == "observed") phase_.observed(t[0], period_, t[1]);
-            else phase_.heard(t[0], t[1], t[2], t[3], period_, t[4]);
+        if (what == "heard") {
+            int64_t at;
+            std::string given;
+            words >> at >> given;
+            Value call;
+            MsgPackReader::read(hold_ = unhex(given), call);
+            const Value &release = call["release_ns"], &age_ms = call["timing"]["age_ms"];
+            if (call["status"].text() == "fresh" && !release.is_null() && !age_ms.is_null())
+                phase_.heard(call["seq_obs"].whole(), release.whole(), call["t_server_ns"].whole(),
+                             int64_t(std::llround(age_ms.number() * 1e6)), period_, at);
         }
         if (what == "endpoint") {
             std::string text;
@@ -185,7 +191,7 @@ class Filter {
                    {"late", talk.counts.expired > expired}, {"epoch", talk.rule.epoch}};
     }
 
-    ClockOffset offset_, phase_offset_;
+    ClockOffset offset_;
     PhaseLock phase_;
     int64_t period_ = 1;
     std::unique_ptr<detail::Talk> talk_;

@@ -67,12 +67,12 @@ namespace RtControl.Driver
                     _offset = new ClockOffset();
                     _periodNs = Long(words[1]);
                     return null;
-                case "phase_next":
+                case "next":
                     return _phase.Next(Long(words[2]), _periodNs, _offset, Long(words[1]));
-                case "phase_observed":
-                    _phase.Observed(Long(words[2]), _periodNs, Long(words[1]));
+                case "observed":
+                    _phase.Observed(Long(words[1]), _periodNs, Long(words[2]));
                     return null;
-                case "phase_heard":
+                case "heard":
                     _phase.Heard((RtMap)MsgPackReader.Unpack(Hex.Bytes(words[2])), _periodNs, Long(words[1]));
                     return null;
                 case "talk":

@@ -1,0 +1,248 @@
+"""What callers give besides plain Python: taken as what it means, or refused by its place, on their own thread."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import enum
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import BaseModel
+
+from rtcontrol_client import Client, ClientError
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.values import observation, to_arrays
+from rtcontrol_client.wire import encode_json, encode_msgpack
+from rtcontrol_client.wire.messages import FunctionCall, Observe, Reset
+from tests.bridges.client.worlds import OWN, STEER, joined
+from tests.conformance.check.stand import Stand
+from tests.helpers.processes import python
+
+
+class Gear(enum.IntEnum):
+    FIRST = 1
+
+
+class Name(enum.StrEnum):
+    GO = "go"
+
+
+@dataclass
+class Place:
+    x: Any
+    y: int
+
+
+class Model(BaseModel):
+    x: int
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (np.uint8(255), 255),
+        (np.float16(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.array(3), 3),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        ((1, np.int8(2)), [1, 2]),
+        (array.array("d", [0.5]), [0.5]),
+        (Gear.FIRST, 1),
+        (Decimal("0.25"), 0.25),
+        (Fraction(1, 4), 0.25),
+        (Place(np.int64(1), 2), {"x": 1, "y": 2}),
+        (Model(x=1), {"x": 1}),
+        ({Name.GO: {np.str_("k"): (None,)}}, {"go": {"k": [None]}}),
+    ],
+    ids=str,
+)
+def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: Any) -> None:
+    look = observation(None, {"x": given}, None, None)
+    assert look.data == {"x": meant} and type(look.data["x"]) is type(meant)
+    assert encode_msgpack(look) and encode_json(look)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({1, 2}, "data.x: a value of the type set. A set has no order: give a list."),
+        (torch.empty(2, device="meta"), "data.x: a Tensor that gives no list"),
+        (b"raw", "data.x: a value of the type bytes. Raw bytes go into `arrays`"),
+        (datetime(2020, 1, 1), "data.x: a value of the type datetime. Send null, booleans"),
+        (np.array(["2020-01-01"], "datetime64[ns]"), "data.x: a value of the type ndarray of datetime64[ns]."),
+        (1j, "data.x: a value of the type complex."),
+        (math.nan, "data.x: nan is not finite."),
+        (Decimal("sNaN"), "data.x: it is no finite number."),
+        (np.array([0.0, np.nan]), "data.x[1]: nan is not finite."),
+        (1 << 70, "data.x: an integer beyond 64 bits."),
+        ({1: 2}, "data.x: a map key is no string."),
+        (np.zeros(100_000), "data.x: an array of 100000 numbers: above the limit max_total_items"),
+        (np.zeros(5_000), "data.x: 5000 items: above the limit max_items"),
+        (LOOP, "nesting deeper than 16"),
+        ("\ud800", "data.x: a lone surrogate."),
+        ("x" * 70_000, "data.x: a string of 70000 characters"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_value_that_means_nothing_plain_is_refused_by_its_place(given: Any, says: str) -> None:
+    for give in (
+        lambda: observation(None, {"x": given}, None, None),
+        lambda: Options(safe_call={"name": "go", "x": given}),
+    ):
+        with pytest.raises(ClientError) as caught:
+            give()
+        assert says in str(caught.value).replace("safe_call.x", "data.x")
+
+
+def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> None:
+    schema = {"type": "object", "properties": {"d": {"enum": list(np.arange(3))}}, "required": ("d",)}
+    calls = (FunctionCall(name="go", arguments={"d": np.int64(1)}), {"name": "go", "arguments": {"d": 2.0}}, "go")
+    options = Options(tools=({"name": np.str_("go"), "parameters": schema},), safe_call=calls, hz=np.int32(10))
+    schema["required"] = {"a set"}
+    hello = options.hello(0)
+    assert hello.tools is not None and hello.safe_calls is not None
+    assert hello.tools[0]["parameters"]["properties"]["d"] == {"enum": [0, 1, 2]}
+    assert [call.arguments for call in hello.safe_calls] == [{"d": 1}, {"d": 2.0}, {}]
+    assert hello.hz == 10 and encode_msgpack(hello)
+
+
+async def coroutine(standing: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"agent": "lander", "tools": [STEER]}, "not both"),
+        ({**OWN, "speed": 3}, "speed= is no option"),
+        ({"tools": [{"name": "go", "parameters": {"enum": {1, 2}}}]}, "tools[0].parameters.enum: a value of the type"),
+        ({"tools": STEER}, "hello.tools is a map. Give a list"),
+        ({"tools": ["push"]}, 'hello.tools[0] is "push". Give a map'),
+        ({"tools": []}, "tools"),
+        ({"tools": [{"name": "x" * 60_000, "n": i} for i in range(20)]}, "above the limit max_message_bytes"),
+        ({**OWN, "hz": -1}, "hz"),
+        ({**OWN, "hz": "10"}, 'hello.hz is "10". Give a number'),
+        ({**OWN, "ttl_ms": float("nan")}, "ttl_ms"),
+        ({**OWN, "pacing": "fast"}, "pacing"),
+        ({**OWN, "safe_call": 7}, "safe_call"),
+        ({**OWN, "keys": "/nowhere/arm.key_secret"}, "no key file"),
+        ({"instruction": b"go"}, "instruction: a value of the type bytes."),
+        ({"backoff_s": 0.5}, "backoff_s is 0.5. Give the first pause and the longest: (0.1, 2.0)."),
+        ({"connect_timeout_s": "5"}, "connect_timeout_s is '5'. Give seconds, or None"),
+        ({"name": 3}, "name is 3. Give a string."),
+        ({"on_call": "go"}, "on_call is 'go'. Give a function."),
+        ({**OWN, "on_call": coroutine}, "on_call= is a coroutine function"),
+        ({**OWN, "look": 5}, "look is 5"),
+        ({**OWN, "look": dict, "pacing": "client"}, 'pacing="server"'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistakes_are_told_before_anything_is_connected(given: dict[str, Any], says: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(ClientError) as caught:
+        Client.connect("tcp://127.0.0.1:9", **given)
+    assert says in str(caught.value) and threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "match"),
+    [
+        ("127.0.0.1:5555", "is no endpoint"),
+        ("smoke://signals", "is no endpoint"),
+        ("tcp://", "names no port"),
+        ("tcp://127.0.0.1:9", "No rtcontrol server answers at tcp://127.0.0.1:9.*rtcontrol serve"),
+        ("http://127.0.0.1:1/connect", r"No welcome from http://127\.0\.0\.1:1/connect.*does not answer"),
+    ],
+)
+def test_endpoint_that_is_none_or_where_no_server_is_is_told(endpoint: str, match: str) -> None:
+    with pytest.raises(ClientError, match=match):
+        Client.connect(endpoint, **OWN, connect_timeout_s=0.3)
+
+
+def test_anything_with_a_buffer_becomes_an_array() -> None:
+    picture = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    given = {"picture": picture, "floats": array.array("d", [1.5]), "bytes": b"abc", "flags": np.array([True])}
+    given |= {"half": np.ones(2, np.float16), "ctypes": (ctypes.c_int16 * 2)(1, -1), "scalar": np.int64(7)}
+    given |= {"strided": np.zeros((3, 4), np.uint16)[:, ::2]}
+    found = to_arrays(given)
+    kinds = [
+        ("f4", [4, 3]),
+        ("f8", [1]),
+        ("u1", [3]),
+        ("b1", [1]),
+        ("f2", [2]),
+        ("i2", [2]),
+        ("i8", []),
+        ("u2", [3, 2]),
+    ]
+    assert [(a["dtype"], a["shape"]) for a in found] == kinds
+    assert np.array_equal(np.frombuffer(found[0]["data"], "<f4").reshape(4, 3), picture)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"t": [1, 2]}, "arrays['t'] is a list, which shows no buffer"),
+        ({"t": np.array(["2020-01-01"], "datetime64[D]")}, "arrays['t'] is a ndarray of datetime64[D]"),
+        ({"t": np.zeros(2, ">f4")}, "arrays['t'] has items of the format"),
+        ({"t": np.zeros(2, [("a", "f4")])}, "arrays['t'] has items of the format"),
+        ({"t": np.ma.array([1.5, 2.0], mask=[True, False])}, "arrays['t'] hides some of its numbers"),
+        ([np.zeros(2)], "arrays is a list. Give a map"),
+        ({"t": np.zeros((600, 600, 3))}, "above the limit max_message_bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_array_that_shows_no_numbers_or_too_many_is_refused_by_its_name(given: Any, says: str) -> None:
+    with pytest.raises(ClientError) as caught:
+        observation("x", None, given, None)
+    assert says in str(caught.value)
+
+
+def test_what_is_said_in_a_session_is_taken_or_refused_on_the_callers_thread(stand: Stand) -> None:
+    with joined(stand) as client:
+        client.observe(data={"x": np.float32(1)}, t_ns=np.int64(1))
+        assert stand.expect(Observe, 5.0, "an observation").data == {"x": 1.0}
+        client.reset(seed=np.int64(3), success=np.bool_(True), ret=np.float32(0.5), seconds=np.float64(2))
+        ended = stand.expect(Reset, 5.0, "a reset").ended
+        assert ended is not None and (ended.seed, ended.ret, ended.success, ended.seconds) == (3, 0.5, True, 2.0)
+        says: list[tuple[Callable[[], Any], str]] = [
+            (lambda: client.reset(seed=1 << 70, success=True), "ended.seed: an integer beyond 64 bits."),
+            (lambda: client.reset(success="yes"), 'reset.ended.success is "yes". Give true or false.'),  # type: ignore[arg-type]
+            (lambda: client.reset(ret=math.nan, seconds=1), "ended.return: nan is not finite."),
+            (lambda: client.observe(), "observe"),
+            (lambda: client.observe(data=[1]), "observe.data is a list of 1. Give a map"),  # type: ignore[arg-type]
+            (lambda: client.observe(text="x", t_ns="now"), 'observe.t_ns is "now". Give a whole number'),  # type: ignore[arg-type]
+            (lambda: client.observe(text="x", t_ns=1 << 62), "lies in the future"),
+            (lambda: client.instruct(3), "instruct.instruction is 3. Give a string"),  # type: ignore[arg-type]
+            (lambda: client.executed(1), "acknowledge=True"),
+            (lambda: client.decide("x"), "pacing"),
+        ]
+        for say, what in says:
+            with pytest.raises(ClientError) as caught:
+                say()
+            assert what in str(caught.value)
+        assert client.connected and client.error is None
+
+
+def test_client_imports_with_three_packages_and_without_the_floors_above() -> None:
+    absent = ("numpy", "torch", "ray", "transformers", "typer", "rich", "jsonschema", "gymnasium", "tokenizers")
+    code = (
+        f"import sys\nfor name in {absent!r}: sys.modules[name] = None\n"
+        "from rtcontrol_client import Client\n"
+        "assert not [m for m in sys.modules if m.partition('.')[0] == 'rtcontrol']\n"
+    )
+    assert python("-c", code).stderr == ""
