@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
-from tests.simulation.campaign import TICKS, campaign
+from tests.simulation.campaign import TICKS, campaign, resumed
 from tests.simulation.flight import fly
 from tests.simulation.referee import Violation
 from tests.simulation.run import SimRun, scenario
@@ -19,10 +20,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 100), metavar=("FIRST", "END"))
     parser.add_argument("--ticks", type=int, default=TICKS, help="of each seed")
     parser.add_argument("--trace", action="store_true", help="show what the run records, with the simulated time")
+    parser.add_argument("--folder", type=Path, help="keep results here, and go on from those that are there")
     given = parser.parse_args()
     if given.seed is not None:
         return one(given.seed, given.ticks, given.trace)
-    total = campaign(range(*given.seeds), given.ticks)
+    seeds = range(*given.seeds)
+    total = campaign(seeds, given.ticks) if given.folder is None else resumed(seeds, given.ticks, given.folder)
     print(total.table())
     for failure in total.failures.values():
         print(failure)

@@ -29,10 +29,8 @@ class SimActuator(Actuator):
 
     `referee` sees when attempts begin and end, when a call has acted, and the order of what was given."""
 
-    def __init__(
-        self, agent: Any, env: Any, retry_ns: int | None, wake: Callable[[], None], thread: Thread, referee: Referee
-    ) -> None:
-        super().__init__(agent, env, retry_ns, wake)
+    def __init__(self, agent: Any, env: Any, wake: Callable[[], None], thread: Thread, referee: Referee) -> None:
+        super().__init__(agent, env, referee.retry_ns, wake)
         self.worker, self.time, self.referee = thread, thread.process.time, referee
         self._world = env if isinstance(env, SimWorld) else None
         self._bell = Bell(self._ring)  # type: ignore[assignment]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
-from tests.simulation.flight import Result, fly
+from tests.simulation.faults import KINDS
+from tests.simulation.flight import Tally, fly
 from tests.simulation.referee import Violation
 from tests.simulation.run import scenario
 
@@ -19,30 +23,28 @@ TICKS = 500  # of one seed
 class Campaign:
     """The sum over seeds. `failures`: by seed, the law that is broken, and the command that replays it."""
 
-    ticks: int = 0
-    injected: Counter[str] = field(default_factory=Counter)
-    cases: Counter[str] = field(default_factory=Counter)
-    words: Counter[str] = field(default_factory=Counter)
-    acts: Counter[str] = field(default_factory=Counter)
+    tally: Tally = field(default_factory=Tally)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def add(self, result: Result) -> None:
-        self.ticks += result.ticks
-        self.injected += result.injected
-        self.cases += result.cases
-        self.words += result.words
-        self.acts += result.acts
+    def add(self, other: Campaign) -> None:
+        self.tally.add(other.tally)
+        self.failures |= other.failures
 
     def table(self) -> str:
         """Return what was injected, what the misses were called, and how many were attributed."""
-        unsafe = len(self.failures)
-        misses = sum(self.cases.values())
-        unknown = sum(n for case, n in self.cases.items() if case.startswith("unknown"))
-        lines = [f"{self.ticks:,} ticks, {sum(self.injected.values()):,} injected faults, {misses:,} misses judged"]
-        lines += [f"attributed {misses - unknown:,}, unknown {unknown:,}, laws broken by {unsafe} seeds"]
-        for title, counts in (("injected", self.injected), ("misses", self.cases), ("causes", self.words)):
-            lines += ["", title, *(f"  {n:>9,}  {name}" for name, n in counts.most_common())]
-        return "\n".join([*lines, "", "calls", *(f"  {n:>9,}  {name}" for name, n in self.acts.most_common())])
+        tally = self.tally
+        misses = sum(tally.cases.values())
+        unknown = sum(tally.unknown.values())
+        head = f"{tally.ticks:,} ticks, {sum(tally.injected.values()):,} injected faults, {misses:,} misses judged"
+        lines = [head, f"unknown {unknown:,}, laws broken by {len(self.failures)} seeds", ""]
+        lines.append(f"{'fault':17}{'injected':>10}{'cost ticks':>12}{'attributed':>12}{'unknown':>9}")
+        for name in KINDS:
+            counts = (tally.injected[name], tally.felt[name], tally.attributed[name], tally.unknown[name])
+            lines.append("{:17}{:>10,}{:>12,}{:>12,}{:>9,}".format(name, *counts))
+        titled = {"misses": tally.cases, "causes": tally.words, "calls": tally.acts, "ticks": tally.modes}
+        for title, counter in titled.items():
+            lines += ["", title, *(f"  {n:>9,}  {name}" for name, n in counter.most_common())]
+        return "\n".join(lines)
 
 
 @contextmanager
@@ -68,8 +70,26 @@ def campaign(seeds: Iterable[int], ticks: int = TICKS) -> Campaign:
     for seed in seeds:
         try:
             with uncollected():
-                total.add(fly(seed, ticks))
+                total.tally.add(fly(seed, ticks))
         except Violation as violation:
             what = scenario(seed).name
             total.failures[seed] = f"seed {seed} ({what}): {violation}\n  {replay(seed, ticks)}"
     return total
+
+
+def resumed(seeds: range, ticks: int, folder: Path) -> Campaign:
+    """Run each hundred seeds that `folder` has no result of, write it there, and return the sum of all."""
+    total = Campaign()
+    for first in range(seeds.start, seeds.stop, 100):
+        chunk = range(first, min(first + 100, seeds.stop))
+        path = folder / f"{chunk.start}-{chunk.stop}-{ticks}.json"
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(asdict(campaign(chunk, ticks))))
+        total.add(_read(json.loads(path.read_text())))
+    return total
+
+
+def _read(saved: dict[str, Any]) -> Campaign:
+    counts = {name: Counter(value) if isinstance(value, dict) else value for name, value in saved["tally"].items()}
+    return Campaign(Tally(**counts), {int(seed): what for seed, what in saved["failures"].items()})

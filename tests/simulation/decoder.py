@@ -1,12 +1,11 @@
-"""The simulated decoder: a process of its own that decides, stands still, dies, comes back, errs and repeats itself."""
+"""The simulated decoder: its own process, that decides, is stopped, dies, comes back, errs and repeats itself."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, Plan
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.timeline import MS, US, Process, Thread, Timeline
 
@@ -22,26 +21,24 @@ class SimDecoder:
 
     name = "simulated"
 
-    def __init__(self, time: Timeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, lanes: int) -> None:
+    def __init__(
+        self, time: Timeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, lanes: int, which: str = ""
+    ) -> None:
         self.time, self.faults, self.usual_ns, self.period_ns, self.lanes = time, faults, usual_ns, period_ns, lanes
         self.process = Process(time)
-        self.thread = Thread(self.process, time.chance("decoder thread"))
-        self.chance = time.chance("decoder")
+        self.thread = Thread(self.process, time.chance(f"decoder thread{which}"))
+        self.chance = time.chance(f"decoder{which}")
         self.null = self.doubts = 0.0  # the shares of decisions to go on, and of doubtful ones
+        self.patience_ns = 0  # where it makes plans: how long one is waited for that does not come
         self.events: list[HostEvent] = []
-        self.reach: Callable[[str], None] = lambda point: None
-        self.taken: Callable[[DecisionReply], None] = lambda reply: None
-        self.incarnation, self.gave_up = 0, None
+        self.incarnation = 0
+        self.gave_up: str | None = None
         self.there, self.woken = True, False
         self.threads = ((2, 2),)
         self.inbox: deque[DecisionReply] = deque()
-        self.asked: dict[int, tuple[int, DecisionRequest]] = {}  # by tick, when and what
-        self.decided: dict[int, DecisionReply] = {}  # by tick, the newest reply
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._under_way = 0
         self._last: DecisionReply | None = None
-        faults.begin |= {"stop_decoder": self._stop, "kill_decoder": self._kill}
-        faults.begin |= {"stray": self._stray}
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -51,12 +48,7 @@ class SimDecoder:
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         self.woken = False
-        if not self.inbox:
-            return None
-        reply = self.inbox.popleft()
-        self.decided[reply.tick] = reply
-        self.taken(reply)
-        return reply
+        return self.inbox.popleft() if self.inbox else None
 
     def wake(self) -> None:
         self.woken = True
@@ -68,21 +60,11 @@ class SimDecoder:
         if (fault := self.faults.take("send_raises")) is not None:
             fault.touch(self.time.now_ns + self.period_ns)
             raise OSError("no buffer space")
-        self.reach("send")
-        now = self.time.now_ns
-        self.asked[request.tick] = now, request
-        if len(self.asked) > 64:
-            for old in (self.asked, self.decided):
-                for k in [k for k in old if k < request.tick - 32]:
-                    del old[k]
         life = self.incarnation
-        self.process.at(now + 40 * US, lambda: self._arrive(request, life))
+        self.process.at(self.time.now_ns + 40 * US, lambda: self._arrive(request, life))
 
     def cancel(self, tick: int) -> None:
         self._waiting = deque(one for one in self._waiting if one[0].tick != tick)
-
-    def close(self) -> None:
-        """Another loop may open it again."""
 
     # -- the decoder's process ----------------------------------------------------------------------------------------
 
@@ -103,7 +85,8 @@ class SimDecoder:
         begun_ns, life = self.time.now_ns, self.incarnation
         kind = self.faults.waiting
         fault = self.faults.take(kind) if kind is not None and kind != "send_raises" else None
-        took_ns = self.chance.randrange(*self.usual_ns)
+        least_ns, most_ns = self.usual_ns
+        took_ns = least_ns + int(self.chance.random() * (most_ns - least_ns))
         if kind == "slow":
             took_ns += int(self.period_ns * self.lanes * self.chance.uniform(1.2, 2.5)) + 6 * MS
         if fault is not None:
@@ -123,7 +106,7 @@ class SimDecoder:
         if fault is not None:
             fault.touch(now + self.period_ns)
         decision, error, loss = self._answer(kind)
-        gaps = [gap for gap in self.process.stood if gap[1] - gap[0] > GAP_NS and now - gap[1] < TOLD_NS][-8:]
+        gaps = [gap for gap in self.process.stood[-8:] if gap[1] - gap[0] > GAP_NS and now - gap[1] < TOLD_NS]
         reply = DecisionReply(
             request.tick, decision, error, now - stamps[1], None, stamps[0], stamps[1], tuple(gaps), loss=loss
         )
@@ -140,20 +123,25 @@ class SimDecoder:
         if self.chance.random() < self.null:
             return Decision(None), None, None
         sure = 0.2 if self.chance.random() < self.doubts else 0.9
-        return Decision(self.chance.choice(CALLS), {"function": sure}, 1, 10, 5), None, None
+        call = CALLS[int(self.chance.random() * len(CALLS))]
+        more = self.chance.randrange(6) if self.patience_ns else 0
+        plan = Plan((call, *(self.chance.choice(CALLS) for _ in range(more))), self.period_ns) if more else None
+        return Decision(call, {"function": sure}, 1, 10, 5, plan=plan), None, None
 
     def _deliver(self, reply: DecisionReply, kind: str | None, fault: Fault | None) -> None:
         now = self.time.now_ns
         at_ns = now + 40 * US
-        if kind == "lost_in_transit":
+        if kind == "lost_in_transit" and fault is not None:
+            fault.touch(now + self.patience_ns)
             return
         if kind == "delivered_late" and fault is not None:
             at_ns += int(self.period_ns * self.lanes * self.chance.uniform(1.1, 2.5)) + 3 * MS
             fault.touch(at_ns + self.period_ns)
         life = self.incarnation
-        for _ in range(2 if kind == "duplicate" else 1):
-            self.time.at(at_ns, lambda: self._received(reply, life))
-            at_ns += self.chance.randrange(1, 2 * self.period_ns)
+        self.time.at(at_ns, lambda: self._received(reply, life))
+        if kind == "duplicate":
+            again_ns = at_ns + self.chance.randrange(1, 2 * self.period_ns)
+            self.time.at(again_ns, lambda: self._received(reply, life))
 
     def _received(self, reply: DecisionReply, life: int) -> None:
         if life == self.incarnation:
@@ -162,11 +150,14 @@ class SimDecoder:
 
     # -- its faults ---------------------------------------------------------------------------------------------------
 
-    def _stop(self, fault: Fault) -> None:
+    def stop(self, fault: Fault) -> None:
+        """Stand still for the fault's time."""
         self.process.freeze(fault.end_ns - self.time.now_ns)
         fault.touch(fault.end_ns + 2 * self.usual_ns[1] + self.period_ns)
 
-    def _kill(self, fault: Fault) -> None:
+    def kill(self, fault: Fault) -> None:
+        """Die, and come back at the end of the fault; or give up, where it has none."""
+        self.faults.take(fault.kind.name)
         if not self.there:
             return
         lost_ns = self.time.now_ns
@@ -175,8 +166,11 @@ class SimDecoder:
         self._under_way = 0
         self.events.append(HostEvent(lost_ns, "lost", 0.0))
         self.woken = True
-        self.time.at(fault.end_ns, lambda: self._restart(lost_ns))
         fault.touch(fault.end_ns + self.period_ns)
+        if fault.kind.name == "give_up":
+            self.gave_up = "it died too often"
+        else:
+            self.time.at(fault.end_ns, lambda: self._restart(lost_ns))
 
     def _restart(self, lost_ns: int) -> None:
         now = self.time.now_ns
@@ -185,8 +179,16 @@ class SimDecoder:
         self.process.frozen_ns = 0
         self.events.append(HostEvent(now, "restarted", (now - lost_ns) / 1e9))
 
-    def _stray(self, fault: Fault) -> None:
-        """A reply to nobody's request, or to one of long ago."""
+    def revive(self) -> None:
+        """Let another run begin with it."""
+        self.inbox.clear()
+        self.events = []
+        if self.gave_up is not None:
+            self.gave_up, self.there = None, True
+            self.incarnation += 1
+
+    def stray(self) -> None:
+        """Reply to nobody's request, or to one of long ago."""
+        self.faults.take("stray")
         tick = self.chance.choice((-5, 10**9, self._last.tick if self._last else 0))
         self.inbox.append(DecisionReply(tick, Decision(self.chance.choice(CALLS)), None, 1000))
-        self.faults.take("stray")

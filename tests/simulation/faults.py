@@ -22,32 +22,33 @@ class Kind:
     silent: bool = False
 
 
-_LATE = "decide.decoder_slow decide.queued"
+LATE = "decide.decoder_slow decide.queued"
 _STALE = "stale_observation.frozen stale_observation.late"
 _WORLD = f"execute.busy execute.slow wake.executor {_STALE}"
 _NET = f"{_STALE} no_observation.none_yet"
 # A call of a loop that was away for longer than its guard gives way to the safe call: "too late for the world".
 _GUARD = "execute.busy"
 _KINDS = (
-    Kind("slow", _LATE),
+    Kind("slow", LATE),
     Kind("error", "decide.error"),
     *(Kind(loss, f"decide.{loss}") for loss in LOSSES),
     Kind("illegal", "invalid"),
-    Kind("send_raises", "decide.send"),
+    Kind("send_raises", "decide.send decide.error"),
     Kind("duplicate"),
     Kind("stray"),
-    Kind("lost_in_transit", _LATE),
-    Kind("delivered_late", _LATE, silent=True),
-    Kind("stop_decoder", f"decide.decoder_stopped {_LATE}", (1.5, 4.0)),
-    Kind("kill_decoder", f"host.lost host.restarting {_LATE}", (1.0, 6.0)),
+    Kind("lost_in_transit", LATE),
+    Kind("delivered_late", LATE, silent=True),
+    Kind("stop_decoder", f"decide.decoder_stopped {LATE}", (1.5, 4.0)),
+    Kind("kill_decoder", f"host.lost host.restarting {LATE}", (1.0, 6.0)),
+    Kind("give_up", f"host.gave_up host.lost {LATE}"),
     Kind("stop_loop", f"pause.stall wake.stall {_GUARD}", (1.5, 4.0)),
     Kind("gc", f"pause.gc wake.gc {_GUARD}", (1.5, 3.0)),
     Kind("starve_loop", f"wake.scheduler {_GUARD}", (1.5, 3.0)),
     Kind("starve_actuator", "wake.scheduler execute.busy", (1.5, 3.0)),
     Kind("frozen", _STALE, (3.0, 9.0)),
     Kind("none_yet", "no_observation.none_yet", (2.0, 5.0)),
-    Kind("slow_text", f"decide.observe {_LATE} {_GUARD}", (1.0, 2.0)),
-    Kind("hung_text", f"decide.observe {_LATE} {_GUARD}", (4.0, 20.0)),
+    Kind("slow_text", f"decide.observe {LATE} {_GUARD}", (1.0, 2.0)),
+    Kind("hung_text", f"decide.observe {LATE} {_GUARD}", (4.0, 20.0)),
     Kind("observe_raises", "no_observation.unreadable", (1.0, 3.0)),
     Kind("slow_execute", _WORLD, (1.0, 3.0)),
     Kind("execute_raises", "execute.raised execute.busy", (1.0, 3.0)),
@@ -65,6 +66,8 @@ _KINDS = (
     Kind("instruct"),
 )
 KINDS = {kind.name: kind for kind in _KINDS}
+# A run ends with it; a world that waits would wait for ever.
+ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
 # Of a world in the loop's process, and of one behind the wire.
 WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
 NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")
@@ -78,6 +81,7 @@ class Fault:
     begin_ns: int
     end_ns: int
     causes: frozenset[str] = field(default=frozenset())
+    felt: bool = False  # it cost a tick
 
     def touch(self, t_ns: int) -> None:
         """It still has an effect at `t_ns`."""
@@ -90,11 +94,13 @@ class Faults:
     `on` tells whether a window is open; `take` whether the next decision has the fault."""
 
     def __init__(self, time: Timeline, period_ns: int, kinds: tuple[str, ...], every: float) -> None:
-        self.time, self.kinds, self.count = time, kinds, Counter[str]()
+        self.time, self.kinds = time, kinds
+        # By kind: how many were injected, and cost a tick; misses of them that have their cause, or none.
+        self.count, self.felt, self.attributed, self.unknown = (Counter[str]() for _ in range(4))
         self.begin: dict[str, Callable[[Fault], None]] = {}
         self.recent: list[Fault] = []
         self.running = True
-        self._period_ns, self._every = period_ns, every
+        self._period_ns, self._every, self._calm_ns = period_ns, every, 0
         self._chance: random.Random = time.chance("faults")
         self._open: dict[str, Fault] = {}
         self._next: dict[str, Fault] = {}
@@ -103,6 +109,12 @@ class Faults:
         """Inject from now on, after some ticks that tell what is usual."""
         if self.kinds:
             self.time.at(self.time.now_ns + 8 * self._period_ns, self._inject)
+
+    def settle(self) -> None:
+        """Another run begins: let it learn what is usual."""
+        self._open.clear()
+        self._next.clear()
+        self._calm_ns = self.time.now_ns + 8 * self._period_ns
 
     def on(self, name: str) -> Fault | None:
         """Return the fault of this kind that is under way."""
@@ -118,8 +130,18 @@ class Faults:
         """The kind of fault that the next decision has."""
         return next(iter(self._next), None)
 
+    def costs(self, fault: Fault, attributed: bool) -> None:
+        """The fault cost a tick, whose cause is attributed, or unknown."""
+        name = fault.kind.name
+        self.felt[name] += not fault.felt
+        fault.felt = True
+        (self.attributed if attributed else self.unknown)[name] += 1
+
     def _inject(self) -> None:
         if not self.running:
+            return
+        if self.time.now_ns < self._calm_ns:
+            self.time.at(self._calm_ns, self._inject)
             return
         kind = KINDS[self._chance.choice(self.kinds)]
         now, least = self.time.now_ns, 12 * MS if kind.periods[1] else 0

@@ -16,28 +16,18 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.faults import Fault, Faults
-from tests.simulation.timeline import MS, US, Process, Thread, Timeline
+from rtcontrol.loop.core import LoopSettings
+from tests.simulation.faults import LATE, Fault, Faults
+from tests.simulation.timeline import MS, US, Process, S, Thread, Timeline
 
 # A thread that is free takes up to 60 us to wake, and the two of the loop and the actuator come one after the other.
 SOON_NS = 400 * US
+STEPS = ("lockstep", "arrivals")  # in these modes the world waits: no deadline is enforced
 TICK_KINDS = frozenset({"call", "null", "held", "overtaken", "repeated", "epoch_over", "miss"})
 
 
 class Violation(AssertionError):
     """A law is broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What is known beforehand, in nanoseconds."""
-
-    period_ns: int
-    deadline_ns: int
-    hold_ns: int
-    max_age_ns: int
-    retry_ns: int
-    on_miss: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +44,13 @@ class Act:
 
 
 class Referee:
-    """Judges one run. `cases` counts misses: attributed, or unknown and why; `words` the causes that were reported."""
+    """Judges one run, of these settings and mode. `cases` counts misses: attributed, or unknown and why; `words` the
+    causes that were reported. `retry_ns`: a safe call that failed is tried again by then."""
 
-    def __init__(self, time: Timeline, faults: Faults, rules: Rules, process: Process) -> None:
-        self.time, self.faults, self.rules, self.process = time, faults, rules, process
+    def __init__(self, time: Timeline, faults: Faults, rules: LoopSettings, mode: str, process: Process) -> None:
+        self.time, self.faults, self.rules, self.mode, self.process = time, faults, rules, mode, process
+        self.enforced = mode not in STEPS
+        self.retry_ns = min(rules.period_ns, S) if self.enforced else None
         self.threads: list[Thread] = []
         self.cases, self.words = Counter[str](), Counter[str]()
         self.lines: deque[dict[str, Any]] = deque(maxlen=60)
@@ -66,7 +59,8 @@ class Referee:
         self.next_k = self.ticks = self.skipped = 0
         self.order = self.demand = 0  # counts orders and demands; the last demand
         self.orders: dict[int, int] = {}  # by tick
-        self.acted_k = -1
+        self.acted_k, self.acted_n = -1, 0  # the newest tick that acted, and how many calls of it
+        self.bare = 0  # misses since what is active was renewed
         self.told_ks: deque[int] = deque(maxlen=32)
         self.counted: set[int] = set()  # of those from `next_k` on
         self.left_ns: int | None = None
@@ -87,7 +81,9 @@ class Referee:
 
     def ordered(self, k: int, confirmed: bool) -> None:
         """The loop gives the call of tick `k` to the actuator."""
-        if not confirmed and self.time.now_ns > self.origin_ns + k * self.rules.period_ns + self.rules.deadline_ns:
+        rules = self.rules
+        due_ns = self.origin_ns + k * rules.period_ns + rules.deadline_ns
+        if self.enforced and not confirmed and self.time.now_ns > due_ns:
             self.fail(f"the call of tick {k} is ordered after its deadline")
         self.order += 1
         self.orders[k] = self.order
@@ -114,11 +110,12 @@ class Referee:
         """A call begins to act."""
         k, now, rules = act.k, self.time.now_ns, self.rules
         release_ns = self.origin_ns + k * rules.period_ns
-        late = not act.confirmed and now > release_ns + rules.deadline_ns
-        stale = act.captured_ns < release_ns - rules.max_age_ns - rules.period_ns
+        late = self.enforced and not act.confirmed and now > release_ns + rules.deadline_ns
+        stale = self.enforced and act.captured_ns < release_ns - rules.max_age_ns - rules.period_ns
+        again = k < self.acted_k or (k == self.acted_k and self.acted_n == rules.calls_per_tick)
         wrong = {
             "after its deadline": late,
-            "again, or after that of a newer tick": k <= self.acted_k and not act.confirmed,
+            "again, or after that of a newer tick": again and not act.confirmed,
             "while it is paused": self.paused_ns is not None,
             "though it was asked for before the resume": act.asked_ns < self.opened_ns,
             "after the end": self.left_ns is not None,
@@ -128,12 +125,15 @@ class Referee:
         }
         if any(wrong.values()):
             self.fail(f"the call of tick {k} acts {'; '.join(what for what, is_so in wrong.items() if is_so)}")
+        self.acted_n = self.acted_n + 1 if k == self.acted_k else 1
         self.acted_k = max(self.acted_k, k)
+        self.bare = 0
         self.acts.append(now)
 
     def renewed(self) -> None:
         """A fresh call has acted, or an epoch begins: the hold limit runs from here."""
         self.renewals.append(self.time.now_ns)
+        self.bare = 0
 
     def attempted(self) -> None:
         """A safe call is attempted."""
@@ -142,8 +142,8 @@ class Referee:
     def failed(self) -> None:
         """An attempt failed: another one comes within a period of the retries, unless a newer call acts."""
         now = self.time.now_ns
-        if self.left_ns is None:
-            self._expect_safe(now, now + self.rules.retry_ns, len(self.safes))
+        if self.left_ns is None and self.retry_ns is not None:
+            self._expect_safe(now, now + self.retry_ns, len(self.safes))
 
     def said(self, word: str) -> None:
         """A person's word was taken."""
@@ -202,6 +202,9 @@ class Referee:
         self.lines.append(line)
         if "k" in line and line.get("kind") in TICK_KINDS:
             self._tick(line)
+        elif "further" in line and line.get("subcause", "slow") != "slow":  # that it began just before its deadline
+            begin_ns = self.origin_ns + line["further"] * self.rules.period_ns
+            self._judge(line | {"k": line["further"]}, "cause", "subcause", begin_ns, self.time.now_ns)
         elif "origin_ns" in line:
             self.origin_ns = line["origin_ns"]
         elif "revised" in line:
@@ -209,9 +212,11 @@ class Referee:
 
     def _tick(self, line: dict[str, Any]) -> None:
         k, skipped = line["k"], line.get("skipped", 0)
-        release_ns = self.origin_ns + k * self.rules.period_ns
-        if abs(line["t_s"] * 1e9 - (release_ns - self.origin_ns)) > 1000:
-            self.fail(f"tick {k} is of {line['t_s']} s")
+        release_ns = self.origin_ns + round(line["t_s"] * 1e9)
+        if self.enforced:
+            release_ns, shown_ns = self.origin_ns + k * self.rules.period_ns, release_ns
+            if abs(shown_ns - release_ns) > 1000:
+                self.fail(f"tick {k} is of {line['t_s']} s")
         self._count(k, skipped)
         if skipped:
             self._judge(line, "skip_cause", "skip_subcause", release_ns - skipped * self.rules.period_ns, release_ns)
@@ -241,10 +246,22 @@ class Referee:
 
     def _missed(self, missed_ns: int) -> None:
         """A miss is over at `missed_ns`: what is active may be held until the end of its hold."""
+        if not self.enforced:
+            self._held()
+            return
         i = bisect_right(self.renewals, missed_ns) - 1
         limit_ns = self.renewals[max(i, 0)] + self.rules.hold_ns
         by_ns = max(missed_ns, limit_ns) if self.rules.on_miss == "hold" else missed_ns
         self._expect_safe(missed_ns, max(by_ns, self.time.now_ns))
+
+    def _held(self) -> None:
+        """Where the world waits a hold is so many of its periods, and no tick begins before the safe call was tried."""
+        self.bare += 1
+        rules = self.rules
+        most = 2 + rules.hold_ns // rules.period_ns if rules.on_miss == "hold" else 1
+        last_act = self.acts[-1] if self.acts else 0
+        if self.bare > most + 1 and not (self.safes and self.safes[-1] > last_act):
+            self.fail(f"no safe call after {self.bare} misses")
 
     # -- the cause of a miss ------------------------------------------------------------------------------------------
 
@@ -256,25 +273,35 @@ class Referee:
             self.cases["unknown: the run ended"] += 1
         elif word == "unknown":
             self._judge_unknown(line, near)
-        elif any(word in fault.causes for fault in near):
+        elif guilty := [fault for fault in near if word in fault.causes]:
             self.cases["attributed"] += 1
-        elif self._gave_way(line, word, begin_ns):
-            self.cases["attributed: gave way to the safe call"] += 1
+            self.faults.costs(guilty[-1], True)
+        elif why := self._follows(line, word, begin_ns):
+            self.cases[f"attributed: {why}"] += 1
         else:
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"tick {line['k']} missed with cause {word}, where there was {names}: {line}")
 
-    def _gave_way(self, line: dict[str, Any], word: str, begin_ns: int) -> bool:
-        """Whether the hold that a fault began ended just when the call of this tick was ready."""
-        near = self._faults_of(begin_ns - self.rules.period_ns - self.rules.hold_ns, self.time.now_ns)
-        error = line.get("error", "")
-        return bool(near) and word == "execute.busy" and error.endswith("gave way to the safe call")
+    def _follows(self, line: dict[str, Any], word: str, begin_ns: int) -> str | None:
+        """Return how the miss follows from a fault of a while ago; None: it does not."""
+        rules, error = self.rules, line.get("error", "")
+        if not self._faults_of(begin_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns), self.time.now_ns):
+            return None
+        if word == "execute.busy" and error.endswith("gave way to the safe call"):
+            return "the hold ended just when its call was ready"
+        if word == "decide.error" and error.startswith("the plan was over, or too old"):
+            return "its plan was of an old observation"
+        if self.mode == "plans" and word in LATE.split():
+            return "no step was there, and the planner was at work"
+        return "it waited for the tick before" if word == "decide.queued" and not self.enforced else None
 
     def _judge_unknown(self, line: dict[str, Any], near: list[Fault]) -> None:
-        if any(fault.kind.silent for fault in near):
+        if silent := [fault for fault in near if fault.kind.silent]:
             self.cases["unknown: no evidence"] += 1
-        elif len({fault.kind.name for fault in near}) > 1:
+            self.faults.costs(silent[-1], False)
+        elif len({fault.kind.name for fault in near}) > 1 or (near and not self.enforced):  # also the tick's before
             self.cases["unknown: several, none half"] += 1
+            self.faults.costs(near[-1], False)
         else:
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"tick {line['k']} missed with cause unknown, where there was {names}: {line}")
@@ -290,7 +317,9 @@ class Referee:
 
     def ended(self, end_ns: int, open_ticks: int, open_skipped: int) -> None:
         """The run is over. Every release until `end_ns` has its line, but those that were not over."""
-        last = (end_ns - self.origin_ns) // self.rules.period_ns
+        last = max(self.counted, default=0)
+        if self.enforced:
+            last = (end_ns - self.origin_ns) // self.rules.period_ns
         missing = [k for k in range(self.next_k, last) if k not in self.counted]
         if len(missing) > open_ticks + open_skipped:
             self.fail(f"of {last + 1} releases {missing} are not counted, where {open_ticks} ticks are open")

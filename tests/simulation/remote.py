@@ -238,7 +238,7 @@ def emitted(run: SimRun, emission: Emission, epoch: int) -> None:
     if emission.status == "safe":
         referee.attempted()
     elif emission.call is not None:
-        asked_ns, request = run.decoder.asked[k]
+        asked_ns, request = run.host.asked[k]
         allowed = emission.call.name in FUNCTIONS
         act = Act(k, asked_ns, request.captured_ns, False, request.epoch == epoch, allowed)
         referee.acts_now(act)

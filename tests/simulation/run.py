@@ -5,24 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import rtcontrol.envs.remote
 import rtcontrol.envs.remote_parts
+import rtcontrol.hosts.layered
 import rtcontrol.loop.acting
 import rtcontrol.loop.actuator
 import rtcontrol.loop.desk
 import rtcontrol.loop.phases
 import rtcontrol.loop.shell
 import rtcontrol.loop.suspend
-from rtcontrol.hosts.protocol import LOSSES, DecisionReply
-from rtcontrol.loop.core import LoopCore, LoopSettings
-from rtcontrol.loop.core import Rules as AgentRules
+from rtcontrol.hosts.protocol import DecisionReply
+from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.desk import OperatorControl
 from rtcontrol.loop.events import Instructed, LoopReport, Stopped
-from rtcontrol.loop.grid import WallGrid
+from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.phases import finish
 from rtcontrol.loop.ports import Ports
 from rtcontrol.loop.running import RunState
@@ -31,31 +31,24 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
 from tests.simulation.actuator import SimActuator
 from tests.simulation.decoder import FUNCTIONS, SimDecoder
-from tests.simulation.faults import KINDS, NETWORK, WORLD, Fault, Faults
-from tests.simulation.referee import Act, Referee, Rules
+from tests.simulation.faults import ENDS, KINDS, NETWORK, UNKNOWABLE, WORLD, Fault, Faults
+from tests.simulation.host import SimHost, layered
+from tests.simulation.referee import STEPS, Act, Referee
 from tests.simulation.timeline import MS, US, Process, S, Thread, Timeline
 from tests.simulation.world import SimAgent, SimWorld, check
 
 # Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
 # loop is in the agent's code or in the host's.
 POINTS = ("now", "order", "wait", "text", "send")
-MOST_TURNS = 200  # of the loop, within a period
+MOST_TURNS = 200  # of the loop, within 10 ms
 REMOTE = 0.04  # the share of worlds behind the wire
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
+# What the ticks, calls and decisions of a local world are like: half of them as they are for most users.
+MODES = (*("plain",) * 7, "lockstep", "arrivals", "calls", "plans", "backup", "standby", "ends")
 TIMED = (rtcontrol.envs.remote, rtcontrol.envs.remote_parts, rtcontrol.loop.actuator, rtcontrol.loop.acting)
+TIMED += (rtcontrol.hosts.layered,)
 TIMED += (rtcontrol.loop.desk, rtcontrol.loop.phases, rtcontrol.loop.shell, rtcontrol.loop.suspend)
 Trace = Callable[[Any, dict[str, Any]], None] | None
-DECODER = (
-    "slow",
-    "error",
-    "illegal",
-    "send_raises",
-    "duplicate",
-    "stray",
-    "lost_in_transit",
-    "delivered_late",
-    *LOSSES,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,11 @@ class Scenario:
     null: float
     doubts: float
     confirm: frozenset[str]
-    remote: bool
+    mode: str
+
+    @property
+    def remote(self) -> bool:
+        return self.mode == "remote"
 
     @property
     def mixed(self) -> bool:
@@ -80,8 +77,7 @@ class Scenario:
     @property
     def name(self) -> str:
         settings, faults = self.settings, "all faults" if self.mixed else self.kinds[0]
-        where = "a client's world" if self.remote else "a world here"
-        return f"{settings.hz:g} Hz, {self.lanes} in flight, on_miss={settings.on_miss}, {where}, {faults}"
+        return f"{settings.hz:g} Hz, {self.lanes} in flight, on_miss={settings.on_miss}, {self.mode}, {faults}"
 
 
 def scenario(seed: int) -> Scenario:
@@ -107,15 +103,23 @@ def scenario(seed: int) -> Scenario:
         records=chance.random() < 0.5,
         steady=chance.random() < 0.2,
     )
-    names = sorted(set(KINDS) - set(WORLD if remote else NETWORK))
+    other = random.Random(f"{seed} mode")  # of its own: the rest of the scenario is that of the seed all the same
+    mode = "remote" if remote else other.choice(MODES)
+    if mode == "calls":
+        settings = replace(settings, calls_per_tick=other.choice((2, 3)))
+    names = sorted(set(KINDS) - set(ENDS) - set(WORLD if remote else NETWORK))
+    if mode in STEPS:
+        names = [name for name in names if name not in UNKNOWABLE]
     mixed = chance.random() < 0.25
     kinds = tuple(names) if mixed else (chance.choice(names),)
+    if mode == "ends":
+        kinds = (*kinds, *ENDS)
     safe_calls = (Call("stop"), Call("open"))[: chance.choice((1, 1, 2))]
     doubts = chance.choice((0.0, 0.0, 0.1))
     confirm = frozenset({"grip"}) if chance.random() < 0.15 and not remote else frozenset[str]()
     every = chance.uniform(3.0, 8.0) if mixed else chance.uniform(5.0, 12.0)
     return Scenario(
-        seed, settings, pipeline, safe_calls, kinds, every, chance.choice((0.0, 0.1)), doubts, confirm, remote
+        seed, settings, pipeline, safe_calls, kinds, every, chance.choice((0.0, 0.1)), doubts, confirm, mode
     )
 
 
@@ -139,7 +143,7 @@ class SimSampler:
         least_ns = min(max(run.scenario.settings.period_ns // 5, 2 * MS), 10 * MS)
         pauses = [(b, e, "gc") for b, e in self.collections if e > since_ns]
         pauses += [(b, min(e, now), "stall") for b, e in run.process.stood if e > since_ns and e - b > least_ns]
-        decoder = run.decoder
+        decoder = run.host.near
         stopped = now < decoder.process.frozen_ns
         state = "X" if not decoder.there else "T" if stopped else "S"
         threads = [
@@ -150,34 +154,38 @@ class SimSampler:
             ThreadReading("decoder", state, 0, 0, None, None),
         ]
         acting = [(begin, end) for begin, end in run.actuator.doings]
-        return EvidenceSample(now, sorted(pauses), acting, threads, True, decoder.incarnation)
+        return EvidenceSample(now, sorted(pauses), acting, threads, True, run.host.incarnation)
 
     def close(self) -> None: ...
 
 
 class SimClock:
-    """Lets simulated time pass until the loop has something to do. A loop that turns all the time `spins`."""
+    """Lets simulated time pass until the loop has something to do. A loop that turns all the time `spins`. `move` lets
+    a world that waits move on."""
 
-    def __init__(self, thread: Thread, grid: WallGrid, spins: Callable[[], None]) -> None:
-        self.thread, self.grid, self._spins = thread, grid, spins
+    def __init__(
+        self, thread: Thread, grid: ReleaseGrid, spins: Callable[[], None], move: Callable[[int], int | None]
+    ) -> None:
+        self.thread, self.grid, self._spins, self.advance = thread, grid, spins, move
         self._turns = self._since_ns = 0
 
     def wait(self, until_ns: int | None, host: Any, in_flight: bool) -> Any:
         time = self.thread.process.time
-        if time.now_ns - self._since_ns > self.grid.period_ns:
+        if time.now_ns - self._since_ns > 10 * MS:
             self._since_ns, self._turns = time.now_ns, 0
         self._turns += 1
         if self._turns > MOST_TURNS:
             self._spins()
-        self.thread.sleep(time.now_ns + S if until_ns is None else until_ns, host.ready)
+        if until_ns is None:
+            until_ns = time.now_ns + S
+        if (wake_ns := host.wake_ns) is not None and wake_ns < until_ns:
+            until_ns = wake_ns
+        self.thread.sleep(until_ns, host.ready)
         return host.wait(0)
-
-    def advance(self, dt_ns: int) -> int | None:
-        raise AssertionError("the world runs by itself")
 
 
 class Machine:
-    """What outlives a loop: time, the loop's process with its two threads, the decoder, and the faults."""
+    """What outlives a loop: time, the loop's process with its two threads, the decoders, and the faults."""
 
     def __init__(self, scenario: Scenario) -> None:
         settings = scenario.settings
@@ -186,10 +194,32 @@ class Machine:
         self.thread = Thread(self.process, time.chance("loop"))
         self.worker = Thread(self.process, time.chance("actuator"))
         self.people = time.chance("people")
-        self.faults = Faults(time, settings.period_ns, scenario.kinds, scenario.every)
+        self.scenario, self.chance = scenario, time.chance("machine")
+        every = scenario.every / 4 if scenario.mode == "lockstep" else scenario.every  # as time costs it nothing
+        self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, every)
+        self.decoders = [self._decoder(i) for i in range(2 if scenario.mode in ("backup", "standby") else 1)]
+        faults.begin |= {"stop_decoder": lambda fault: self._any().stop(fault)}
+        faults.begin |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: self._any().kill(fault))
+        faults.begin |= {"stray": lambda fault: self._any().stray()}
+
+    def _decoder(self, i: int) -> SimDecoder:
+        scenario, settings = self.scenario, self.scenario.settings
         usual_ns = (settings.deadline_ns // 20 + 50 * US, settings.deadline_ns // 3 + 60 * US)
-        self.decoder = SimDecoder(time, self.faults, usual_ns, settings.period_ns, scenario.lanes)
-        self.decoder.null, self.decoder.doubts = scenario.null, scenario.doubts
+        decoder = SimDecoder(self.time, self.faults, usual_ns, settings.period_ns, scenario.lanes, "b" * i)
+        decoder.null, decoder.doubts = scenario.null, scenario.doubts
+        if scenario.mode == "plans":
+            decoder.patience_ns = 2 * (settings.max_age_ns + settings.period_ns)
+        return decoder
+
+    def _any(self) -> SimDecoder:
+        return self.chance.choice(self.decoders)
+
+    def host(self) -> SimHost:
+        """Return the decoders, ready for a run."""
+        for decoder in self.decoders:
+            decoder.revive()
+        inner = layered(self.scenario.mode, self.decoders, self.scenario.settings)
+        return SimHost(self.time, self.decoders, inner)
 
 
 class SimRun:
@@ -205,20 +235,20 @@ class SimRun:
         self.machine = machine = machine or Machine(scenario)
         self.time, self.process, self.thread = machine.time, machine.process, machine.thread
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
-        self.decoder = self.host = machine.decoder
+        self.host = machine.host()
         self.point = ""
-        self.retry_ns = min(scenario.settings.period_ns, S)
-        self.referee = Referee(self.time, self.faults, rules_of(scenario, self.retry_ns), self.process)
+        self.steps = scenario.mode in STEPS
+        self.referee = Referee(self.time, self.faults, scenario.settings, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
         self.referee.extra = self._absent  # type: ignore[method-assign]
         self.env = env or self._world()
         self.agent = SimAgent(self.thread, self.faults, scenario.safe_calls, scenario.settings.deadline_ns)
-        self.decoder.reach = self.agent.reach = self._reach
-        self.decoder.taken = self._taken
-        wake = self.decoder.wake
-        self.actuator = SimActuator(self.agent, self.env, self.retry_ns, wake, self.worker, self.referee)
+        self.host.reach = self.agent.reach = self._reach
+        self.host.taken = self._taken
+        self.actuator = SimActuator(self.agent, self.env, self.host.wake, self.worker, self.referee)
         self.actuator.confirm = scenario.confirm
         self.confirmed: set[int] = set()  # ticks to whose call a person said yes
+        self.limit = 0  # of ticks, where the world waits
         self.state = RunState(launched=True)
         self.recorder = SimpleNamespace(write=self._write)
         self.shell = self._assemble(self.agent)
@@ -227,14 +257,15 @@ class SimRun:
 
     def _world(self) -> SimWorld:
         settings = self.scenario.settings
-        step_ns, begins = settings.period_ns // 3, self.referee.renewed
+        step_ns, begins = settings.period_ns // (1 if self.steps else 3), self.referee.renewed
         world = SimWorld(self.time, self.process, self.faults, step_ns, settings.deadline_ns, self._acts, begins)
+        world.waits = self.steps
         world.reach = self._reach
         return world
 
     def _assemble(self, agent: SimAgent) -> TickShell:
         scenario = self.scenario
-        rules = AgentRules(
+        rules = Rules(
             check=self._check,
             describe=lambda error: (f"{type(error).__name__}: {error}", None),
             plain=dict,
@@ -243,36 +274,42 @@ class SimRun:
             confirm=scenario.confirm,
             history=3,
         )
-        self.grid = WallGrid(scenario.settings.period_ns)
-        core = LoopCore(scenario.settings, rules, self.grid)
+        period_ns, move = scenario.settings.period_ns, self._arrival if scenario.mode == "arrivals" else self._step
+        by = "arrival" if scenario.mode == "arrivals" else "lockstep"
+        grid = StepGrid(period_ns, by) if self.steps else WallGrid(period_ns)  # type: ignore[arg-type]
+        core = LoopCore(scenario.settings, rules, grid)
         ports = Ports(
             agent=agent,  # type: ignore[arg-type]
             env=self.env,
-            host=self.decoder,
+            host=self.host,  # type: ignore[arg-type]
             actuator=self.actuator,
             sampler=SimSampler(self),  # type: ignore[arg-type]
-            operator=OperatorControl(self.actuator, scenario.settings.confirm_ns, self.stop, self.decoder.wake),
+            operator=OperatorControl(self.actuator, scenario.settings.confirm_ns, self.stop, self.host.wake),
             write=self._write,
             notify=lambda line: None,
             stop=self.stop,
             report=self._report,
             retake=lambda: None,
         )
-        return TickShell(core, SimClock(self.thread, self.grid, self._spins), ports)  # type: ignore[arg-type]
+        return TickShell(core, SimClock(self.thread, grid, self._spins, move), ports)  # type: ignore[arg-type]
+
+    def _step(self, dt_ns: int) -> int:
+        """The world moves on by a period."""
+        self.env.step()
+        self.thread.pause(50 * US)
+        return self.time.now_ns
+
+    def _arrival(self, dt_ns: int) -> int | None:
+        """Wait for the next observation."""
+        self.thread.sleep(max(self.env.arrives_ns, self.time.now_ns), lambda: False)
+        arrived_ns: int | None = self.env.take()
+        return arrived_ns
 
     @property
     def operator(self) -> OperatorControl:
         return self.shell.ports.operator
 
     # -- the run ------------------------------------------------------------------------------------------------------
-
-    def fly(self, ticks: int) -> None:
-        """Run for so many releases, and end."""
-        with simulated(self.time):
-            self.faults.start()
-            end_ns = self.time.now_ns + ticks * self.scenario.settings.period_ns
-            self.time.at(end_ns, self._end)
-            self.loop()
 
     def loop(self) -> None:
         """Run until it is stopped, and end with the safe call. Raises Violation."""
@@ -284,7 +321,8 @@ class SimRun:
         if self.referee.violation is not None:
             raise self.referee.violation  # it may have been raised within user code, whose errors cost a tick
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """The time is over."""
         self.faults.running = False
         self.stop("duration")
 
@@ -292,7 +330,7 @@ class SimRun:
         if self.state.ended_by is None:
             self.state.ended_by = why
             self.shell.inbox.append(Stopped(why))
-            self.decoder.wake()
+            self.host.wake()
 
     def tell(self, line: str) -> None:
         if self.trace is not None:
@@ -302,6 +340,8 @@ class SimRun:
         if self.trace is not None:
             self.trace(self, line)
         self.referee.write(line)
+        if self.steps and self.referee.ticks >= self.limit:
+            self.end()
         if "end" in line:
             self._ended()
 
@@ -317,8 +357,12 @@ class SimRun:
         if barrier is None:
             return
         k = barrier.tick
-        asked_ns, request = self.decoder.asked[k]
-        decision = self.decoder.decided[k].decision
+        asked_ns, request = self.host.asked[k]
+        reply = self.host.decided[k]
+        if reply.answers is not None:
+            request = reply.answers  # of an older observation: its plan goes on
+            asked_ns = request.captured_ns
+        decision = reply.decision
         sure = not self.scenario.doubts or (decision is not None and doubt(decision) is None)
         named = call.name in self.scenario.confirm
         allowed = sure and call.name in FUNCTIONS and (not named or k in self.confirmed)
@@ -329,7 +373,8 @@ class SimRun:
         """The loop takes a reply: one to go on, in time, renews what is active."""
         settings, decision = self.scenario.settings, reply.decision
         due_ns = self.referee.origin_ns + reply.tick * settings.period_ns + settings.deadline_ns
-        if decision is not None and decision.call is None and self.time.now_ns <= due_ns:
+        in_time = self.steps or self.time.now_ns <= due_ns
+        if decision is not None and decision.call is None and in_time:
             self.referee.renewed()
 
     def _spins(self) -> None:
@@ -406,18 +451,6 @@ class SimRun:
         if word == "confirm":
             self.confirmed.add(k)
         self.operator.say(word, "page", k)
-
-
-def rules_of(scenario: Scenario, retry_ns: int) -> Rules:
-    settings = scenario.settings
-    return Rules(
-        settings.period_ns,
-        settings.deadline_ns,
-        settings.hold_ns,
-        settings.max_age_ns,
-        retry_ns,
-        settings.on_miss,
-    )
 
 
 def doubt(decision: Decision) -> Doubt | None:

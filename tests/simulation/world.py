@@ -1,4 +1,6 @@
-"""The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs."""
+"""The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs.
+
+It goes on by itself, or `waits`: for `step` (lockstep), or until the observation before was decided upon (`take`)."""
 
 from __future__ import annotations
 
@@ -38,11 +40,12 @@ class SimWorld:
         self.bindings: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "stop", "open"))
         self.reach: Callable[[str], None] = lambda point: None
         self.epoch = self.seq = 0
-        self.finished = False
+        self.finished = self.waits = False
         self.episodes: list[Episode] = []
         self.blind_ns = time.now_ns  # it shows nothing before
         self.free_ns = 0  # its lock is held until then
-        self._from_ns = time.now_ns
+        self._from_ns = self._stepped_ns = time.now_ns
+        self._steps = 0
         self._seen: Observation | None = None
         self._blinding: Fault | None = None
         faults.begin |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
@@ -56,10 +59,21 @@ class SimWorld:
         now = self.time.now_ns
         if now < self.blind_ns:
             return None
-        if self.faults.on("frozen") or self.faults.on("safe_raises") or now < self.free_ns:
+        if self._stands(now):
             if self._seen is None and self._blinding is not None:
                 self._blinding.touch(now + self.deadline_ns)
             return self._seen
+        seq, captured_ns = (self._steps, self._stepped_ns) if self.waits else self._newest(now)
+        if self._seen is None or seq > self._seen.seq or self._seen.epoch != self.epoch:
+            if self._seen is None or self._seen.epoch != self.epoch:
+                self._begins()
+            self._seen = Observation(seq, self.epoch, captured_ns, {"x": seq, "y": self.epoch})
+        return self._seen
+
+    def _stands(self, now: int) -> bool:
+        return now < self.free_ns or bool(self.faults.on("frozen") or self.faults.on("safe_raises"))
+
+    def _newest(self, now: int) -> tuple[int, int]:
         seq = (now - self._from_ns) // self.step_ns
         captured_ns = self._from_ns + seq * self.step_ns
         for begin, end in reversed(self.process.stood):
@@ -67,11 +81,30 @@ class SimWorld:
                 break
             if begin < captured_ns:  # it stood still when this step was due: the next thing it did was this step
                 captured_ns = end
-        if self._seen is None or seq > self._seen.seq or self._seen.epoch != self.epoch:
-            if self._seen is None or self._seen.epoch != self.epoch:
-                self._begins()
-            self._seen = Observation(seq, self.epoch, captured_ns, {"x": seq, "y": self.epoch})
-        return self._seen
+        return seq, captured_ns
+
+    def step(self) -> None:
+        """Move on by a period."""
+        self._steps, self._stepped_ns = self._steps + 1, self.time.now_ns
+
+    @property
+    def arrives_ns(self) -> int:
+        """When the next observation arrives, at the earliest."""
+        return self._from_ns + (self._steps + 1) * self.step_ns
+
+    def take(self) -> int | None:
+        """Return when the next observation in order arrived; None: it is not there. It was not made while the world
+        stood still. As long as some wait the newest fault has an effect."""
+        now = self.time.now_ns
+        if now < self.blind_ns or self._stands(now):
+            self._steps = max(self._steps, (now - self._from_ns) // self.step_ns)
+            return None
+        if now < self.arrives_ns:
+            return None
+        self._stepped_ns, self._steps = self.arrives_ns, self._steps + 1
+        if now >= self.arrives_ns and self.faults.recent:
+            self.faults.recent[-1].touch(now + self.deadline_ns)
+        return self._stepped_ns
 
     def advance(self, dt_ns: int) -> None: ...
 
@@ -109,7 +142,7 @@ class SimWorld:
             self._acts(call, barrier)
             fault = self.faults.on("execute_raises" if barrier is not None else "safe_raises")
             error = None if fault is None else RuntimeError("no grip")
-            for_ns = self.chance.randrange(5 * US, 200 * US)
+            for_ns = 5 * US + int(self.chance.random() * 195 * US)
             if (slow := self.faults.on("slow_execute")) is not None:
                 for_ns += int(1.3 * self.deadline_ns)
                 slow.touch(now + for_ns + self.deadline_ns)
@@ -151,7 +184,7 @@ class SimAgent:
     def observe(self, data: Any) -> str:
         if self.faults.on("observe_raises") is not None:
             raise KeyError("altitude")
-        for_ns = self.chance.randrange(10 * US, 60 * US)
+        for_ns = 10 * US + int(self.chance.random() * 50 * US)
         if (fault := self.faults.on("slow_text")) is not None:
             for_ns += int(1.3 * self.deadline_ns) + 4_000_000
         if (hung := self.faults.on("hung_text")) is not None:
