@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,9 @@ def resumed(seeds: range, ticks: int, folder: Path) -> Campaign:
         path = folder / f"{chunk.start}-{chunk.stop}-{ticks}.json"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(asdict(campaign(chunk, ticks))))
+            made = campaign(chunk, ticks)
+            counts = {one.name: getattr(made.tally, one.name) for one in fields(Tally)}
+            path.write_text(json.dumps({"tally": counts, "failures": made.failures}))
         total.add(_read(json.loads(path.read_text())))
     return total
 
