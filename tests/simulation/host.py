@@ -6,23 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.hosts.backup_core import Handover
-from rtcontrol.hosts.failover import BackupHost
-from rtcontrol.hosts.host_events import Remember
+from rtcontrol.hosts.failover import BackupHost, PlanHost
 from rtcontrol.hosts.layered import LayeredHost
 from rtcontrol.hosts.plan_core import PlanTerms
-from rtcontrol.hosts.plan_host import PlanHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.standby_core import PAIR, StandbyCore
 from rtcontrol.loop.core import LoopSettings
 from tests.simulation.decoder import FUNCTIONS, SimDecoder
 from tests.simulation.timeline import Timeline
-
-
-class SimStandby(LayeredHost):
-    """The real shell around two decoders, of which one is the standby."""
-
-    def _do(self, action: Any) -> Any:
-        return None if isinstance(action, Remember) else super()._do(action)
 
 
 def layered(mode: str, decoders: list[SimDecoder], settings: LoopSettings) -> LayeredHost | None:
@@ -35,7 +26,7 @@ def layered(mode: str, decoders: list[SimDecoder], settings: LoopSettings) -> La
         handover = Handover(0.5, settings.period_ns, settings.pipeline)
         return BackupHost(first, second, handover)  # type: ignore[arg-type]
     if mode == "standby":
-        return SimStandby(StandbyCore(), dict(zip(PAIR, (first, second), strict=True)))  # type: ignore[arg-type]
+        return LayeredHost(StandbyCore(), dict(zip(PAIR, (first, second), strict=True)))  # type: ignore[arg-type]
     return None
 
 
