@@ -130,6 +130,8 @@ class Router:
         os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self._flush()  # its last look may have been before the last bye
         self._release()
 
     def _release(self) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from commands import call
 
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.zmq_server import Router, RouterConnection
 from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import Program, free_port, full_pipe, until
 from tests.rtcontrol.serve.wire_peer import WirePeer
@@ -111,3 +116,21 @@ def test_refusals_are_said_within_a_rate(made: Any) -> None:
     said = [line for line in made.said if "refused" in line]
     assert 20 <= len(said) <= 60
     assert made.admission.health()["refused"]["agent"] == 120
+
+
+def test_last_messages_leave_although_the_router_thread_has_ended() -> None:
+    connections: queue.Queue[RouterConnection] = queue.Queue()
+    receive = lambda connection, _: connections.put(connection)  # noqa: E731
+    admission: Any = SimpleNamespace(options=ServeOptions(), admit=lambda _: True, receive=receive)
+    router = Router(admission, ["tcp://127.0.0.1:*"], None)
+    router.start()
+    with WirePeer(router.endpoints[0]) as peer:
+        peer.hello(agent="lander")
+        connection = connections.get(timeout=60)
+        router._stopping = True
+        os.eventfd_write(router._wake, 1)
+        router._thread.join()
+        with router._using:  # so it is queued
+            connection.send(Bye(reason="the end"))
+        router.close()
+        assert peer.expect(Bye).reason == "the end"
