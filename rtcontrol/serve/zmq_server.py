@@ -15,6 +15,7 @@ import os
 import resource
 import select
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,8 +39,8 @@ BACKLOG = 256
 DISCARD = 4_096
 # What may wait for the router's thread; more is lost, and counted.
 MAX_WAITING = 16_384
-# How long the last messages may take to leave.
-LINGER_MS = 300
+# How long the last messages may take to leave. libzmq loses some of those that are sent right before the close.
+LEAVE_S, LINGER_MS = 0.1, 300
 
 
 class RouterConnection:
@@ -130,6 +131,10 @@ class Router:
         os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self._flush()  # its last look may have been before the last bye
+        if self._connections:
+            time.sleep(LEAVE_S)
         self._release()
 
     def _release(self) -> None:

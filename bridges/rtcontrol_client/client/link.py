@@ -110,9 +110,13 @@ class Link(Generic[AnyCore]):
         self._release()
 
     def _turn(self) -> None:
-        core, now_ns = self.core, time.monotonic_ns()
+        core = self.core
+        events = list(self._events(core.connection.up))
+        if any(why is not None for why in events):
+            self._hear()  # what came before the connection was lost, such as a bye
+        now_ns = time.monotonic_ns()
         with self.lock:
-            for why in self._events(core.connection.up):
+            for why in events:
                 if why is None:
                     core.connected(now_ns)
                 else:
@@ -130,8 +134,15 @@ class Link(Generic[AnyCore]):
             with contextlib.suppress(BlockingIOError):
                 while self._wake_out.recv(4096):
                     pass
-        # Bounded, so that a flood cannot keep what is in force from ending; read without the lock, so that nobody else
-        # waits for that.
+        self._hear()
+        self._tell()
+
+    def _hear(self) -> None:
+        """Take in what has arrived.
+
+        Bounded, so that a flood cannot keep what is in force from ending; read without the lock, so that nobody else
+        waits for that.
+        """
         for _ in range(HIGH_WATER):
             if not (parts := self._receive()):
                 break
@@ -140,12 +151,11 @@ class Link(Generic[AnyCore]):
                 message = decode_msgpack(parts)
             except WireError as error:
                 with self.lock:
-                    core.ignored[str(error.code)] += 1
+                    self.core.ignored[str(error.code)] += 1
                 continue
             with self.lock:
-                core.hear(message, now_ns)
-                core.look(time.monotonic_ns())
-        self._tell()
+                self.core.hear(message, now_ns)
+                self.core.look(time.monotonic_ns())
 
     def _tell(self) -> None:
         if (welcome := self.core.welcome) is not None and welcome is not self._welcome:

@@ -103,11 +103,11 @@ class PictureSender:
                 where = self._link.address
                 socket = socket or self._link.beside(context)
                 went = socket is not None and self._send(socket)
-                self.counts["sent" if went else "dropped"] += 1
                 if socket is not None and not went:
                     socket.close(0)
                     socket = None
                 with self._condition:
+                    self.counts["sent" if went else "dropped"] += 1
                     self._condition.wait_for(lambda: self._closing, 1 / MAX_PICTURES_HZ)
         except Exception:  # the session goes on without pictures
             log.exception("Pictures are sent no more.")

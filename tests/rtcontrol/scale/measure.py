@@ -33,7 +33,8 @@ from tests.helpers.processes import free_port
 
 HZ, TTL_MS, ROBOTS = 16.0, 500.0, 8
 SEEN = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
-STEADY = 8  # ticks in a row without a gap
+LOSS_S = 1.5 / HZ  # a gap from which a tick counts as lost
+STEADY = 8  # ticks in a row without a loss
 BEFORE_S, AFTER_S, LIMIT_S = 2.0, 4.0, 30.0
 
 
@@ -76,11 +77,16 @@ class Robot:
         self.client.close()
 
     def again_s(self, since_s: float) -> float | None:
-        """Return how long after `since_s` the first of STEADY calls in a row came, after the longest gap since then."""
+        """Return how long after `since_s` the first of STEADY calls in a row came, after the longest gap since then.
+
+        A gap in which no tick was lost is none: a robot whose calls all came in time is on time after 0 s.
+        """
         came = [t for t in self.fresh_s if t > since_s - 0.5]
         gaps = [b - a for a, b in itertools.pairwise(came)]
-        for first in range(gaps.index(max(gaps)) + 1 if gaps else 0, len(came) - STEADY):
-            if max(gaps[first : first + STEADY - 1]) < 1.5 / HZ:
+        longest = max(range(len(gaps)), key=gaps.__getitem__, default=0)
+        after = longest + 1 if gaps and gaps[longest] >= LOSS_S else 0
+        for first in range(after, len(came) - STEADY):
+            if max(gaps[first : first + STEADY - 1]) < LOSS_S:
                 return max(0.0, came[first] - since_s)
         return None
 
@@ -235,13 +241,18 @@ def measured(fleet: Fleet, name: str, folder: Path) -> dict[str, Any]:
         robot.lost(began_s - 0.5, now_s if one is None else began_s + one)
         for robot, one in zip(fleet.robots, again, strict=True)
     ]
+    later = [
+        0 if one is None else robot.lost(began_s + one, now_s) for robot, one in zip(fleet.robots, again, strict=True)
+    ]
     next(steps, None)
     return {
         "fault": name,
         "moved": fleet.moved(addresses),
         "again_s": None if None in again else round(max(one for one in again if one is not None), 2),
+        "again": [None if one is None else round(one, 2) for one in again],
         "lost_most": max(lost),
         "lost": lost,
+        "lost_later": later,
         "lost_in_5_s_before": sum(before),
         "window_s": round(now_s - began_s, 1),
         "beyond_ttl": sum(robot.beyond_ttl for robot in fleet.robots) - beyond,
