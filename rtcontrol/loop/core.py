@@ -45,8 +45,6 @@ from rtcontrol.telemetry.causes import Cause
 
 # Of these nobody changes a value.
 PLAIN = frozenset({bool, int, float, str, type(None)})
-# A call that was ordered so shortly before the end of a hold may act yet: only then the safe call is demanded.
-GRACE_NS = 1_000_000
 GAVE_WAY = "the call could not begin, and gave way to the safe call"
 TOO_LATE = "the call was too late when the world was free for it"
 
@@ -215,7 +213,7 @@ class LoopCore:
             waits = self.busy or (self.grid.waits and not self.world.host.alive)
             return None if waits else self.now_ns
         first = self.grid.next_release_ns
-        expires_ns = self._hold_ends_ns
+        expires_ns = self.fallback.policy.expires_ns
         if expires_ns is not None and expires_ns < first:
             first = expires_ns
         for tick in self.flights.pending.values():
@@ -236,15 +234,6 @@ class LoopCore:
     @property
     def _world_ns(self) -> int:
         return self.grid.world_ns(self.now_ns)
-
-    @property
-    def _hold_ends_ns(self) -> int | None:
-        """When the safe call takes over from a call that is held: one that was ordered just before may act yet."""
-        ends_ns = self.fallback.policy.expires_ns
-        if ends_ns is None or not self.flights.ordered:
-            return ends_ns
-        given_ns = max(flight.given_ns for flight in self.flights.ordered.values())
-        return max(ends_ns, given_ns + GRACE_NS) if given_ns <= ends_ns else ends_ns
 
     # -- release -------------------------------------------------------------------------------------------------------
 
@@ -405,7 +394,8 @@ class LoopCore:
 
     def _expire_hold(self) -> None:
         """Demand the safe call where a call is held for too long, also between two ticks."""
-        policy, ends_ns = self.fallback.policy, self._hold_ends_ns
+        policy = self.fallback.policy
+        ends_ns = policy.expires_ns
         idle = not (self.flights.pending or self.flights.ordered)
         if ends_ns is None or not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return

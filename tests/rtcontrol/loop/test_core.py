@@ -444,15 +444,6 @@ def test_acknowledgements_wait_for_their_tick() -> None:
     assert seen == [0] and len(rig.said("ack")) == 1
 
 
-@pytest.mark.parametrize(("free", "kind", "acts"), [(50.3, "call", [GO.text()]), (60.0, "miss", ["SAFE"])])
-def test_call_that_is_ordered_as_the_hold_ends_may_act(free: float, kind: str, acts: list[str]) -> None:
-    answers = {0: Answer(go()), 2: Answer(go(), 10.0)}
-    rig = Rig(lambda request: answers.get(request.tick, Answer(None, None)), hold_ns=45 * MS)
-    rig.at(30, lambda: rig.keep_busy(free)).run(70)
-    assert rig.ticks[2]["kind"] == kind and [call for ms, call in rig.acts if 30 < ms < 70] == acts
-    assert rig.causes.get(2) == ("execute.busy" if kind == "miss" else None)
-
-
 def test_call_in_time_that_the_guard_dropped_is_the_pauses() -> None:
     rig = Rig(on(2, Answer(go(), 6.0)), pipeline=3, deadline_ns=60 * MS)
     rig.decide = lambda request: Answer(go()) if request.tick == 2 else Answer(Decision(None))
