@@ -46,7 +46,7 @@ class SimActuator(Actuator):
         return super().execute(command)
 
     def safe(self, why: str, emission: Any = None) -> Any:
-        self.referee.demanded()
+        self.referee.demanded(why)
         return super().safe(why, emission)
 
     def wait_safe(self, timeout_s: float) -> bool:

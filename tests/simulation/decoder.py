@@ -7,7 +7,7 @@ from collections import deque
 from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call, Decision, Plan
 from tests.simulation.faults import Fault, Faults
-from tests.simulation.timeline import MS, US, Process, Thread, Timeline
+from tests.simulation.timeline import MS, US, Process, S, Thread, Timeline
 
 FUNCTIONS = ("move", "turn", "grip")
 CALLS = tuple(Call(name, {"x": x}) for name in FUNCTIONS for x in range(4))
@@ -39,6 +39,7 @@ class SimDecoder:
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._under_way = 0
         self._last: DecisionReply | None = None
+        self._gone: Fault | None = None  # for which it gave up
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -168,7 +169,8 @@ class SimDecoder:
         self.woken = True
         fault.touch(fault.end_ns + self.period_ns)
         if fault.kind.name == "give_up":
-            self.gave_up = "it died too often"
+            self.gave_up, self._gone = "it died too often", fault
+            self.time.at(lost_ns, lambda: fault.touch(lost_ns + 3600 * S))  # for good: until another run begins
         else:
             self.time.at(fault.end_ns, lambda: self._restart(lost_ns))
 
@@ -184,7 +186,8 @@ class SimDecoder:
         self.inbox.clear()
         self.events = []
         if self.gave_up is not None:
-            self.gave_up, self.there = None, True
+            assert self._gone is not None, "it gave up for it"
+            self.gave_up, self.there, self._gone.end_ns = None, True, self.time.now_ns
             self.incarnation += 1
 
     def stray(self) -> None:

@@ -59,6 +59,8 @@ class Referee:
         self.next_k = self.ticks = self.skipped = 0
         self.order = self.demand = 0  # counts orders and demands; the last demand
         self.orders: dict[int, int] = {}  # by tick
+        self.ordered_ns: dict[int, int] = {}  # by tick, when
+        self.missed_ns: deque[int] = deque(maxlen=32)  # when the safe call was demanded for a miss
         self.acted_k, self.acted_n = -1, 0  # the newest tick that acted, and how many calls of it
         self.bare = 0  # misses since what is active was renewed
         self.told_ks: deque[int] = deque(maxlen=32)
@@ -86,14 +88,17 @@ class Referee:
         if self.enforced and not confirmed and self.time.now_ns > due_ns:
             self.fail(f"the call of tick {k} is ordered after its deadline")
         self.order += 1
-        self.orders[k] = self.order
+        self.orders[k], self.ordered_ns[k] = self.order, self.time.now_ns
         if len(self.orders) > 64:
-            del self.orders[next(iter(self.orders))]
+            first = next(iter(self.orders))
+            del self.orders[first], self.ordered_ns[first]
 
-    def demanded(self) -> None:
+    def demanded(self, why: str) -> None:
         """The safe call is demanded."""
         self.order += 1
         self.demand = self.order
+        if why == "miss":
+            self.missed_ns.append(self.time.now_ns)
 
     def told(self, k: int) -> None:
         """A client is told that the tick brought a call, or that the call before goes on."""
@@ -285,15 +290,29 @@ class Referee:
     def _follows(self, line: dict[str, Any], word: str, begin_ns: int) -> str | None:
         """Return how the miss follows from a fault of a while ago; None: it does not."""
         rules, error = self.rules, line.get("error", "")
+        gave_way = word == "execute.busy" and error.endswith("gave way to the safe call")
+        if gave_way and self._hold_ended(line["k"]):
+            return "gave way at the hold's end"
         if not self._faults_of(begin_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns), self.time.now_ns):
             return None
-        if word == "execute.busy" and error.endswith("gave way to the safe call"):
-            return "the hold ended just when its call was ready"
+        if gave_way:
+            return "gave way to the safe call of a miss before"
         if word == "decide.error" and error.startswith("the plan was over, or too old"):
             return "its plan was of an old observation"
         if self.mode == "plans" and word in LATE.split():
             return "no step was there, and the planner was at work"
         return "it waited for the tick before" if word == "decide.queued" and not self.enforced else None
+
+    def _hold_ended(self, k: int) -> bool:
+        """Whether a hold ended just when the call of tick `k` was ordered: what acted before it was not renewed for so
+        long, whatever kept the ticks before (a doubt, or a yes that did not come, is no fault)."""
+        ordered_ns = self.ordered_ns[k]
+        renewed_ns = self.renewals[bisect_right(self.renewals, ordered_ns) - 1]
+        ends_ns = renewed_ns + self.rules.hold_ns
+        demanded_ns = next((t_ns for t_ns in self.missed_ns if t_ns >= max(ordered_ns, ends_ns)), None)
+        if self.rules.on_miss != "hold" or demanded_ns is None:
+            return False
+        return abs(ordered_ns - ends_ns) < SOON_NS and demanded_ns < ends_ns + SOON_NS
 
     def _judge_unknown(self, line: dict[str, Any], near: list[Fault]) -> None:
         if silent := [fault for fault in near if fault.kind.silent]:
