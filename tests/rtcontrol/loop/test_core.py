@@ -383,6 +383,16 @@ def test_call_of_an_epoch_that_is_over_does_not_act() -> None:
     assert len(rig.acts) == 5
 
 
+def test_call_of_an_epoch_that_is_over_says_nothing_of_what_is_usual() -> None:
+    answers = {1: Answer(go(), 2.0), 5: Answer(go(), 8.0)}
+    rig = Rig(lambda request: answers.get(request.tick, Answer(Decision(None))))
+    rig.at(21, lambda: rig.keep_busy(37.0)).at(30, lambda: setattr(rig, "epoch", 2))
+    busy_ns = START_NS + MS + 90 * MS
+    rig.sample = EvidenceSample(acting=((busy_ns, 0),))
+    rig.at(90, lambda: rig.keep_busy(130.0)).run(140)
+    assert rig.ticks[1]["kind"] == "epoch_over" and rig.causes == {5: "execute.busy"}
+
+
 # -- the fallback -----------------------------------------------------------------------------------------------------
 
 
