@@ -791,18 +791,20 @@ class LoopCore:
         self._demand("exit", self.fallback.parting(), self.flights.newest_k)
 
     def _overdue(self, event: ev.Overdue) -> None:
-        """The loop was away when the run ended: what was due meanwhile is missed all the same."""
+        """The loop was away when the run ended: what was due a period before is missed all the same."""
         grid, settings = self.grid, self.settings
-        if not (self.ledger.t0_ns and grid.enforced and grid.due(event.t_ns - settings.period_ns)):
+        due_ns = event.t_ns - settings.period_ns
+        if not (self.ledger.t0_ns and grid.enforced and grid.due(due_ns)):
             return
         self._suspend(self.flights.newest_k)
-        k, release_ns, skipped = grid.take(event.t_ns)
+        k, release_ns, skipped = grid.take(due_ns)
         tick = Tick(k, release_ns, release_ns + settings.deadline_ns, event.t_ns)
         tick.incarnation = self.world.host.incarnation
         tick.runs_before, tick.runs = self.world.runs, event.runs
         if skipped:
             self._skip(tick, skipped, event.sample)
         self._miss(tick, None)
+        self.flights.misses[k].end_ns = event.t_ns  # what came since is none of it
 
     def _closed(self, event: ev.Closed) -> None:
         for miss in tuple(self.flights.misses.values()):

@@ -288,8 +288,17 @@ def test_what_was_due_while_the_loop_was_away_is_missed() -> None:
     rig = Rig()
     rig.wakes = {100: 300.0}
     rig.run(250)
-    last = rig.ticks[12]
-    assert (last["kind"], last["skipped"], rig.acts[-1][1]) == ("miss", 7, "SAFE")
+    last = rig.ticks[11]  # of the one after nobody knows whether it would have begun late
+    assert (last["kind"], last["skipped"], rig.acts[-1][1]) == ("miss", 6, "SAFE")
+
+
+def test_tick_that_is_overdue_at_the_end_was_over_before_the_last_safe_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.wakes = {100: 300.0}
+    monkeypatch.setattr(rig, "_settle_safe", lambda: setattr(rig, "now_ns", rig.now_ns + 60 * MS))
+    rig.run(250)
+    steps = rig.ticks[11]["evidence"]["steps_ms"]
+    assert (steps["wake"], steps.get("observe", 0.0)) == (30.0, 0.0)
 
 
 def test_tick_that_is_overdue_at_the_end_has_its_threads_times() -> None:
@@ -298,7 +307,7 @@ def test_tick_that_is_overdue_at_the_end_has_its_threads_times() -> None:
     rig.runs = lambda ms: (b"0 0 1",) * 2 if ms < 250 else (b"0 150000000 1",) * 2
     rig.sample = EvidenceSample(threads=[ThreadReading("loop", "R", 0, 0, 0, 150 * MS)])
     rig.run(250)
-    assert rig.causes == {12: "wake.scheduler"} and rig.ticks[12]["skip_subcause"] == "scheduler"
+    assert rig.causes == {11: "wake.scheduler"} and rig.ticks[11]["skip_subcause"] == "scheduler"
 
 
 def test_releases_skipped_before_a_tick_in_flight_are_counted() -> None:
