@@ -325,7 +325,8 @@ def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path, error: ty
     arm = Arm()
     arm.refuse = failing(5, MOVE, error)
     flown = flight(tmp_path, arm, duration_s=0.6).run()
-    flown.blames("execute", 3, 5)  # on a busy machine a tick may be over before its call raises
+    flown.blames("execute", 5)  # on a busy machine a call may give way to the safe call as well
+    assert [tick.get("subcause") for tick in flown.ticks].count("raised") == 5
     told = [line for line in flown.said if "does not answer" in line]
     assert len(told) == 1 and "tests/rtcontrol/arm.py:" in told[0]
     entry = report.of_record(flown.path)["errors"][0]
