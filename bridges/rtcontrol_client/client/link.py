@@ -138,11 +138,7 @@ class Link(Generic[AnyCore]):
         self._tell()
 
     def _hear(self) -> None:
-        """Take in what has arrived.
-
-        Bounded, so that a flood cannot keep what is in force from ending; read without the lock, so that nobody else
-        waits for that.
-        """
+        """Take in what has arrived: boundedly, so that a flood cannot keep a call active; no thread waits meanwhile."""
         for _ in range(HIGH_WATER):
             if not (parts := self._receive()):
                 break
