@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, TextColumn
 
-from rtcontrol.cli.figures import widened
+from rtcontrol.cli.figures import Bar, say, widened
 from rtcontrol.drill.faults import FAULTS, TIMES, schedule
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.table import Terminal
 
 HELP = f"""Run, inject faults by a seeded schedule, and check that each miss is reported with its true cause.
 
@@ -21,21 +23,32 @@ Examples:
 
   rtcontrol drill --minutes 1 --only stop_decoder,slow_text --standby
 
+  rtcontrol drill --simulate --seeds 0 200
+
+  rtcontrol drill --simulate --seed 7 --minutes 10 --trace
+
 Faults ({TIMES} times each at least): {", ".join(FAULTS)}. docs/drill.md explains each, and
 lists the causes that its misses may have.
+
+`--simulate` runs no environment and no model. Loop, actuator, session and client run by simulated time, some
+thousands of ticks a second, with these faults and those of a network. A seed is one run, with its rate and settings.
+The same seed gives the same run. For a rule that breaks the command is printed that shows it again.
 
 Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated; 3 if not; 2 wrong arguments;
 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run ends in order, and the faults so far are judged).
 """
-LOG_WIDTH = 140
+MINUTES, SEEDS = 10.0, (0, 100)
+LOG_WIDTH, SEEDS_A_LINE = 140, 50
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 @app.command(help=HELP)
 def _drill(
     env: Annotated[str, typer.Option(help="Environment: a bundled one or a .py file.")] = "lander",
-    minutes: Annotated[float, typer.Option(help="How long faults are injected.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Of the schedule and of the first episode.")] = 0,
+    minutes: Annotated[float | None, typer.Option(help="How long faults are injected. (default: 10)")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the schedule and of the first episode; simulated: this run. (default: 0)")
+    ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Inject only these: frozen,gc, or repeat the option.")] = None,
     hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
     agent: Annotated[str | None, typer.Option(help="Agent: a name or a .py file. (default: the environment's)")] = None,
@@ -44,22 +57,65 @@ def _drill(
     out: Annotated[
         Path | None, typer.Option(help="Folder of record, report and drill.json. (default: runs/drill-TIME)")
     ] = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Run by simulated time, without processes.")] = False,
+    ticks: Annotated[int | None, typer.Option(min=1, help="Simulated: ticks of each seed. (default: 500)")] = None,
+    seeds: Annotated[
+        tuple[int, int] | None, typer.Option(help="Simulated: from the first to before the second. (default: 0 100)")
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Simulated: print each line that a seed records.")] = False,
 ) -> None:
+    if minutes is not None and not 0 < minutes <= 10_000:
+        raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
+    names = tuple(name.strip() for given in only or () for name in given.split(","))
+    if simulate:
+        chosen = range(*(seeds or SEEDS)) if seed is None else range(seed, seed + 1)
+        raise typer.Exit(_simulate(chosen, ticks, minutes, names, trace))
+    if ticks is not None or seeds is not None or trace:
+        raise UserError("--ticks, --seeds and --trace are of a simulated drill.", "Give --simulate with them.")
+    run = {"env": env, "hz": hz, "seed": seed or 0, "agent": agent, "model": model, "standby": standby}
+    raise typer.Exit(_fly(run, minutes or MINUTES, names, out))
+
+
+def _fly(run: dict[str, Any], minutes: float, names: tuple[str, ...], out: Path | None) -> int:
     from rtcontrol.drill.drill import drill
     from rtcontrol.run.options import named_by_time
     from rtcontrol.telemetry.run_folder import Folder
-    from rtcontrol.telemetry.table import Terminal
     from rtcontrol_client.shutdown import Interrupted, Shutdown
 
-    if not 0 < minutes <= 10_000:
-        raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
-    names = [name.strip() for given in only or () for name in given.split(",")]
-    planned = schedule(names, 60 * minutes, seed)
-    run = {"env": env, "hz": hz, "seed": seed, "agent": agent, "model": model, "standby": standby}
+    planned = schedule(names, 60 * minutes, run["seed"])
     with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
         ending.of(lambda name: None)
         try:
-            status = drill(run, planned, folder.path, ending, widened(Terminal(), LOG_WIDTH))
+            return drill(run, planned, folder.path, ending, widened(Terminal(), LOG_WIDTH))
         except Interrupted as interrupted:
-            status = interrupted.status
-    raise typer.Exit(status)
+            return interrupted.status
+
+
+def _simulate(seeds: range, ticks: int | None, minutes: float | None, only: tuple[str, ...], trace: bool) -> int:
+    """Run the seeds until the last, or a signal; print the table. Return the exit status."""
+    from rtcontrol.drill.simulation.campaign import TICKS, Tally, campaign, traced
+    from rtcontrol.drill.simulation.faults import KINDS
+    from rtcontrol.drill.simulation.run import scenario
+    from rtcontrol.run.run import MISSED, OK
+    from rtcontrol_client.shutdown import Shutdown
+
+    for name in only:
+        if name not in KINDS:
+            raise UserError(f"--only {name}: there is no such simulated fault.", f"There are {', '.join(KINDS)}.")
+    console, total = widened(Terminal(), LOG_WIDTH), Tally()
+    with Shutdown() as ending, Bar("ticks", BarColumn(), TextColumn("{task.description}"), total=len(seeds)) as bar:
+        ending.of(lambda name: None)
+        for done, seed in enumerate(seeds, 1):
+            if ending.called():
+                break
+            if trace:
+                say(console, f"seed {seed}: {scenario(seed).name}")
+            count = ticks or (TICKS if minutes is None else round(60 * minutes * scenario(seed).settings.hz))
+            shown = (lambda run, line: say(console, traced(run, line))) if trace else None
+            total.add(campaign([seed], count, only, shown))
+            bar.update(completed=done, description=f"{done} of {len(seeds)} seeds, {total.ticks:,} ticks")
+            if not bar.terminal and done % SEEDS_A_LINE == 0:
+                bar.line(f"{done} of {len(seeds)} seeds, {total.ticks:,} ticks")
+    for line in total.table().splitlines():
+        say(console, line)
+    return ending.status or (MISSED if total.failures else OK)

@@ -75,7 +75,7 @@ class Breaker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def hunt(mutant: Mutant, seeds: int) -> int:
     """Run seeds until one finds the mutant. Return 1 where one does."""
     sys.meta_path.insert(0, Breaker(mutant))
-    from tests.simulation.campaign import TICKS, campaign
+    from rtcontrol.drill.simulation.campaign import TICKS, campaign
 
     for seed in (mutant.seed, *range(seeds)):
         for failure in campaign([seed], TICKS).failures.values():

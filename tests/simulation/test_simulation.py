@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.campaign import TICKS, Campaign, campaign
-from tests.simulation.flight import fly
+from rtcontrol.drill.simulation.campaign import TICKS, Tally, campaign, fly
 from tests.simulation.mutants import found_by, mutants
 
 CHUNK, CHUNKS = 21, 20  # seeds: some 10,000 ticks
 HUNDREDS = 21  # of seeds, some 49,000 ticks each
 
 
-def judge(total: Campaign) -> None:
+def judge(total: Tally) -> None:
     assert not total.failures, "\n".join(total.failures.values())
 
 
@@ -38,10 +37,9 @@ def test_million_ticks_have_their_faults_attributed(hundred: int) -> None:
     total = campaign(range(1000 + 100 * hundred, 1100 + 100 * hundred), TICKS)
     print(total.table())
     judge(total)
-    tally = total.tally
-    assert tally.ticks >= 1_000_000 / HUNDREDS
-    assert tally.injected.total() >= 100_000 / HUNDREDS
-    assert tally.unknown.total() <= tally.cases.total() / 100
+    assert total.ticks >= 1_000_000 / HUNDREDS
+    assert total.injected.total() >= 100_000 / HUNDREDS
+    assert total.unknown.total() <= total.cases.total() / 100
 
 
 @pytest.mark.integration

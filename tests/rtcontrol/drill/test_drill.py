@@ -75,6 +75,8 @@ def test_a_drill_ends_in_order_by_ctrl_c_and_judges_what_was_injected(tmp_path: 
         (["--minutes", "1"], "Give --minutes 2."),
         (["--minutes", "nan"], "is no length of a drill"),
         (["--only", "frozen,earthquake"], "earthquake: there is no such fault"),
+        (["--simulate", "--only", "earthquake"], "there is no such simulated fault"),
+        (["--seeds", "0", "9"], "Give --simulate with them."),
         (["--env", "lnder"], "There is no environment called 'lnder'"),
     ],
 )

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-Act = Callable[[], None]
+Act = Callable[[], object]
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 # CLOCK_MONOTONIC of a machine that has run for an hour: never 0, which means "not yet" in many stamps.
 START_NS = 3600 * S

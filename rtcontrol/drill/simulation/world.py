@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from rtcontrol.drill.simulation.decoder import FUNCTIONS
+from rtcontrol.drill.simulation.faults import Fault, Faults
+from rtcontrol.drill.simulation.timeline import US, Process, Thread, Timeline
 from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
 from rtcontrol.models.call import Call
-from tests.simulation.decoder import FUNCTIONS
-from tests.simulation.faults import Fault, Faults
-from tests.simulation.timeline import US, Process, Thread, Timeline
 
 Done = Callable[[Effect, BaseException | None], None]
 

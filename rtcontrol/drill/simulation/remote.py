@@ -11,6 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol.drill.simulation.decoder import FUNCTIONS
+from rtcontrol.drill.simulation.faults import NETWORK, Fault, Faults
+from rtcontrol.drill.simulation.referee import Act, Violation
+from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, simulated
+from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Timeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_parts import RemoteTerms, wire_call, wire_calls
@@ -23,11 +28,6 @@ from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import Executed, Observe, Program, Reset, Welcome
-from tests.simulation.decoder import FUNCTIONS
-from tests.simulation.faults import NETWORK, Fault, Faults
-from tests.simulation.referee import Act, Violation
-from tests.simulation.run import Machine, Scenario, SimRun, Trace, simulated
-from tests.simulation.timeline import MS, US, Process, S, Timeline
 
 TTL_PERIODS = 3
 OFFSET_NS = 123 * S  # the client's clock is another machine's
@@ -62,7 +62,7 @@ class Network:
 class Connection:
     """One connection, as the server and the client know it."""
 
-    key = None
+    key: str | None = None
 
     def __init__(self, number: int, world: RemoteRun) -> None:
         self.number, self.peer = number, f"client {number}"
@@ -380,8 +380,8 @@ class RemoteRun:
         env = SimRemote(
             "sim",
             terms,
-            lambda message: self.tell(ev.LoopEmitted(session, message)),
-            lambda: self.tell(ev.LoopWarm(session, {})),
+            lambda message: self.note(ev.LoopEmitted(session, message)),
+            lambda: self.note(ev.LoopWarm(session, {})),
         )
         self.envs[session.id] = env
         return env
@@ -406,6 +406,10 @@ class RemoteRun:
                 elif (answer := do(self, action)) is not None:
                     events.append(answer)
         return rest
+
+    def note(self, event: Any) -> None:
+        """As `tell`, where nothing is the caller's to do."""
+        self.tell(event)
 
     def _start(self, action: ev.StartThread) -> None:
         self.opening.append(action.session)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rtcontrol.drill.simulation.timeline import MS, Timeline
 from rtcontrol.hosts.protocol import LOSSES
-from tests.simulation.timeline import MS, Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,12 @@ import rtcontrol.loop.desk
 import rtcontrol.loop.phases
 import rtcontrol.loop.shell
 import rtcontrol.loop.suspend
+from rtcontrol.drill.simulation.actuator import SimActuator
+from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
+from rtcontrol.drill.simulation.faults import ENDS, KINDS, NETWORK, UNKNOWABLE, WORLD, Fault, Faults
+from rtcontrol.drill.simulation.referee import STEPS, Act, Referee
+from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
+from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.desk import OperatorControl
@@ -29,13 +35,6 @@ from rtcontrol.loop.running import RunState
 from rtcontrol.loop.shell import TickShell
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
-from tests.simulation.actuator import SimActuator
-from tests.simulation.decoder import FUNCTIONS, SimDecoder
-from tests.simulation.faults import ENDS, KINDS, NETWORK, UNKNOWABLE, WORLD, Fault, Faults
-from tests.simulation.host import SimHost, layered
-from tests.simulation.referee import STEPS, Act, Referee
-from tests.simulation.timeline import MS, US, Process, S, Thread, Timeline
-from tests.simulation.world import SimAgent, SimWorld, check
 
 # Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
 # loop is in the agent's code or in the host's.
@@ -45,7 +44,12 @@ REMOTE = 0.04  # the share of worlds behind the wire
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
 # What the ticks, calls and decisions of a local world are like: half of them as they are for most users.
 MODES = (*("plain",) * 7, "lockstep", "arrivals", "calls", "plans", "backup", "standby", "ends")
-TIMED = (rtcontrol.envs.remote, rtcontrol.envs.remote_parts, rtcontrol.loop.actuator, rtcontrol.loop.acting)
+TIMED: tuple[Any, ...] = (
+    rtcontrol.envs.remote,
+    rtcontrol.envs.remote_parts,
+    rtcontrol.loop.actuator,
+    rtcontrol.loop.acting,
+)
 TIMED += (rtcontrol.hosts.layered,)
 TIMED += (rtcontrol.loop.desk, rtcontrol.loop.phases, rtcontrol.loop.shell, rtcontrol.loop.suspend)
 Trace = Callable[[Any, dict[str, Any]], None] | None
@@ -76,12 +80,13 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        settings, faults = self.settings, "all faults" if self.mixed else self.kinds[0]
+        settings, faults = self.settings, "all faults" if self.mixed else "".join(self.kinds)
         return f"{settings.hz:g} Hz, {self.lanes} in flight, on_miss={settings.on_miss}, {self.mode}, {faults}"
 
 
-def scenario(seed: int) -> Scenario:
-    """Return the scenario of a seed: of four, three with one kind of fault, and one with all kinds."""
+def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
+    """Return the scenario of a seed: of four, three with one kind of fault, and one with all kinds, or `only` these,
+    as far as its world has them."""
     chance = random.Random(f"{seed} scenario")
     remote = chance.random() < REMOTE
     hz = chance.choice(RATES_HZ[1:] if remote else RATES_HZ)
@@ -114,6 +119,8 @@ def scenario(seed: int) -> Scenario:
     kinds = tuple(names) if mixed else (chance.choice(names),)
     if mode == "ends":
         kinds = (*kinds, *ENDS)
+    if only:
+        kinds = tuple(name for name in only if name in (*names, *ENDS))
     safe_calls = (Call("stop"), Call("open"))[: chance.choice((1, 1, 2))]
     doubts = chance.choice((0.0, 0.0, 0.1))
     confirm = frozenset({"grip"}) if chance.random() < 0.15 and not remote else frozenset[str]()
@@ -241,7 +248,7 @@ class SimRun:
         self.referee = Referee(self.time, self.faults, scenario.settings, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
         self.referee.extra = self._absent  # type: ignore[method-assign]
-        self.env = env or self._world()
+        self.env: Any = env or self._world()
         self.agent = SimAgent(self.thread, self.faults, scenario.safe_calls, scenario.settings.deadline_ns)
         self.host.reach = self.agent.reach = self._reach
         self.host.taken = self._taken
@@ -314,7 +321,7 @@ class SimRun:
     def loop(self) -> None:
         """Run until it is stopped, and end with the safe call. Raises Violation."""
         self.referee.renewed()
-        self.shell.run(SimpleNamespace(collect=lambda slack_ns: None))  # type: ignore[arg-type]
+        self.shell.run(SimpleNamespace(collect=lambda slack_ns: None))
         self.state.t_end_ns = self.time.now_ns
         self.referee.leaves()
         finish(self, 10.0)  # type: ignore[arg-type]
@@ -465,9 +472,9 @@ def simulated(time: Timeline) -> Iterator[None]:
     before = [module.time for module in TIMED if hasattr(module, "time")]
     timed = [module for module in TIMED if hasattr(module, "time")]
     for module in timed:
-        module.time = clock  # type: ignore[attr-defined]
+        module.time = clock
     try:
         yield
     finally:
         for module, real in zip(timed, before, strict=True):
-            module.time = real  # type: ignore[attr-defined]
+            module.time = real

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rtcontrol.drill.simulation.referee import Referee
+from rtcontrol.drill.simulation.timeline import S, Thread
+from rtcontrol.drill.simulation.world import SimWorld
 from rtcontrol.envs.base import Effect
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.actuator_core import Action, Perform
 from rtcontrol.loop.safe_calls import Attempt, AttemptResult
-from tests.simulation.referee import Referee
-from tests.simulation.timeline import S, Thread
-from tests.simulation.world import SimWorld
 
 
 class Bell:

@@ -16,9 +16,9 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol.drill.simulation.faults import LATE, Fault, Faults
+from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
 from rtcontrol.loop.core import LoopSettings
-from tests.simulation.faults import LATE, Fault, Faults
-from tests.simulation.timeline import MS, US, Process, S, Thread, Timeline
 
 # A thread that is free takes up to 60 us to wake, and the two of the loop and the actuator come one after the other.
 SOON_NS = 400 * US
