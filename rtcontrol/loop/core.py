@@ -207,6 +207,11 @@ class LoopCore:
         return bool(flights.pending or flights.ordered or (self.world.safe.attempting and not self.grid.enforced))
 
     @property
+    def awaits_late(self) -> bool:
+        """Whether a miss waits for its tick's reply."""
+        return any(k in self.flights.late for k in self.flights.misses)
+
+    @property
     def wake_ns(self) -> int | None:
         """By when the core wants `Woke`, where nothing else comes; None: whenever, but soon."""
         if not self.grid.enforced:
@@ -419,6 +424,8 @@ class LoopCore:
 
     def _replied(self, event: ev.Replied) -> None:
         reply, flights = event.reply, self.flights
+        if self.world.left and reply.tick not in flights.late:
+            return  # no release any more
         if flights.late:
             oldest = reply.tick - self.settings.pipeline
             for k in [k for k in flights.late if k <= oldest]:

@@ -8,7 +8,7 @@ from typing import Any
 from rtcontrol.envs.base import Acknowledging, Observation, WorldError
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
-from rtcontrol.loop.events import Closed, Left, Overdue
+from rtcontrol.loop.events import Closed, Left, Overdue, Replied
 from rtcontrol.loop.interpreter import Interpretation
 from rtcontrol.loop.ports import read
 from rtcontrol.loop.running import RunningLoop
@@ -100,6 +100,9 @@ def _leave(loop: RunningLoop, patience_s: float) -> None:
         loop.tell(UNSAFE.format(why) if state.unsafe else OVER)
     sampler = shell.ports.sampler
     shell.dispatch(Overdue(state.t_end_ns, sampler.sample(shell.core.grid.next_release_ns), sampler.runs()))
+    # The loop may have been stopped while replies waited: they are evidence of misses. A wake ends the first wait.
+    while shell.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
+        shell.dispatch(Replied(reply))
 
 
 def _close_world(loop: RunningLoop) -> None:

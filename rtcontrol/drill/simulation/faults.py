@@ -82,6 +82,7 @@ class Fault:
     end_ns: int
     causes: frozenset[str] = field(default=frozenset())
     felt: bool = False  # it cost a tick
+    late_ns: int = 0  # when the last message that it delayed arrives, or one that is kept in order behind that
 
     def touch(self, t_ns: int) -> None:
         """It still has an effect at `t_ns`."""

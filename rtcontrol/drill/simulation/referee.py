@@ -148,7 +148,7 @@ class Referee:
         """An attempt failed: another one comes within a period of the retries, unless a newer call acts."""
         now = self.time.now_ns
         if self.left_ns is None and self.retry_ns is not None:
-            self._expect_safe(now, now + self.retry_ns, len(self.safes))
+            self.expect_safe(now, now + self.retry_ns, len(self.safes))
 
     def said(self, word: str) -> None:
         """A person's word was taken."""
@@ -157,7 +157,7 @@ class Referee:
             self.paused_ns, self.opened_ns = None, now
         else:
             self.paused_ns = now
-            self._expect_safe(now, now)
+            self.expect_safe(now, now)
 
     def samples(self, since_ns: int) -> None:
         """Evidence since this release is sampled: it has missed."""
@@ -167,7 +167,7 @@ class Referee:
 
     # -- the safe call by its instant ---------------------------------------------------------------------------------
 
-    def _expect_safe(self, missed_ns: int, by_ns: int, before: int = 0) -> None:
+    def expect_safe(self, missed_ns: int, by_ns: int, before: int = 0) -> None:
         """Look soon after `by_ns`: by then the safe call was attempted (besides those
         `before`), or what acts was renewed."""
         self.time.at(by_ns + SOON_NS, lambda: self._look(missed_ns, by_ns, before))
@@ -182,7 +182,7 @@ class Referee:
         if free_ns is None:
             self.fail(f"no safe call by {(by_ns - self.origin_ns) / 1e9:.6f} s")
         else:  # whoever is to do it cannot: once it can, it does
-            self.time.at(free_ns, lambda: self._expect_safe(missed_ns, max(by_ns, self.time.now_ns), before))
+            self.time.at(free_ns, lambda: self.expect_safe(missed_ns, max(by_ns, self.time.now_ns), before))
 
     def _free_ns(self) -> int | None:
         """Return until when loop or actuator cannot act; None: they can."""
@@ -257,7 +257,7 @@ class Referee:
         i = bisect_right(self.renewals, missed_ns) - 1
         limit_ns = self.renewals[max(i, 0)] + self.rules.hold_ns
         by_ns = max(missed_ns, limit_ns) if self.rules.on_miss == "hold" else missed_ns
-        self._expect_safe(missed_ns, max(by_ns, self.time.now_ns))
+        self.expect_safe(missed_ns, max(by_ns, self.time.now_ns))
 
     def _held(self) -> None:
         """Where the world waits a hold is so many of its periods, and no tick begins before the safe call was tried."""
@@ -326,7 +326,7 @@ class Referee:
             self.fail(f"tick {line['k']} missed with cause unknown, where there was {names}: {line}")
 
     def _faults_of(self, begin_ns: int, end_ns: int) -> list[Fault]:
-        return [f for f in self.faults.recent if f.begin_ns <= end_ns and f.end_ns >= begin_ns]
+        return [f for f in self.faults.recent if f.begin_ns <= end_ns and max(f.end_ns, f.late_ns) >= begin_ns]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

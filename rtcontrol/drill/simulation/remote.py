@@ -39,6 +39,7 @@ class Network:
     def __init__(self, time: Timeline, faults: Faults, period_ns: int) -> None:
         self.time, self.faults, self.period_ns = time, faults, period_ns
         self.chance = time.chance("network")
+        self._delaying: dict[tuple[int, str], Fault] = {}  # by connection and direction
         self._last: dict[Any, int] = {}  # by connection and direction, when its last message arrives
 
     def carry(self, way: tuple[int, str], parts: list[bytes], arrives: Callable[[list[bytes]], None]) -> None:
@@ -47,9 +48,13 @@ class Network:
         if faults.on("net_silence") or (faults.on("net_loss") and chance.random() < 0.5):
             return
         at_ns = now + 100 * US + int(chance.random() * MS)
-        if faults.on("net_delay"):
+        if (delay := faults.on("net_delay")) is not None:
             at_ns += int(chance.random() * 2 * self.period_ns)
+            self._delaying[way] = delay
         if not faults.on("net_reorder"):
+            if at_ns <= self._last.get(way, 0) and way in self._delaying:  # kept in order behind a delayed one
+                at_ns = self._last[way] + 1
+                self._delaying[way].late_ns = at_ns + self.period_ns
             at_ns = max(at_ns, self._last.get(way, 0) + 1)
         else:
             at_ns += int(chance.random() * self.period_ns)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -392,10 +393,9 @@ class SimRun:
         if self.actuator.busy_ns:
             spans.append((self.actuator.busy_ns, now + self.scenario.settings.period_ns // 4))
         if self.agent.since_ns:
-            settings = self.scenario.settings
-            guard_ns = 2 * settings.period_ns + (settings.hold_ns if settings.on_miss == "hold" else 0)
-            if now < self.agent.since_ns + guard_ns:
-                spans.append((self.agent.since_ns, self.agent.since_ns + guard_ns))
+            guard_ns = self.agent.since_ns + self.scenario.settings.guard_ns
+            if now < guard_ns:
+                spans.append((self.agent.since_ns, guard_ns))
         return spans
 
     # -- faults of the machine, and words of people -------------------------------------------------------------------
@@ -420,7 +420,9 @@ class SimRun:
             self.process.at(self.time.now_ns, lambda: self._reach("now"))
 
     def _reach(self, point: str) -> None:
-        """A thread is at a point where a word of a person comes between."""
+        """A thread is at a point where a word of a person comes between, or hangs in the agent's code."""
+        if point == "hang" and not self.steps:
+            self.time.at(self.time.now_ns + self.scenario.settings.guard_ns, partial(self._guard, self.agent.since_ns))
         if self.point != point:
             return
         self.point = ""
@@ -428,6 +430,11 @@ class SimRun:
             self._say("pause")
             resumes_ns = self.time.now_ns + self.people.randrange(1, 6 * self.scenario.settings.period_ns)
             self.process.at(resumes_ns, lambda: self._say("resume"))
+
+    def _guard(self, since_ns: int) -> None:
+        """Where the loop hangs still, the actuator demands the safe call by itself."""
+        if self.agent.since_ns == since_ns:
+            self.referee.expect_safe(self.time.now_ns, self.time.now_ns)
 
     def _check(self, call: Call) -> tuple[Call, str]:
         """Return a legal call; a person may speak just now."""

@@ -192,6 +192,8 @@ class SimAgent:
             fault = hung
         self.reach("text")
         begin_ns = self.since_ns = self.thread.process.time.now_ns
+        if hung is not None:
+            self.reach("hang")
         self.thread.pause(for_ns)
         self.since_ns = 0
         if fault is not None:

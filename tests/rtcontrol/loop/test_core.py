@@ -15,7 +15,7 @@ import pytest
 from rig import GO, GRIP, MS, START_NS, Answer, Rig, go
 
 from rtcontrol.envs.base import Acknowledgement
-from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop import events as ev
 from rtcontrol.loop.core import Rules
 from rtcontrol.loop.phases import write_end
@@ -272,6 +272,22 @@ def test_stopped_decoder_is_named_by_its_state() -> None:
 def test_end_of_the_run_records_what_waits() -> None:
     rig = Rig(on(2, Answer(None, None)), duration_ns=60 * MS).run(200)
     assert rig.causes == {2: "decide.decoder_slow"} and list(rig.ticks) == [0, 1, 2]
+
+
+def test_reply_that_waits_at_the_end_judges_its_miss_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(lambda request: Answer(None, None) if request.tick in (2, 3) else Answer(go()))
+
+    def take_late() -> None:
+        begun_ns = rig.now_ns - MS
+        for k in (3, 2):
+            assert rig.core.awaits_late
+            rig._dispatch(
+                ev.Replied(DecisionReply(k, go(), None, MS, received_ns=begun_ns - 20 * MS, begun_ns=begun_ns))
+            )
+
+    monkeypatch.setattr(rig, "_settle_safe", take_late)
+    rig.run(65)
+    assert rig.causes == {2: "decide.queued"} and list(rig.ticks) == [0, 1, 2] and not rig.core.awaits_late
 
 
 def test_older_request_that_is_not_answered_makes_the_next_queue() -> None:
