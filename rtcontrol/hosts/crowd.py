@@ -1,13 +1,14 @@
-"""A crowd's decisions through a host: one request asks for many characters, one reply has many decisions.
+"""A crowd's decisions through a host: one request asks for many members, one reply has many decisions.
 
 Host, Ray actor and scheduler know nothing of it: the request's observation is the batch as JSON, and the reply's call,
-named DECIDED, has a list of what came of each, in the order in which they were asked for.
+named DECIDED, has a list of what came of each, in the order in which they were asked for. The `epoch` of a member's
+request tells the members apart: each life has a number of its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,47 +24,25 @@ if TYPE_CHECKING:
 DECIDED = "decided"
 
 
-@dataclass(frozen=True, slots=True)
-class CharacterAsk:
-    """What one character of a crowd is to decide upon; `key` tells it from the others, `tick` is its own."""
-
-    key: str
-    tick: int
-    observation: str
-    instruction: str
-    history: Sequence[str] = ()
+def crowd_request(number: int, asked: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
+    """Return one request for all of them. Their raw observations are for a script in this process."""
+    packed = json.dumps([(one.epoch, one.tick, one.observation, one.instruction, *one.history) for one in asked])
+    data = {str(one.epoch): one.data for one in asked}
+    return DecisionRequest(number, 0, packed, "", data=data, within_ns=within_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class CharacterDecision:
-    """What came of it: a decision, or an `error`; `mistake` is a UserError's what and remedy."""
-
-    decision: Decision | None
-    error: str | None = None
-    mistake: tuple[str, str] | None = None
-
-
-def crowd_request(
-    tick: int, asked: Sequence[CharacterAsk], within_ns: int, data: Mapping[str, Any] | None = None
-) -> DecisionRequest:
-    """One request for all of them. `data` by key is for a script in this process."""
-    packed = json.dumps([(a.key, a.tick, a.observation, a.instruction, *a.history) for a in asked])
-    return DecisionRequest(tick, 0, packed, "", data=data, within_ns=within_ns)
-
-
-def unpack(reply: DecisionReply, count: int) -> list[CharacterDecision]:
-    """What came of each of the `count` that were asked for; of a reply without them, its error is each one's."""
+def unpack(reply: DecisionReply, asked: Sequence[DecisionRequest]) -> list[DecisionReply]:
+    """Return what came of each that was asked for; of a reply without them, its error is each one's."""
     made = reply.decision.call if reply.decision is not None else None
     found = made.arguments.get("made", ()) if made is not None and made.name == DECIDED else ()
-    if reply.error is not None or len(found) != count:
-        why = reply.error or f"the decoder gave {len(found)} decisions for {count}"
-        return [CharacterDecision(None, why, reply.mistake)] * count
-    return [_character(one) for one in found]
-
-
-def _character(one: Sequence[Any]) -> CharacterDecision:
-    made, error, mistake = one
-    return CharacterDecision(made and decision_of(made), error, mistake and (mistake[0], mistake[1]))
+    if reply.error is not None or len(found) != len(asked):
+        error = reply.error or f"the decoder gave {len(found)} decisions for {len(asked)}"
+        return [DecisionReply(one.tick, None, error, reply.decide_ns, reply.mistake) for one in asked]
+    replies = []
+    for one, (fields, error, mistake) in zip(asked, found, strict=True):
+        mended = mistake and (mistake[0], mistake[1])
+        replies.append(DecisionReply(one.tick, fields and decision_of(fields), error, reply.decide_ns, mended))
+    return replies
 
 
 def _packed(found: Decision | BaseException) -> list[Any]:
@@ -74,7 +53,10 @@ def _packed(found: Decision | BaseException) -> list[Any]:
     return [None, (said.splitlines() or [""])[0], mistake]
 
 
-def _reply(found: Sequence[Decision | BaseException]) -> Decision:
+def _together(found: Sequence[Decision | BaseException]) -> Decision:
+    """Return one decision for all. Where there is one alone, raises what was wrong with it."""
+    if len(found) == 1 and isinstance(found[0], BaseException):
+        raise found[0]
     passes = max((one.forward_passes for one in found if isinstance(one, Decision)), default=0)
     tokens = sum(one.tokens for one in found if isinstance(one, Decision))
     return Decision(Call(DECIDED, {"made": [_packed(one) for one in found]}), {}, passes, tokens)
@@ -103,9 +85,10 @@ class CrowdModel(SteppedDecider):
         from rtcontrol.models.crowd import CharacterPrompt
 
         asked = [
-            CharacterPrompt(key, seen, told, past) for key, _, seen, told, *past in json.loads(request.observation)
+            CharacterPrompt(str(life), seen, told, past)
+            for life, _, seen, told, *past in json.loads(request.observation)
         ]
-        return _reply((yield from self._decoder.decide_in_steps(asked)))
+        return _together((yield from self._decoder.decide_in_steps(asked)))
 
     def cancel(self) -> None:
         self._decoder.cancel()
@@ -131,14 +114,14 @@ class CrowdScript:
         self._decider = decider
 
     def decide(self, request: DecisionRequest) -> Decision:
-        return _reply([self._one(request, *one) for one in json.loads(request.observation)])
+        return _together([self._one(request, *one) for one in json.loads(request.observation)])
 
     def _one(
-        self, request: DecisionRequest, key: str, tick: int, seen: str, told: str, *history: str
+        self, request: DecisionRequest, life: int, tick: int, seen: str, told: str, *history: str
     ) -> Decision | BaseException:
-        data = None if request.data is None else request.data.get(key)
+        data = None if request.data is None else request.data.get(str(life))
         try:
-            return self._decider.decide(DecisionRequest(tick, 0, seen, told, history, data))
+            return self._decider.decide(DecisionRequest(tick, life, seen, told, history, data))
         except FAULTS as fault:
             return fault
 

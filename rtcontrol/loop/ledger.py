@@ -140,12 +140,12 @@ class Ledger:
         line["data"] = data
         self.write(line)
 
-    def called(self, call: Call, k: int, epoch: int | None, why: str, t_ns: int) -> None:
-        """A call acted."""
+    def called(self, call: Call, k: int, epoch: int | None, why: str, t_ns: int, **more: Any) -> None:
+        """A call acted; `more` is known of it."""
         line: Line = {"called": call.name, "arguments": call.arguments, "k": k}
         if epoch is not None:
             line["epoch"] = epoch
-        self.write({**line, "why": why, "t_s": self.t_s(t_ns)})
+        self.write({**line, "why": why, "t_s": self.t_s(t_ns), **more})
 
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
         """A decision came after its tick was over, or its call waited for a yes; `done` is what became of the call."""

@@ -23,8 +23,8 @@ from rtcontrol.telemetry.encoder import plain
 RETRY_NS = 1_000_000_000
 
 
-def settings_of(config: RunConfig, agent: Agent, env: Environment) -> LoopSettings:
-    """Return the numbers of a run."""
+def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None) -> LoopSettings:
+    """Return the numbers of a run; None: its world is not one environment."""
     hold_ms = config.hold_ms if config.hold_ms is not None else agent.fallback.hold_ms
     duration_s = config.duration_s
     return LoopSettings(
@@ -46,7 +46,7 @@ def settings_of(config: RunConfig, agent: Agent, env: Environment) -> LoopSettin
     )
 
 
-def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None) -> Rules:
+def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) -> Rules:
     """Return what the agent, and the run's options about it, bring."""
     gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
     return Rules(

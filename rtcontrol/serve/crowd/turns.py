@@ -1,13 +1,15 @@
-"""Who of a crowd is decided for now, who waits, and who cannot be met."""
+"""What is due when, and who of a crowd is decided for now, who waits, and who cannot be met. Pure."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rtcontrol.hosts.scheduler import EdfScheduler
-from rtcontrol.serve.crowd.member import MemberTick
+from rtcontrol.serve.crowd.members import MemberTick
 
-MOST = 8  # periods of a member to whom nothing happens
 # Members of one rate, seen in one message, are released at so many instants of their period: a batch of a quarter of
 # them takes a quarter of the time until the last one's call, and little more of the decoder's in all.
 PHASES = 4
@@ -16,9 +18,25 @@ PHASES = 4
 MARGIN = 0.5
 
 
-def stretched(stretch: int) -> int:
-    """The periods until the next tick, after one more decision that changed nothing."""
-    return min(2 * stretch, MOST)
+class Agenda:
+    """What is to be done, by the instant when it is due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
+        self._numbers = itertools.count()
+
+    def at(self, t_ns: int, do: Callable[[Any], None], subject: Any) -> None:
+        heapq.heappush(self._heap, (t_ns, next(self._numbers), do, subject))
+
+    def run(self, now_ns: int) -> None:
+        """Do what is due."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            _, _, do, subject = heapq.heappop(self._heap)
+            do(subject)
+
+    @property
+    def next_ns(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
 
 
 def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> list[MemberTick]:

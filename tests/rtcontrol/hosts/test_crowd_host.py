@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from rtcontrol.hosts.crowd import CharacterAsk, CharacterDecision, crowd_request, crowd_source, unpack
+from rtcontrol.hosts.crowd import crowd_request, crowd_source, unpack
 from rtcontrol.hosts.deciders import ExpertSource, NoopSource, STSource
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.messages import pack_reply
@@ -30,26 +29,26 @@ def pool() -> Iterator[InProcessPool]:
     made.close()
 
 
-def asked(host: Host, asks: list[CharacterAsk], **given: Any) -> list[CharacterDecision]:
-    host.submit(crowd_request(7, asks, 0, **given))
+def asked(host: Host, asks: list[DecisionRequest]) -> list[DecisionReply]:
+    host.submit(crowd_request(7, asks, 0))
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if (reply := host.wait(50_000_000)) is not None:
             # As the Ray actor sends it, and as its client reads it.
             assert isinstance(pack_reply(reply), bytes)
-            return unpack(reply, len(asks))
+            return unpack(reply, asks)
     raise AssertionError("no reply")
 
 
 def test_a_model_decides_for_all_of_a_request_and_a_long_look_costs_its_own_alone(pool: InProcessPool) -> None:
     host = pool.open("crowd", crowd_source(STSource(DeciderSpec("lander", tuple(tools.openai())))))
     lone = pool.open("one", STSource(DeciderSpec("lander", tuple(tools.openai()))))
-    asks = [CharacterAsk(str(i), i, SEEN.replace("3", str(i)), GOAL) for i in range(5)]
-    asks[2] = CharacterAsk("2", 2, "x 1 " * 9000, GOAL)
+    asks = [DecisionRequest(i, i, SEEN.replace("3", str(i)), GOAL) for i in range(5)]
+    asks[2] = DecisionRequest(2, 2, "x 1 " * 9000, GOAL)
     found = asked(host, asks)
     assert found[2].decision is None and found[2].mistake is not None
     for ask, one in zip(asks, found, strict=True):
-        if ask.key != "2":
+        if ask.epoch != 2:
             lone.submit(DecisionRequest(ask.tick, 0, ask.observation, ask.instruction))
             while (reply := lone.wait(60_000_000_000)) is None:
                 pass
@@ -66,8 +65,8 @@ def test_a_script_sees_the_data_of_each_and_its_fault_costs_that_one_alone() -> 
 
     pool = InProcessPool(lanes=0)
     host = pool.open("crowd", crowd_source(ExpertSource(script)))
-    asks = [CharacterAsk(str(i), 10 + i, "", "") for i in range(4)]
-    found = asked(host, asks, data={str(i): {"x": i} for i in range(4)})
+    asks = [DecisionRequest(10 + i, i, "", "", data={"x": i}) for i in range(4)]
+    found = asked(host, asks)
     assert [one.decision and one.decision.call for one in found[:3]] == [
         Call("push", {"x": i, "tick": 10 + i}) for i in range(3)
     ]
@@ -75,10 +74,11 @@ def test_a_script_sees_the_data_of_each_and_its_fault_costs_that_one_alone() -> 
 
 
 def test_a_reply_that_has_not_as_many_decisions_as_were_asked_for_is_an_error_of_each() -> None:
-    assert {one.error for one in unpack(DecisionReply(1, None, "lost", 0), 3)} == {"lost"}
+    one = DecisionRequest(1, 0, "", "")
+    assert [(r.tick, r.error) for r in unpack(DecisionReply(1, None, "lost", 0), [one] * 3)] == [(1, "lost")] * 3
     pool = InProcessPool(lanes=0)
     host = pool.open("crowd", crowd_source(NoopSource()))
-    host.submit(crowd_request(1, [CharacterAsk("a", 1, "", "")], 0))
+    host.submit(crowd_request(1, [one], 0))
     reply = host.wait(0)
     assert reply is not None
-    assert all(one.error is not None for one in unpack(reply, 2)) and unpack(reply, 1)[0].error is None
+    assert all(r.error is not None for r in unpack(reply, [one] * 2)) and unpack(reply, [one])[0].error is None

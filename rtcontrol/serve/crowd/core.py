@@ -1,0 +1,452 @@
+"""The ticks of a crowd without a clock: events and `now_ns` in, actions out; read top to bottom it is a member's tick.
+
+    join, look -> release -> ask together -> check -> settle, or miss -> next release
+
+It has the shape of `LoopCore`, and its parts where each member has one of its own: `FallbackPolicy`, `Tick`, the legal
+calls and the gate of `Rules`, and the `Ledger`. It is not a `LoopCore` for each member: that has a fixed rate, and a
+decoder, an actuator and samples of the kernel to itself. Members share one batch, one message and one count of ticks,
+and are released as often as something happens to them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rtcontrol.envs.remote_parts import wire_call
+from rtcontrol.hosts.crowd import crowd_request, unpack
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.loop import events as ev
+from rtcontrol.loop.call_in_force import Measure, Status
+from rtcontrol.loop.core import LoopSettings, Rules
+from rtcontrol.loop.ledger import Ledger
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import HostState, KnownCause, OperatorCommand, TickOutcome
+from rtcontrol.serve.crowd.members import CrowdMember, MemberSight, MemberTick, Roster, refusal_of_parts
+from rtcontrol.serve.crowd.turns import PHASES, Agenda, BatchTimes, choose
+from rtcontrol.telemetry.causes import Cause
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.crowd import Join, Leave, MemberCall, ObserveMany, PartFault
+
+SHARES = 64  # of the newest batches
+TAKEN = "the others were taken"
+
+
+@dataclass(slots=True)
+class SendCalls(ev.Action):
+    """The client receives them."""
+
+    calls: list[MemberCall]
+
+
+@dataclass(slots=True)
+class Refuse(ev.Action):
+    """The client receives the error."""
+
+    error: WireError
+
+
+@dataclass(slots=True)
+class BatchQueue:
+    """The released ticks that wait for a decision, and the `batch` that was asked for at `asked_ns`, of a host of this
+    `incarnation`. `count`: batches so far; `served`: ticks that were in one; `shares`: ns of a decision."""
+
+    waiting: list[MemberTick] = field(default_factory=list)
+    batch: list[MemberTick] = field(default_factory=list)
+    asked_ns: int = 0
+    incarnation: int = 0
+    count: int = 0
+    served: int = 0
+    late_dropped: int = 0
+    times: BatchTimes = field(default_factory=BatchTimes)
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=SHARES))
+
+    def end(self, now_ns: int, late: bool) -> list[MemberTick]:
+        """Return the ticks of the batch, which is over; it took until now."""
+        batch, self.batch = self.batch, []
+        self.times.took(len(batch), now_ns - self.asked_ns, late)
+        return batch
+
+
+class CrowdCore:
+    """The members of one run. `k` is the number of the newest tick, or safe call between two: -1 before the first of
+    all runs. `calls` are not sent yet."""
+
+    def __init__(self, roster: Roster, settings: LoopSettings, rules: Rules, k: int = -1) -> None:
+        self.roster, self.settings, self.rules, self.k = roster, settings, rules, k
+        self.out: list[ev.Action] = []
+        self.calls: list[MemberCall] = []
+        self.ledger = Ledger(self.out, rules.describe)
+        self.agenda, self.queue = Agenda(), BatchQueue()
+        self.host = HostState()
+        self.now_ns = 0
+        self.paused = False
+
+    def advance(self, event: Any, now_ns: int) -> Sequence[ev.Action]:
+        """Take an event at `now_ns`. Return what is to be done, in order."""
+        self.now_ns = now_ns
+        self.out.clear()
+        HANDLERS[type(event)](self, event)
+        actions = self.out.copy()
+        self.out.clear()
+        return actions
+
+    @property
+    def wake_ns(self) -> int | None:
+        """By when the core wants `Woke`, where nothing else comes; None: whenever."""
+        return self.agenda.next_ns
+
+    def _woke(self, event: ev.Woke) -> None:
+        self.agenda.run(self.now_ns)
+        self._give_up_batch()
+        self._ask()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.calls:
+            self.out.append(SendCalls(self.calls))
+            self.calls = []
+
+    # -- join, look ----------------------------------------------------------------------------------------------------
+
+    def _joined(self, message: Join) -> None:
+        faults = list(message.faults)
+        for member in self.roster.join(message, faults):
+            self._renew(member)
+        self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
+
+    def _observed(self, message: ObserveMany) -> None:
+        """The first look begins a member's ticks; another text than the one decided upon renews its rate at once."""
+        faults = list(message.faults)
+        for member in self.roster.observe(message, self.now_ns, faults):
+            if member.clock.released_ns is None or (member.clock.stretch > 1 and not member.rests):
+                self._renew(member)
+        self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
+
+    def _refuse(self, what: str, others: str, faults: Sequence[PartFault]) -> None:
+        if faults:
+            self.out.append(Refuse(refusal_of_parts(f"{len(faults)} {what}; {others}.", faults)))
+
+    def _renew(self, member: CrowdMember) -> None:
+        """Its next release comes at its own rate, counted from the last one: at once where it rested."""
+        clock, now = member.clock, self.now_ns
+        clock.stretch = 1
+        if member.looks.newest is not None and member.tick is None and not self.paused:
+            # Of one instant for all of a message: who has the same rate has the same deadlines.
+            last = clock.released_ns
+            self._schedule(member, now if last is None else max(now, last + member.period_ns))
+
+    # -- release -------------------------------------------------------------------------------------------------------
+
+    def _schedule(self, member: CrowdMember, t_ns: int) -> None:
+        member.clock.due_ns = t_ns
+        self.agenda.at(t_ns, self._release, member)
+
+    def _release(self, member: CrowdMember) -> None:
+        """Release the member's tick, unless another instant was set meanwhile."""
+        clock, look, now = member.clock, member.looks.newest, self.now_ns
+        due_ns, period_ns = clock.due_ns, member.terms.period_ns
+        if due_ns is None or due_ns > now or look is None:
+            return
+        skipped = (now - due_ns) // period_ns if clock.stretch == 1 else 0
+        if clock.released_ns is None:
+            clock.phase_ns = member.serial % PHASES * period_ns // PHASES
+        else:
+            clock.rested += max(0, (due_ns - clock.released_ns) // period_ns - 1)
+        if not self.ledger.t0_ns:
+            self.ledger.t0_ns = due_ns
+            self.ledger.write({"origin_ns": due_ns})
+        release_ns = due_ns + skipped * period_ns
+        self.k += 1 + skipped
+        tick = MemberTick(self.k, release_ns, release_ns + member.terms.deadline_ns, now, member=member)
+        if skipped:
+            tick.skip = {"skipped": skipped, "skip_cause": Cause.WAKE.value, "skip_subcause": "scheduler"}
+        clock.due_ns, clock.released_ns, member.tick = None, release_ns, tick
+        if now - look.arrived_ns > self.settings.max_age_ns:
+            tick.see(look)
+            self._miss(tick, (Cause.STALE_OBSERVATION, "frozen"))
+        else:
+            self.agenda.at(tick.deadline_ns + 1, self._expire, tick)
+            self.queue.waiting.append(tick)
+
+    # -- ask together --------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Ask for the next batch, if none is under way."""
+        queue, now = self.queue, self.now_ns
+        queue.waiting = [tick for tick in queue.waiting if not tick.done]
+        if queue.batch or not queue.waiting or not self.host.alive:
+            return
+        queue.batch = choose(queue.waiting, now, queue.times.expected, queue.times.most)
+        if not queue.batch:
+            return
+        chosen = {tick.k for tick in queue.batch}
+        queue.waiting = [tick for tick in queue.waiting if tick.k not in chosen]
+        queue.count += 1
+        queue.asked_ns, queue.incarnation = now, self.host.incarnation
+        requests = [self._request(tick) for tick in queue.batch]
+        within_ns = max(1, min(tick.deadline_ns for tick in queue.batch) - now)
+        self.out.append(ev.Ask(crowd_request(queue.count, requests, within_ns)))
+
+    def _request(self, tick: MemberTick) -> DecisionRequest:
+        """Return the request of a tick, upon what its member saw last."""
+        member, look = tick.member, tick.member.looks.newest
+        assert look is not None, "it was released"
+        self.queue.served += 1
+        member.looks.taken, member.served = True, self.queue.served
+        tick.see(look)
+        history = tuple(member.history) if self.rules.history else ()
+        asked = look.text, member.terms.instruction, history, look.data
+        tick.request = DecisionRequest(tick.k, member.serial, *asked, seq=look.seq)
+        return tick.request
+
+    def _sent(self, event: ev.Sent) -> None:
+        """A host that takes no request costs the ticks of the batch, not the crowd."""
+        if event.error is None:
+            return
+        batch, self.queue.batch = self.queue.batch, []
+        for tick in batch:
+            self._miss(tick, (Cause.DECIDE, "send"), error=event.error)
+        self._flush()
+
+    def _give_up_batch(self) -> None:
+        """Give up a batch that will not be answered, or for which nobody waits."""
+        queue, host = self.queue, self.host
+        if queue.batch and (queue.incarnation != host.incarnation or not host.alive):
+            queue.waiting += [tick for tick in queue.batch if not tick.done]
+            queue.batch = []
+        elif queue.batch and all(tick.done for tick in queue.batch):
+            queue.end(self.now_ns, late=True)
+            self.out.append(ev.Cancel(queue.count))
+
+    def _replied(self, event: ev.Replied) -> None:
+        queue, now, reply = self.queue, self.now_ns, event.reply
+        if not queue.batch or reply.tick != queue.count:
+            return
+        batch = queue.end(now, late=any(now > tick.deadline_ns for tick in queue.batch))
+        queue.shares.append(reply.decide_ns / len(batch))
+        faults = list[PartFault]()
+        for tick, part in zip(batch, unpack(reply, [tick.request for tick in batch]), strict=True):
+            if tick.done:
+                queue.late_dropped += part.decision is not None
+            elif now > tick.deadline_ns:
+                self._miss(tick, self._late_cause(tick), part)
+            elif part.decision is None:
+                faults += self._undecided(tick, part)
+                self._miss(tick, (Cause.DECIDE, "error"), part, error=part.error)
+            else:
+                self._check(tick, part, part.decision)
+        self._refuse("look(s) could not be decided upon", "those of the others were", faults)
+
+    def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[PartFault]:
+        """Return what its client is told of a look that no decision comes of: once for each text, which may be looked
+        at in many ticks."""
+        looks, text = tick.member.looks, tick.request.observation
+        if looks.refused == text:
+            return []
+        looks.refused = text
+        what, remedy = reply.mistake or (f"No decision was made of it ({reply.error}).", "Go on observing.")
+        code = Code.DECODER if reply.mistake is None else Code.TOO_LARGE
+        return [PartFault(tick.member.id, tick.seq, WireError(code, what, remedy, field="text"))]
+
+    # -- check ---------------------------------------------------------------------------------------------------------
+
+    def _check(self, tick: MemberTick, reply: DecisionReply, decision: Decision) -> None:
+        """Let the member's call act, if nothing speaks against it."""
+        call, text = decision.call, None
+        if (why := self._doubt(decision)) is not None:
+            # What is in force goes on, and is not renewed.
+            self._fall_back(tick, tick.member.policy.unsure(self.now_ns), why)
+            self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why))
+            return
+        if call is not None:
+            try:
+                _, text = self.rules.check(call)
+            except ValueError as error:
+                self._miss(tick, (Cause.INVALID, None), reply, str(error), call.text())
+                return
+        confidence = min(decision.confidence.values(), default=None)
+        said = {"call": wire_call(call), "confidence": confidence and min(1.0, confidence)}
+        self._send(tick.member, tick.k, "fresh", tick.look, **said)
+        self._act(tick, call, text)
+        self._settle(TickOutcome(tick, "null" if call is None else "call", reply, text))
+
+    def _doubt(self, decision: Decision) -> str | None:
+        """Return why a decision must not act. Nobody is asked for each of a crowd."""
+        if self.rules.doubt is not None and self.rules.doubt(decision) is not None:
+            return "confidence"
+        return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
+
+    def _act(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
+        """The call is in force from now on; None: the one in force goes on, if there is one."""
+        member, now = tick.member, self.now_ns
+        if call is not None and text is not None:
+            member.policy.fresh_call(now)
+            member.history.append(text)
+            self.ledger.called(call, tick.k, member.epoch, "fresh", now, member=member.id)
+        elif member.decided is not None:
+            member.policy.renew(now)
+        else:
+            return
+        member.decided = tick.request.observation, tick.request.instruction
+
+    # -- settle, or miss -----------------------------------------------------------------------------------------------
+
+    def _settle(self, outcome: TickOutcome, **more: Any) -> None:
+        """The tick is over, and the next one is due in its time."""
+        tick = outcome.tick
+        assert isinstance(tick, MemberTick), "it is of a member"
+        member, clock = tick.member, tick.member.clock
+        tick.done, member.tick = True, None
+        self._record(tick, outcome, more)
+        member.stretch(outcome.kind in ("call", "null"))
+        phase_ns, clock.phase_ns = clock.phase_ns, 0
+        self._schedule(member, tick.release_ns + member.period_ns + phase_ns)
+
+    def _record(self, tick: MemberTick, outcome: TickOutcome, more: dict[str, Any]) -> None:
+        member, ledger, request, reply = tick.member, self.ledger, tick.request, outcome.reply
+        tick.epoch, tick.superseded, member.looks.superseded = member.epoch, member.looks.superseded, 0
+        whose: dict[str, Any] = {"member": member.id}
+        if self.settings.records and tick.asked:
+            seen = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
+            asked = {"observation": request.observation, "instruction": request.instruction}
+            ledger.write({**seen, **asked, "history": request.history, **whose})
+        if member.clock.rested:
+            whose["rested"], member.clock.rested = member.clock.rested, 0
+        if reply is not None and reply.decision is not None:
+            line = ledger.decided_line(outcome, reply, self.now_ns, 0)
+        else:
+            line = ledger.tick_line(outcome)
+        ledger.write({**line, **whose, **more})
+
+    def _miss(
+        self,
+        tick: MemberTick,
+        cause: KnownCause,
+        reply: DecisionReply | None = None,
+        error: str | Exception | None = None,
+        call: str | None = None,
+    ) -> None:
+        measure = tick.member.policy.miss(self.now_ns)
+        more: dict[str, Any] = {"cause": cause[0].value, "action": measure}
+        if cause[1] is not None:
+            more["subcause"] = cause[1]
+        self.ledger.put_error(more, error, None, "submit: " if isinstance(error, Exception) else "")
+        self._fall_back(tick, measure, cause[0].value)
+        self._settle(TickOutcome(tick, "miss", reply, call), **more)
+
+    def _fall_back(self, tick: MemberTick, measure: Measure, cause: str) -> None:
+        """Hold what is in force until its limit, or be safe."""
+        expires_ns = tick.member.policy.expires_ns
+        if measure == "hold" and expires_ns is not None:
+            self._send(tick.member, tick.k, "held", tick.look, cause=cause)
+            self.agenda.at(expires_ns, self._end_hold, tick.member)
+        else:
+            self._be_safe(tick.member, "miss", measure == "safe", tick.k, cause)
+
+    def _be_safe(self, member: CrowdMember, why: str, first: bool, k: int, cause: str) -> None:
+        """Send the member's safe calls. `first`: they were not in force before."""
+        member.decided = None
+        calls = member.terms.safe_calls or []
+        self._send(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
+        if first and member.looks.newest is not None:
+            text = "; ".join(Call(call.name, call.arguments).text() for call in calls) or None
+            line = {"safe": text, "why": why, "t_s": self.ledger.t_s(self.now_ns), "attempt": 1, "in_force": True}
+            self.ledger.write({**line, "member": member.id})
+
+    def _send(
+        self, member: CrowdMember, k: int, status: Status, look: MemberSight | None = None, **fields: Any
+    ) -> None:
+        if look is not None:
+            fields |= {"seq_obs": look.seq, "t_obs_ns": look.t_ns}
+        ttl_ms = member.terms.ttl_ms
+        self.calls.append(MemberCall(id=member.id, tick=k, epoch=member.epoch, status=status, ttl_ms=ttl_ms, **fields))
+
+    def _between(self, member: CrowdMember, why: str, first: bool) -> None:
+        """Be safe between two ticks, with a number of no release. A tick that is open takes the one after it: by its
+        order a client knows what is newer."""
+        self.k += 1
+        self._be_safe(member, why, first, self.k, why)
+        if member.tick is not None:
+            self.k += 1
+            member.tick.k = self.k
+
+    def _end_hold(self, member: CrowdMember) -> None:
+        """Be safe at the very instant of a hold's end, also while a tick is open."""
+        there = self.roster.members.get(member.id) is member
+        if there and member.policy.expire(self.now_ns) == "safe":
+            self._between(member, "miss", True)
+
+    def _expire(self, tick: MemberTick) -> None:
+        if not tick.done:
+            self._miss(tick, self._late_cause(tick))
+
+    def _late_cause(self, tick: MemberTick) -> KnownCause:
+        """Return why it was not decided in time."""
+        if not self.host.alive:
+            return Cause.HOST, "lost"
+        if any(event.event == "lost" and event.t_ns > tick.release_ns for event in self.host.events[-4:]):
+            return Cause.HOST, "restarting"
+        if 2 * (tick.woke_ns - tick.release_ns) >= tick.deadline_ns - tick.release_ns:
+            return Cause.WAKE, "scheduler"
+        return Cause.DECIDE, "decoder_slow" if tick.asked else "queued"
+
+    # -- what else happens ---------------------------------------------------------------------------------------------
+
+    def _commanded(self, command: OperatorCommand) -> None:
+        """Everybody is safe from a pause, or stop, on; after a resume they decide again, from what is seen next."""
+        if command.by != "before":
+            line = {"people": command.said, "by": command.by, "t_s": self.ledger.t_s(self.now_ns)}
+            self.ledger.write(line)
+        self.paused = command.said != "resume"
+        for member in self.roster.members.values():
+            if not self.paused:
+                self._renew(member)
+                continue
+            if member.tick is not None:
+                self._settle(TickOutcome(member.tick, "held"), why="paused")
+            member.clock.due_ns = None
+            self._suspend(member, "pause")
+
+    def _suspend(self, member: CrowdMember, why: str) -> None:
+        first = not member.policy.safe
+        member.policy.suspend(self.now_ns, lasting=False)
+        self._between(member, why, first)
+
+    def _instructed(self, event: ev.Instructed) -> None:
+        """It is everybody's goal from the next tick on, and that of whoever joins without one."""
+        roster, text = self.roster, event.text
+        roster.defaults = replace(roster.defaults, instruction=text)
+        for member in roster.members.values():
+            member.terms = replace(member.terms, instruction=text)
+            self._renew(member)
+        self.ledger.write({"instruction": text, "t_s": self.ledger.t_s(self.now_ns)})
+        self.out.append(ev.Instruct(text))
+
+    def _host_changed(self, state: HostState) -> None:
+        self.host = state
+        self.ledger.host_events(state.events)
+
+    def _stopped(self, event: ev.Stopped) -> None:
+        """The run is over: everybody is safe. What is in flight is no release."""
+        for member in self.roster.members.values():
+            member.end()
+            self._suspend(member, "exit")
+        self._flush()
+        self.ledger.write({"end": event.why, "t_s": self.ledger.t_s(self.now_ns)})
+
+
+HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {
+    ev.Woke: CrowdCore._woke,
+    Join: CrowdCore._joined,
+    Leave: lambda core, message: core.roster.leave(message),
+    ObserveMany: CrowdCore._observed,
+    ev.Sent: CrowdCore._sent,
+    ev.Replied: CrowdCore._replied,
+    OperatorCommand: CrowdCore._commanded,
+    ev.Instructed: CrowdCore._instructed,
+    HostState: CrowdCore._host_changed,
+    ev.Stopped: CrowdCore._stopped,
+}

@@ -1,0 +1,211 @@
+"""The members of a crowd: their terms, what each saw, what is in force, and its open tick. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rtcontrol.envs.remote_parts import RemoteData
+from rtcontrol.loop.call_in_force import FallbackPolicy
+from rtcontrol.loop.instructions import echo
+from rtcontrol.records import NOTHING, Tick
+from rtcontrol.serve.crowd.terms import CrowdDefaults, MemberTerms
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberLook, ObserveMany, PartFault
+
+SHOWN = 64  # refused parts of a message are told
+LONGEST = 8  # periods of a member to whom nothing happens
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSight:
+    """A look as it is decided upon; `t_ns` is of the client's clock."""
+
+    seq: int
+    t_ns: int
+    arrived_ns: int
+    text: str
+    data: Any
+
+
+@dataclass(slots=True, eq=False)
+class MemberTick(Tick):
+    """A tick of a member: released, and not settled yet unless `done`. `look` is what it is decided upon."""
+
+    member: CrowdMember = field(kw_only=True)
+    look: MemberSight | None = None
+    done: bool = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether a decision was asked for."""
+        return self.request is not NOTHING
+
+    def see(self, look: MemberSight) -> None:
+        """It is decided upon this look."""
+        self.look, self.seq, self.capture_ns = look, look.seq, look.arrived_ns
+
+
+@dataclass(slots=True, eq=False)
+class MemberLooks:
+    """What a member saw. `superseded`: looks since the last one that was decided upon; `taken`: so was the newest;
+    `refused`: the text of which its client knows that no decision comes of it."""
+
+    newest: MemberSight | None = None
+    seq: int = -1
+    superseded: int = 0
+    taken: bool = True
+    refused: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class DemandClock:
+    """When a member's next release is due (None: it is not known yet). `released_ns` was the last, `phase_ns` is added
+    to the next one alone, `stretch` periods come before it; `rested` releases were left out since the last tick."""
+
+    due_ns: int | None = None
+    released_ns: int | None = None
+    phase_ns: int = 0
+    stretch: int = 1
+    rested: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class CrowdMember:
+    """One life of a member: `serial` is its number of all, `served` grows over all members. `decided`: text and goal of
+    the decision in force."""
+
+    id: str
+    epoch: int
+    terms: MemberTerms
+    serial: int
+    policy: FallbackPolicy
+    history: deque[str]
+    looks: MemberLooks = field(default_factory=MemberLooks)
+    clock: DemandClock = field(default_factory=DemandClock)
+    served: int = 0
+    decided: tuple[str, str] | None = None
+    tick: MemberTick | None = None
+
+    def end(self) -> None:
+        """Nothing is decided for it: its open tick is no release."""
+        if self.tick is not None:
+            self.tick.done = True
+        self.tick = self.clock.due_ns = None
+
+    def blind(self) -> None:
+        """Forget what it saw: its client was lost, and that says nothing of now. Nothing is in force, or held."""
+        self.end()
+        self.looks.newest = self.decided = self.clock.released_ns = None
+        self.policy.epoch(-self.policy.hold_ns)
+
+    @property
+    def period_ns(self) -> int:
+        """Until the next release: its period, or several of them while nothing happens; never beyond half of its
+        time-to-live."""
+        terms, longest = self.terms, self.terms.period_ns * self.clock.stretch
+        if self.clock.stretch > 1 and terms.ttl_ms:
+            longest = max(terms.period_ns, min(longest, int(terms.ttl_ms * 5e5)))
+        return longest
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing has happened since its last decision, which is in force."""
+        look = self.looks.newest
+        if self.terms.every_tick or look is None:
+            return False
+        return self.decided == (look.text, self.terms.instruction)
+
+    def stretch(self, unchanged: bool) -> None:
+        """Choose the periods until the next tick, after one whose decision left all `unchanged`, or did not."""
+        self.clock.stretch = min(2 * self.clock.stretch, LONGEST) if unchanged and self.rests else 1
+
+
+class Roster:
+    """At most `limit` members. `looks` counts what was seen."""
+
+    def __init__(self, defaults: CrowdDefaults, limit: int) -> None:
+        self.defaults, self.limit = defaults, limit
+        self.members: dict[str, CrowdMember] = {}
+        self.looks = 0
+        self._serials = itertools.count(1)
+
+    def join(self, message: Join, faults: list[PartFault]) -> list[CrowdMember]:
+        """Return those whose terms are new; `faults` takes what is refused."""
+        return _each(self._join, message.members, faults)
+
+    def _join(self, part: Member) -> CrowdMember:
+        terms, there = self.defaults.of(part), self.members.get(part.id)
+        if there is not None and part.epoch < there.epoch:
+            what = f"epoch {part.epoch} of {echo(part.id)!r} is over: it is in epoch {there.epoch}."
+            raise WireError(Code.EPOCH, what, "Count the lives of a member up.", field="epoch")
+        if there is not None and part.epoch == there.epoch:
+            there.terms = terms
+            return there
+        if there is None and len(self.members) >= self.limit:
+            what = f"The crowd has {self.limit} members, as many as it may."
+            raise WireError(Code.BUSY, what, "Let another one leave first.", field="id", retryable=True)
+        if there is not None:
+            there.end()  # another life begins
+        history = deque[str](maxlen=max(self.defaults.agent.history, 1))
+        member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self.defaults.policy(), history)
+        member.blind()
+        self.members[part.id] = member
+        return member
+
+    def leave(self, message: Leave) -> None:
+        for name in message.ids:
+            if (member := self.members.pop(name, None)) is not None:
+                member.end()
+
+    def observe(self, message: ObserveMany, now_ns: int, faults: list[PartFault]) -> list[CrowdMember]:
+        """Return those that saw something; `faults` takes what is refused."""
+        return _each(partial(self._observe, now_ns=now_ns), message.looks, faults)
+
+    def _observe(self, part: MemberLook, now_ns: int) -> CrowdMember:
+        member = self.members.get(part.id)
+        if member is None:
+            what = f"There is no member {echo(part.id)!r}."
+            raise WireError(Code.STATE, what, "Let it join first.", field="id", retryable=True)
+        looks = member.looks
+        if part.seq <= looks.seq:
+            what = f"seq {part.seq} does not grow: the last was {looks.seq}."
+            raise WireError(Code.SEQUENCE, what, "Count up by one with every look of the member.", field="seq")
+        if part.text is None and part.data is None:
+            raise WireError(Code.INVALID, "The look shows nothing.", "Give text or data.", field="text")
+        data = RemoteData.of(part.data, part.text)
+        try:
+            text = self.defaults.agent.observe(data)
+        except Exception as error:
+            what = f"The agent cannot read it ({type(error).__name__}: {error})."
+            remedy = "Send the fields of `data` that the agent reads, or `text`."
+            raise WireError(Code.INVALID, " ".join(what.split())[:300], remedy, field="data") from None
+        self.looks += 1
+        looks.superseded += not looks.taken
+        looks.seq, looks.taken = part.seq, False
+        looks.newest = MemberSight(part.seq, part.t_ns, now_ns, text, data)
+        return member
+
+
+def _each(
+    take: Callable[[Any], CrowdMember], parts: Sequence[Member] | Sequence[MemberLook], faults: list[PartFault]
+) -> list[CrowdMember]:
+    taken = []
+    for part in parts:
+        try:
+            taken.append(take(part))
+        except WireError as error:
+            faults.append(PartFault(part.id, getattr(part, "seq", None), error))
+    return taken
+
+
+def refusal_of_parts(what: str, faults: Sequence[PartFault]) -> WireError:
+    """Return the parts that came to nothing, as their sender is told."""
+    codes = {fault.error.code for fault in faults}
+    code = codes.pop() if len(codes) == 1 else Code.INVALID
+    more = "" if len(faults) <= SHOWN else f" The first {SHOWN} of them."
+    return WireError(code, what, f"`members` says why.{more}", members=[f.message_part() for f in faults[:SHOWN]])

@@ -1,0 +1,459 @@
+"""The ticks of a crowd by a fake clock: accounts add up, no call is another's, and each member is safe in time."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtcontrol.hosts.crowd import crowd_source
+from rtcontrol.hosts.deciders import answer
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.loop import events as ev
+from rtcontrol.loop.call_in_force import FallbackPolicy
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.wiring import rules_of, settings_of
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import HostState, OperatorCommand
+from rtcontrol.run import assembly
+from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
+from rtcontrol.serve.crowd.members import LONGEST, CrowdMember, MemberSight, MemberTick, Roster
+from rtcontrol.serve.crowd.terms import CrowdDefaults, MemberTerms
+from rtcontrol.serve.crowd.turns import MARGIN, BatchTimes, choose
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.account import Account
+from rtcontrol_client.wire import WireError
+from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+
+MS = 1_000_000
+NAMES = ("anna", "bert", "carl", "dora", "emil")
+TOKEN = "t" * 16
+agent = replace(assembly.agent("lander"), observe=lambda data: str(getattr(data, "text", None)))
+
+
+def call_of(text: str) -> Call:
+    """The call that says whose it is."""
+    number = sum(map(ord, text))
+    return Call("engines", {"main": (0, 50, 60, 70, 80, 90, 100)[number % 7], "side": 50 * (number // 7 % 5 - 2)})
+
+
+class Script:
+    """Decides by the text: it is bad, odd (illegal), null, unsure, or whose the call is."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        text = request.observation
+        if text.startswith("bad"):
+            raise ValueError("no one knows what to do")
+        call = None if text.startswith("null") else call_of(text)
+        call = Call("engines", {"main": 1, "side": 0}) if text.startswith("odd") else call
+        return Decision(call, {"function": 0.2 if text.startswith("unsure") else 0.9})
+
+
+@dataclass
+class CrowdBench:
+    """A crowd's core with a decoder that takes `slow_ms` for a batch, and all that they said, by a fake clock."""
+
+    slow_ms: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    now: int = 10**12
+    calls: list[MemberCall] = field(default_factory=list)
+    sent_ns: list[int] = field(default_factory=list)  # when each was
+    refused: list[WireError] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    broken: Exception | None = None  # what `submit` raises
+    pending: tuple[int, DecisionReply] | None = None
+    seq: int = 0
+
+    def __post_init__(self) -> None:
+        given = {"hz": 50, "max_age_ms": 80, "hold_ms": 60, "min_confidence": 0.5, **self.options}
+        config = RunConfig(env="remote", model="expert", agent="lander", **given)
+        roster = Roster(CrowdDefaults(agent, config, None, "go", 100.0), 4)
+        self.core = CrowdCore(roster, settings_of(config, agent), rules_of(config, agent))
+        self.decider = crowd_source(ScriptSource()).build()
+        self.account = Account()
+        self.account.add({"header": config.header(60.0, agent)})
+
+    def tell(self, event: Any) -> None:
+        events = deque([event])
+        while events:
+            for action in self.core.advance(events.popleft(), self.now):
+                if isinstance(action, ev.Ask):
+                    events.append(ev.Sent(self.broken))
+                    if self.broken is None:
+                        due_ns = self.now + round(self.slow_ms * MS)
+                        self.pending = due_ns, replace(answer(self.decider, action.request), decide_ns=2 * MS)
+                elif isinstance(action, SendCalls):
+                    self.calls += action.calls
+                    self.sent_ns += [self.now] * len(action.calls)
+                elif isinstance(action, Refuse):
+                    self.refused.append(action.error)
+                elif isinstance(action, ev.Record):
+                    self.lines.append(action.line)
+                    self.account.add(action.line)
+                elif isinstance(action, ev.Cancel):
+                    self.cancelled.append(action.k)
+
+    def wait(self, ms: float) -> None:
+        """Let so much time pass, as the loop's thread does."""
+        end_ns = self.now + round(ms * MS)
+        self.tell(ev.Woke())
+        while True:
+            wake_ns = self.core.wake_ns
+            due_ns = min(end_ns + 1 if wake_ns is None else wake_ns, self.pending[0] if self.pending else end_ns + 1)
+            if due_ns > end_ns:
+                break
+            self.now = max(self.now, due_ns)
+            if self.pending is not None and self.pending[0] <= self.now:
+                reply, self.pending = self.pending[1], None
+                self.tell(ev.Replied(reply))
+            self.tell(ev.Woke())
+        self.now = end_ns
+
+    def join(self, *members: str | dict[str, Any]) -> None:
+        given = [{"id": one} if isinstance(one, str) else one for one in members]
+        self.tell(Join(session=TOKEN, members=[Member(**one) for one in given]))
+
+    def see(self, **texts: str) -> None:
+        self.seq += 1
+        looks = [MemberLook(id=name, seq=self.seq, t_ns=self.seq, text=text) for name, text in texts.items()]
+        self.tell(ObserveMany(session=TOKEN, looks=looks))
+
+    def say(self, word: str) -> None:
+        self.tell(OperatorCommand(word, "page", self.now))
+
+    def of(self, name: str) -> list[tuple[str, str | None]]:
+        """What a member was told: status and cause."""
+        return [(call.status, call.cause) for call in self.calls if call.id == name]
+
+    def ticks(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line.get("kind") and line.get("member") == name]
+
+    def end(self) -> dict[str, Any]:
+        """Its report."""
+        self.tell(ev.Stopped("over"))
+        self.account.check()
+        return report.build(self.account, "record.mcap")
+
+
+@dataclass(frozen=True)
+class ScriptSource:
+    def build(self) -> Script:
+        return Script()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.sampled_from(NAMES), st.sampled_from([5.0, 20.0, 50.0])),
+        st.tuples(st.just("leave"), st.sampled_from(NAMES)),
+        st.tuples(
+            st.just("see"), st.sampled_from(NAMES), st.sampled_from(["still", "moved", "bad", "odd", "null", "unsure"])
+        ),
+        st.tuples(st.just("wait"), st.sampled_from([1, 10, 40])),
+        st.tuples(st.just("away"), st.sampled_from([15, 90])),
+        st.tuples(st.sampled_from(["pause", "resume", "lost", "back"])),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+@settings(max_examples=100)
+@given(steps, st.sampled_from([0.0, 2.0, 30.0]), st.sampled_from(["hold", "safe"]))
+def test_whatever_happens_accounts_add_up_and_calls_are_of_the_look_they_answer(
+    drawn: list[tuple[Any, ...]], slow_ms: float, on_miss: str
+) -> None:
+    bench, seen, lives = CrowdBench(slow_ms, {"on_miss": on_miss}), dict[tuple[str, int], str](), 0
+    for kind, *rest in drawn:
+        if kind == "join":
+            lives += 1
+            bench.join({"id": rest[0], "hz": rest[1], "epoch": lives})
+        elif kind == "leave":
+            bench.tell(Leave(session=TOKEN, ids=[rest[0]]))
+        elif kind == "see":
+            text = f"{rest[1]} {rest[0]} {bench.seq // 7}"
+            seen[rest[0], bench.seq + 1] = text
+            bench.see(**{rest[0]: text})
+        elif kind == "wait":
+            bench.wait(rest[0])
+        elif kind == "away":
+            bench.now += rest[0] * MS
+        elif kind in ("lost", "back"):
+            bench.pending = None
+            bench.tell(HostState(kind == "back", lives))
+        else:
+            bench.say(kind)
+    built = bench.end()
+    assert built["releases"] == built["ticks"] + built["skipped_releases"]
+    assert built["ticks"] == built["on_time"] + built["misses"]
+    members = built.get("crowd", {"by_member": {}})["by_member"].values()
+    for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held"):
+        assert sum(one[name] for one in members) == built[name], name
+    newest: dict[str, int] = {}
+    for call in bench.calls:
+        assert call.tick > newest.get(call.id, -1), "ticks of a member grow"
+        newest[call.id] = call.tick
+        if call.status == "fresh":
+            assert call.seq_obs is not None
+            text = seen[call.id, call.seq_obs]
+            assert not text.startswith(("bad", "odd", "unsure"))
+            assert (call.call is None) == text.startswith("null")
+            if call.call is not None:
+                assert call.call.arguments == call_of(text).arguments
+    there = bench.core.roster.members
+    for name in there:
+        if newest.get(name) is not None:
+            assert [call.status for call in bench.calls if call.id == name][-1] == "safe", "the run is over"
+
+
+def test_decision_of_a_former_life_is_not_sent() -> None:
+    bench = CrowdBench(slow_ms=20)
+    bench.core.queue.times.most = 8
+    bench.join(*({"id": name, "hz": 1} for name in NAMES[:3]))
+    bench.see(**{name: f"moved {name}" for name in NAMES[:3]})
+    bench.wait(5)
+    batch = bench.core.queue.batch
+    over, *others = [(tick.member.id, tick.k) for tick in batch]
+    bench.join({"id": over[0], "epoch": 1, "hz": 1})
+    bench.wait(100)
+    assert [(call.id, call.tick) for call in bench.calls] == others
+    assert bench.core.queue.late_dropped == 1
+
+
+def test_host_that_takes_no_request_costs_the_tick_alone() -> None:
+    bench = CrowdBench()
+    bench.join("anna")
+    bench.broken = RuntimeError("the pipe is gone")
+    bench.see(anna="moved")
+    bench.wait(1)
+    (line,) = bench.ticks("anna")
+    assert (line["cause"], line["subcause"], line["error"]) == (
+        "decide",
+        "send",
+        "submit: RuntimeError: the pipe is gone",
+    )
+    assert bench.of("anna") == [("safe", "decide")]
+    bench.broken = None
+    bench.wait(60)
+    assert bench.of("anna")[-1] == ("fresh", None)
+
+
+def test_hold_ends_with_the_safe_call_at_its_instant_also_in_a_tick() -> None:
+    own = {"name": "engines", "arguments": {"main": 100, "side": 0}}
+    bench = CrowdBench(options={"hz": 20, "hold_ms": 180, "max_age_ms": 2000})
+    bench.join({"id": "anna", "safe_calls": [own]})
+    bench.see(anna="moved")
+    bench.wait(1)
+    bench.slow_ms = 1000
+    bench.see(anna="moved on")
+    bench.wait(178)
+    assert bench.of("anna") == [("fresh", None), ("held", "decide"), ("held", "decide")]
+    bench.wait(2)
+    safe = bench.calls[-1]
+    assert safe.status == "safe" and safe.calls is not None and safe.calls[0].arguments == own["arguments"]
+    assert bench.sent_ns[-1] == bench.sent_ns[0] + 180 * MS
+    assert bench.pending is not None
+    bench.pending = bench.now + MS, bench.pending[1]  # the tick is still open, and its decision is newer
+    bench.wait(2)
+    assert bench.of("anna")[4:] == [("fresh", None)] and bench.calls[-1].tick > safe.tick
+    assert bench.calls[-1].tick == bench.ticks("anna")[-1]["k"]
+
+
+def test_doubtful_decision_holds_the_call_until_its_limit_and_is_then_safe() -> None:
+    bench = CrowdBench(options={"hz": 50})
+    bench.join("anna")
+    bench.see(anna="moved")
+    bench.wait(2)
+    bench.see(anna="unsure")
+    bench.wait(70)
+    statuses = bench.of("anna")
+    assert statuses[:2] == [("fresh", None), ("held", "confidence")]
+    safe = [i for i, (status, _) in enumerate(statuses) if status == "safe"]
+    assert safe and set(statuses[1 : safe[0]]) == {("held", "confidence")}
+    assert bench.sent_ns[safe[0]] == bench.sent_ns[0] + 60 * MS
+    assert {line["kind"] for line in bench.ticks("anna")[1:]} == {"held"}
+
+
+def test_call_that_needs_a_yes_is_held_back() -> None:
+    bench = CrowdBench(options={"confirm": ["engines"]})
+    bench.join("anna")
+    bench.see(anna="moved")
+    bench.wait(2)
+    assert bench.of("anna") == [("safe", "confirm")]
+
+
+def test_stale_look_is_a_miss_and_bad_looks_are_told_once() -> None:
+    bench = CrowdBench()
+    bench.join("anna", "bert")
+    bench.see(anna="bad look", bert="odd look")
+    bench.wait(150)
+    causes = [line["cause"] for line in bench.ticks("anna")]
+    assert causes[0] == "decide" and causes[-1] == "stale_observation"
+    assert bench.ticks("bert")[0]["cause"] == "invalid"
+    assert len(bench.refused) == 1 and bench.refused[0].members is not None
+    assert [(one.id, one.code) for one in bench.refused[0].members] == [("anna", "decoder")]
+
+
+def test_pause_is_safe_at_once_and_resume_decides_what_is_seen_next() -> None:
+    bench = CrowdBench(slow_ms=5)
+    bench.join({"id": "anna", "every_tick": True})
+    bench.see(anna="moved")
+    bench.wait(27)
+    bench.say("pause")
+    bench.wait(60)
+    assert bench.of("anna")[-1] == ("safe", "pause") and bench.cancelled
+    assert (bench.ticks("anna")[-1]["kind"], bench.ticks("anna")[-1]["why"]) == ("held", "paused")
+    told = len(bench.calls)
+    bench.see(anna="moved on")
+    bench.wait(60)
+    assert len(bench.calls) == told
+    bench.say("resume")
+    bench.wait(30)
+    assert bench.of("anna")[-1] == ("fresh", None)
+    assert [line["people"] for line in bench.lines if "people" in line] == ["pause", "resume"]
+
+
+def test_instruction_is_the_goal_of_all_and_of_later_members() -> None:
+    bench = CrowdBench()
+    bench.join({"id": "anna", "instruction": "land"})
+    bench.tell(ev.Instructed("hover"))
+    bench.join("bert")
+    bench.see(anna="moved", bert="moved")
+    bench.wait(30)
+    assert {line["instruction"] for line in bench.lines if "observation" in line} == {"hover"}
+
+
+@pytest.mark.parametrize(("back", "cause"), [(False, ("host", "lost")), (True, ("host", "restarting"))])
+def test_lost_decoder_costs_misses_that_name_it(back: bool, cause: tuple[str, str]) -> None:
+    bench = CrowdBench(slow_ms=15)
+    bench.join("anna")
+    bench.see(anna="moved")
+    bench.wait(1)
+    bench.pending = None
+    lost = (HostEvent(bench.now, "lost", 0.0),)
+    bench.tell(HostState(False, 0, None, lost))
+    bench.wait(17)
+    if back:
+        bench.tell(HostState(True, 1, None, (*lost, HostEvent(bench.now, "restarted", 0.1))))
+    bench.wait(4)
+    (line,) = bench.ticks("anna")
+    assert (line["cause"], line["subcause"]) == cause
+    assert [event["event"] for one in bench.lines if (event := one.get("host_event"))] == ["lost", "restarted"][
+        : 1 + back
+    ]
+
+
+def test_member_to_whom_nothing_happens_is_asked_less_often_and_at_once_again() -> None:
+    bench = CrowdBench(options={"max_age_ms": 2000})
+    bench.join({"id": "anna", "ttl_ms": 2000}, {"id": "bert", "every_tick": True})
+    for _ in range(20):
+        bench.see(anna="still", bert="still")
+        bench.wait(50)
+    anna, bert = bench.ticks("anna"), bench.ticks("bert")
+    assert len(bert) >= 49 and len(anna) < 15
+    assert sum(line.get("rested", 0) for line in anna) + len(anna) >= 40
+    seen_ns = bench.now
+    bench.see(anna="moved")
+    bench.wait(1)
+    assert bench.calls[-1].id == "anna" and bench.sent_ns[-1] <= seen_ns + MS
+
+
+def test_batch_of_which_all_ticks_are_over_is_given_up() -> None:
+    bench = CrowdBench(slow_ms=500)
+    bench.join("anna")
+    bench.see(anna="moved")
+    bench.wait(30)
+    assert bench.cancelled == [1]
+    assert (bench.ticks("anna")[0]["cause"], bench.ticks("anna")[0]["subcause"]) == ("decide", "decoder_slow")
+
+
+# Who of a crowd is decided for now: earliest deadline, then priority; nobody is forgotten.
+
+
+def member(serial: int, priority: int = 0, **terms: Any) -> CrowdMember:
+    given = {"instruction": "go", "period_ns": 200 * MS, "deadline_ns": 200 * MS, "ttl_ms": 900.0}
+    given |= {"every_tick": False, "safe_calls": None, **terms}
+    one = MemberTerms(priority=priority, **given)  # type: ignore[arg-type]
+    return CrowdMember(str(serial), 0, one, serial, FallbackPolicy("hold", 0), deque(maxlen=1))
+
+
+def tick(serial: int, deadline_ms: int, priority: int = 0, served: int = 0) -> MemberTick:
+    one = member(serial, priority)
+    one.served = served
+    return MemberTick(serial, 0, deadline_ms * MS, 0, member=one)
+
+
+ticks = st.lists(
+    st.builds(tick, st.integers(1, 99), st.integers(-50, 400), st.integers(0, 9), st.integers(0, 3)),
+    max_size=30,
+    unique_by=lambda one: one.k,
+)
+
+
+@given(ticks, st.integers(0, 60), st.integers(0, 60), st.integers(1, 64))
+def test_most_urgent_that_can_be_in_time_are_decided_for(
+    waiting: list[MemberTick], alone_ms: int, more_ms: int, most: int
+) -> None:
+    expected: Callable[[int], float] = lambda n: (alone_ms + (n - 1) * more_ms) * MS  # noqa: E731
+    batch = choose(waiting, 0, expected, most)
+    chosen = {t.k for t in batch}
+    assert len(batch) <= most and chosen <= {t.k for t in waiting}
+    # An empty batch, where the first one alone is too much: gittensor-ai-lab/sparkinfer#217.
+    assert batch or all(t.deadline_ns <= 0 for t in waiting)
+    able = [t for t in waiting if alone_ms * MS <= t.deadline_ns]
+    if len(batch) > 1:
+        assert expected(len(batch)) <= MARGIN * min(t.deadline_ns for t in batch)
+    if able and expected(len(able)) <= max(t.deadline_ns for t in able):
+        assert all(now.deadline_ns <= later.deadline_ns for now in batch for later in able if later.k not in chosen)
+
+
+def test_highest_priority_is_decided_for_where_not_all_can_be_in_time() -> None:
+    waiting = [tick(i, 30 + i, priority=9 * (i == 3)) for i in range(4)]
+    assert [t.k for t in choose(waiting, 0, lambda n: 12.0 * n * MS, 64)] == [3]
+
+
+# Requests of a low priority never had their turn: kubernetes/kubernetes#86373, volcano-sh/volcano#748.
+def test_where_there_is_never_time_for_all_no_one_of_one_priority_starves() -> None:
+    members, numbers = [member(i) for i in range(10)], itertools.count(1)
+    served = dict.fromkeys(range(10), 0)
+    for _ in range(100):
+        waiting = [MemberTick(i, 0, 200 * MS, 0, member=one) for i, one in enumerate(members)]
+        for one in choose(waiting, 0, lambda n: 30.0 * n * MS, 64):
+            one.member.served = next(numbers)
+            served[one.k] += 1
+    assert max(served.values()) - min(served.values()) <= 1
+
+
+def test_a_batch_that_was_late_is_halved_until_it_is_in_time_and_grows_again() -> None:
+    times = BatchTimes()
+    seen = []
+    for _ in range(12):
+        seen.append(count := min(64, times.most))
+        times.took(count, 1, late=False)
+    assert seen[-1] == 64
+    for _ in range(7):
+        times.took(min(64, times.most), 1, late=True)
+    assert times.most == 1
+    for _ in range(40):
+        times.took(times.most, 1, late=False)
+    assert times.most > 32
+
+
+def test_resting_member_is_asked_less_often_and_never_beyond_half_of_its_ttl() -> None:
+    one = member(1, ttl_ms=1200.0)
+    one.looks.newest = MemberSight(1, 0, 0, "still", None)
+    one.decided = "still", "go"
+    periods = []
+    for _ in range(6):
+        one.stretch(unchanged=True)
+        periods.append(one.period_ns // MS)
+    assert periods == [400, 600, 600, 600, 600, 600] and one.clock.stretch == LONGEST
+    one.looks.newest = MemberSight(2, 0, 0, "moved", None)
+    assert not one.rests
+    assert not member(2, every_tick=True).rests
