@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rtcontrol.evaluation.predictions import Prediction
-from rtcontrol.hosts import chat_api
 from rtcontrol.hosts.protocol import Decider, DecisionLost, DecisionRequest
-from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
+from rtcontrol.hosts.remote_api import EndpointSource, is_chat, is_endpoint
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import DecodeError
@@ -102,9 +101,8 @@ class RemoteAnswerer:
     answers that cannot be read, count as wrong; what concerns every row (connection, HTTP error, busy) ends the run."""
 
     def __init__(self, name: str) -> None:
-        self._source = chat_api.ChatSource if is_chat(name) else EndpointSource
         self._name = name
-        self._source.parse(name, [{"name": "look"}])  # a wrong address is refused before the first request
+        EndpointSource.parse(name, [{"name": "look"}])  # a wrong address is refused before the first request
         self.told: Mapping[str, Any] = {"name": name}
         self._deciders = Opened[Decider]()
 
@@ -115,7 +113,7 @@ class RemoteAnswerer:
         tools, null = [dict(tool) for tool in row.tools], row.call is None
         try:
             decider = self._deciders.of(
-                [*tools, {"null": null}], lambda: self._source.parse(self._name, tools, null).build()
+                [*tools, {"null": null}], lambda: EndpointSource.parse(self._name, tools, null).build()
             )
         except UserError as error:
             return Prediction(row.id, (), error=f"refused: {error.what}")
@@ -132,10 +130,6 @@ class RemoteAnswerer:
         calls, ms = () if found.call is None else (found.call,), (time.perf_counter() - began) * 1e3
         tokens = found.tokens + found.reused_tokens
         return Prediction(row.id, calls, found.confidence, ms, found.forward_passes, tokens)
-
-
-def is_chat(model: str) -> bool:
-    return model.partition(":")[0] == chat_api.CHAT
 
 
 def is_remote(model: str) -> bool:

@@ -1,4 +1,5 @@
-"""Recipes of deciders: the ST model, and the plain ones that need no model (expert, no-op, random); how to ask one."""
+"""Recipes of deciders: the ST model, and the plain ones that need no model (expert, no-op, random); how to ask one, or
+several together, and the lane that asks those of many sessions."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
+from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
@@ -92,17 +94,6 @@ def _reply(request: DecisionRequest, began: int, found: Decision | BaseException
     return DecisionReply(request.tick, None, line, took, mistake, received, began, (), together, loss)
 
 
-def kind(decider: Decider) -> Hashable:
-    """What decides together with others of the same kind: the model; None where nothing can be shared."""
-    found: Hashable = getattr(decider, "kind", None)
-    return found
-
-
-def patient(decider: Decider) -> bool:
-    """Whether its decisions give way to others'."""
-    return bool(getattr(decider, "patient", False))
-
-
 def describe(decider: Decider) -> dict[str, Any]:
     """What a decider says of itself; empty where it says nothing."""
     info = getattr(decider, "info", None)
@@ -120,6 +111,75 @@ def end(decider: Decider) -> None:
         if name not in _failed:
             _failed.add(name)
             log.exception("%s failed; its session is over all the same, and this is said once", name)
+
+
+class DeciderLane:
+    """One thread that decides turn after turn what `rota` says, for sessions of which it has a decider each. A patient
+    session's decision gives way to others wherever it can be left alone.
+
+    `decider_of` gives a session's decider, None where the session is over; `cancelled` whether no one waits for a
+    request any more; `answer` takes each reply, None of one that was given up.
+    """
+
+    def __init__(
+        self,
+        rota: EdfScheduler,
+        decider_of: Callable[[Any], Decider | None],
+        cancelled: Callable[[Any, DecisionRequest], bool],
+        answer: Callable[[Any, DecisionRequest, DecisionReply | None], None],
+    ) -> None:
+        self.rota = rota
+        self._decider_of, self._cancelled, self._answer = decider_of, cancelled, answer
+        self._late: tuple[Any, Generator[None, None, None]] | None = None  # the patient session's under way
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return self._late is None
+
+    def take(self, now_ns: int) -> list[Turn]:
+        """Return whose turn it is; empty where nobody waits, or only who can wait for what is under way."""
+        return self.rota.take(now_ns, self._kind, self._patient, late=self.idle)
+
+    def run(self, turn: Sequence[Turn]) -> None:
+        """Decide the turn; without one, take a step of what is under way."""
+        if turn and self._patient(turn[0][0]):
+            self._late = turn[0][0], self.decide(turn)
+        elif turn:
+            began = time.monotonic_ns()
+            for _ in self.decide(turn):
+                pass
+            self.rota.took(self._kind(turn[0][0]), len(turn), time.monotonic_ns() - began)
+        elif self._late is not None:
+            try:
+                next(self._late[1])
+            except StopIteration:
+                self._late = None
+
+    def forget(self, key: Any) -> None:
+        """The session is over."""
+        self.rota.remove(key)
+        if self._late is not None and self._late[0] == key:
+            self._late = None
+
+    def decide(self, turn: Sequence[Turn]) -> Generator[None, None, None]:
+        """Decide a turn in steps, of sessions that are not over, and answer."""
+        there = [(one, decider) for one in turn if (decider := self._decider_of(one[0])) is not None]
+        if not there:
+            return
+        asked = [(decider, request) for (_, request), decider in there]
+        replies = yield from answer_together(asked, lambda i: self._cancelled(*there[i][0]))
+        for (one, _), reply in zip(there, replies, strict=True):
+            self._answer(*one, reply)
+
+    def _patient(self, key: Any) -> bool:
+        """Return whether its decisions give way to others'."""
+        return bool(getattr(self._decider_of(key), "patient", False))
+
+    def _kind(self, key: Any) -> Hashable:
+        """Return what decides together with others of the same kind: the model; None where nothing can be shared."""
+        found: Hashable = getattr(self._decider_of(key), "kind", None)
+        return found
 
 
 class SteppedDecider:

@@ -11,8 +11,7 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.decider_lane import DeciderLane
-from rtcontrol.hosts.deciders import build, describe, end
+from rtcontrol.hosts.deciders import DeciderLane, build, describe, end
 from rtcontrol.hosts.protocol import (
     LIMIT,
     SHARES,

@@ -99,7 +99,7 @@ class PolicyDecider(SteppedDecider):
     def _limit_s(self, request: DecisionRequest) -> float:
         """A policy may be compiled with the first question before a run, and with no other."""
         first, self._first = self._first and request.tick < 0, False
-        limit_s = None if self._source.late else time_of(request)
+        limit_s = time_of(request, self._source.late)
         if limit_s is None:
             return FIRST_S if first else LONGEST_S
         return limit_s - min(READ_S, limit_s / 4)

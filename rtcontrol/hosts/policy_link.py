@@ -9,20 +9,27 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from rtcontrol.hosts import policy_link_core as core
-from rtcontrol.hosts.policy_socket import has_more, open_socket, send
+from rtcontrol.hosts.array_message import MOST_BYTES
 from rtcontrol.hosts.protocol import DecisionLost
 from rtcontrol.models.loop_thread import LoopThread
+
+
+class _Straight(connect):
+    """A redirect is an answer like any other status: the key goes where its owner sent it, and nowhere else."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 class PolicyLink:
     """Asks a policy server on a connection that is kept, and made again where it is lost; any thread may ask."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self.url, self._headers = url, headers
+        self._url, self._headers = url, dict(headers)
         self._core = core.LinkCore(url)
         self._answer: asyncio.Future[bytes] | None = None
         self._connection: ClientConnection | None = None
@@ -41,7 +48,7 @@ class PolicyLink:
 
     def cut(self) -> None:
         """Read nothing more on this connection: its server's last answer was wrong."""
-        self._thread.call(self._distrust)
+        self._thread.call(lambda: self._do(self._core.distrusted(time.monotonic_ns())))
 
     def close(self) -> None:
         """Cut the connection; what is under way is cancelled."""
@@ -62,12 +69,6 @@ class PolicyLink:
             self._do(self._core.given_up(time.monotonic_ns()))
             raise
 
-    def _distrust(self) -> None:
-        self._do(self._core.distrusted(time.monotonic_ns()))
-
-    def _wake(self) -> None:
-        self._do(self._core.woke(time.monotonic_ns()))
-
     def _do(self, actions: list[core.Action]) -> None:
         """Do what the core says of an event, and sleep until it is due again."""
         if self._thread.ended:
@@ -78,8 +79,9 @@ class PolicyLink:
             self._timer.cancel()
             self._timer = None
         if (wake_ns := self._core.wake_ns) is not None:
-            left_s = max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._wake)
+            now_ns = time.monotonic_ns
+            left_s = max(0.0, (wake_ns - now_ns()) / 1e9)
+            self._timer = asyncio.get_running_loop().call_later(left_s, lambda: self._do(self._core.woke(now_ns())))
 
     def _act(self, action: core.Action) -> None:
         connection, answer = self._connection, self._answer
@@ -92,7 +94,7 @@ class PolicyLink:
             if self._life is not None:
                 self._life.cancel()
         elif isinstance(action, core.Send) and connection is not None:
-            self._spawn(send(connection, action.packed))
+            self._spawn(self._send(connection, action.packed))
         elif isinstance(action, core.Ping) and connection is not None:
             self._spawn(self._ping(connection))
         elif answer is not None and not answer.done():
@@ -107,25 +109,37 @@ class PolicyLink:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _open(self) -> ClientConnection:
+        """Return a new connection as policy servers have it: no redirect, no compression, no ping of its own."""
+        return await _Straight(
+            self._url,
+            compression=None,
+            max_size=MOST_BYTES,
+            additional_headers=self._headers,
+            open_timeout=None,
+            ping_interval=None,
+            close_timeout=0.0,
+            proxy=None,
+            max_queue=2,
+        )
+
     async def _live(self) -> None:
         """Open a connection, and report all that comes on it."""
         try:
-            connection = await open_socket(self.url, self._headers)
-            self._connection = connection
+            self._connection = connection = await self._open()
             self._do(self._core.opened(await connection.recv(), time.monotonic_ns()))
         except InvalidStatus as refused:
             status = refused.response.status_code
             hint = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
-            self._refuse("http", f"{self.url} answered HTTP {status}{hint}")
+            lost = "http", f"{self._url} answered HTTP {status}{hint}"
+            self._do(self._core.refused(*lost, time.monotonic_ns()))
         except Exception as error:
             self._connection = None
             why = " ".join(str(error).split())[: core.LONGEST_TEXT]
-            self._refuse("connection", f"{self.url} cannot be reached ({type(error).__name__}: {why})")
+            lost = "connection", f"{self._url} cannot be reached ({type(error).__name__}: {why})"
+            self._do(self._core.refused(*lost, time.monotonic_ns()))
         else:
             await self._read(connection)
-
-    def _refuse(self, loss: str, why: str) -> None:
-        self._do(self._core.refused(loss, why, time.monotonic_ns()))
 
     async def _read(self, connection: ClientConnection) -> None:
         try:
@@ -138,6 +152,10 @@ class PolicyLink:
                 self._connection = None
                 self._do(self._core.closed(str(closed), time.monotonic_ns()))
 
+    async def _send(self, connection: ClientConnection, packed: bytes) -> None:
+        with contextlib.suppress(ConnectionClosed):  # its reader reports it
+            await connection.send(packed)
+
     async def _ping(self, connection: ClientConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
             await (await connection.ping())
@@ -149,3 +167,16 @@ class PolicyLink:
     async def _abort(self) -> None:
         if self._connection is not None:
             self._connection.transport.abort()
+
+
+async def has_more(connection: ClientConnection) -> bool:
+    """Return whether another message is there."""
+    await asyncio.sleep(0)  # what came right behind the last one is with its reader
+    try:
+        async with asyncio.timeout(0):
+            await connection.recv()
+    except TimeoutError:
+        return False
+    except ConnectionClosed:
+        return False  # the next look reports it
+    return True

@@ -18,8 +18,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from rtcontrol.hosts.decider_lane import DeciderLane
-from rtcontrol.hosts.deciders import answer, describe
+from rtcontrol.hosts.deciders import DeciderLane, answer, describe
 from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.messages import PING, pack_error, pack_reply, unpack_request
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest

@@ -1,13 +1,15 @@
-"""Decides by a decision API over HTTP (`--model decisions:URL`, `systemone:URL`); docs/decisions.md."""
+"""Decides by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/decisions.md) and models
+that chat (`chat:URL#NAME`). What all remote deciders share is here too: addresses, keys, time limits."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import os
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from rtcontrol.hosts.deciders import SteppedDecider
@@ -16,8 +18,188 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, Slot, ToolSchema, tool_schemas
-from rtcontrol.models.web import WebAnswer, WebClient, WebError
+from rtcontrol.models.web import WebClient, WebError
 from rtcontrol_client.wire.endpoint import is_loopback
+
+T = TypeVar("T")
+CHAT = "chat"
+POLICIES = ("openpi",)  # `rtcontrol.hosts.policy_api`
+KEY = "RTCONTROL_DECISION_KEY"
+LONGEST_S = 10.0
+# An answer is given up so long before the deadline (and so much of the time until then): the loop hears of it in time,
+# and knows what was missed.
+SPARE_S, SPARE = 0.002, 0.05
+LOOK_S = 0.002  # between two looks whether the request was cancelled
+
+
+# -- what all remote deciders share ------------------------------------------------------------------------------------
+
+
+def is_endpoint(model: str | None) -> bool:
+    """Return whether a model's name is that of a decision API or a policy server."""
+    return model is not None and model.partition(":")[0] in ("decisions", "systemone", *POLICIES)
+
+
+def is_policy(model: str | None) -> bool:
+    """Return whether it is that of a policy server, which is asked by arrays."""
+    return model is not None and model.partition(":")[0] in POLICIES
+
+
+def is_chat(model: str) -> bool:
+    """Return whether it is that of a model that chats."""
+    return model.partition(":")[0] == CHAT
+
+
+def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
+    """Return the URL of `API:URL`. Raises UserError for another, with the `form` to write."""
+    api, _, given = name.partition(":")
+    try:
+        parts = urlsplit(given)
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in schemes or not parts.hostname or parts.username or parts.password:
+        raise UserError(f"{api}: its URL is none.", f"Write {form}.")
+    return parts
+
+
+def secret(variable: str, url: SplitResult) -> str | None:
+    """Return the key of the environment for this URL. Raises UserError where it would travel in the clear, and for one
+    that no header takes."""
+    key = os.environ.get(variable) or None
+    if key is None:
+        return None
+    if url.scheme in ("http", "ws") and not is_loopback(url.hostname or ""):
+        raise UserError(
+            f"{variable} would travel to {url.hostname} in the clear.",
+            f"Use {url.scheme}s, or unset it where none is needed.",
+        )
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise UserError(f"{variable} is no key: no header takes it.", "Letters, digits and signs, without spaces.")
+    return key
+
+
+def time_of(request: DecisionRequest, late: bool) -> float | None:
+    """Return how many seconds an answer may take for its request to hear of it in time; None where the caller waits
+    for it in any case."""
+    if late or not request.within_ns:
+        return None
+    within_s = request.within_ns / 1e9
+    return max(within_s - max(SPARE_S, SPARE * within_s), 0.0)
+
+
+def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
+    """Return the job's result, waited for in steps; where they are given up, it is cancelled."""
+    try:
+        while True:
+            try:
+                return job.result(LOOK_S)
+            except TimeoutError:
+                if job.done():
+                    raise
+            yield
+    finally:
+        job.cancel()
+
+
+# -- over HTTP ---------------------------------------------------------------------------------------------------------
+
+
+class HTTPApi(Protocol):
+    """An API for one set of tools: `body` of a request (None: there is nothing to ask), the `decision` of an answer's
+    JSON (None: nothing was asked), and what the report says `about` it. Raises DecisionLost."""
+
+    def body(self, request: DecisionRequest) -> dict[str, Any] | None: ...
+
+    def decision(self, found: Any) -> Decision: ...
+
+    def about(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class EndpointSource:
+    """`api` is one of APIS, `url` that of its route, `model` the name that is asked for. With `allow_null` it may say
+    that no call is meant; with `late` an answer is waited for beyond its request's time."""
+
+    api: str
+    url: str
+    model: str
+    tools: tuple[dict[str, Any], ...]
+    allow_null: bool = False
+    late: bool = False
+    key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(
+        cls, name: str, tools: Sequence[dict[str, Any]], allow_null: bool = False, late: bool = False
+    ) -> EndpointSource:
+        """From `API:URL#MODEL`; the key is in the environment. Raises UserError, also for tools that the API cannot
+        be asked about."""
+        api = name.partition(":")[0]
+        if api not in APIS:
+            raise UserError(
+                f"{name[:80]} is a policy server: it reads observations, and no text.",
+                "Fly it (`rtcontrol run --model`, docs/policies.md), and name a model that reads text here.",
+            )
+        form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
+        parts, (route, made) = endpoint_url(name, ("http", "https"), form), APIS[api]
+        made(list(tools), allow_null)
+        path = parts.path.rstrip("/")
+        if not path.endswith(route):
+            path = f"{path or '/v1'}{route}"
+        url = parts._replace(path=path, fragment="").geturl()
+        return cls(api, url, parts.fragment or "default", tuple(tools), allow_null, late, secret(KEY, parts))
+
+    def build(self) -> EndpointDecider:
+        return EndpointDecider(self)
+
+
+class EndpointDecider(SteppedDecider):
+    """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
+
+    def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
+        self._source = source
+        self._api = APIS[source.api][1](list(source.tools), source.allow_null)
+        headers = {"authorization": f"Bearer {source.key}"} if source.key is not None else {}
+        self._web = WebClient(source.url, headers) if web is None else web
+
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        """Raises DecisionLost. Where it is given up, the request is closed."""
+        if (body := self._api.body(request)) is None:
+            return self._api.decision(None)
+        limit_s = time_of(request, self._source.late)
+        try:
+            job = self._web.post({"model": self._source.model, **body}, LONGEST_S if limit_s is None else limit_s)
+            answer = yield from done_in_steps(job)
+        except WebError as error:
+            raise DecisionLost(error.loss, str(error)) from None
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if answer.status != 200:
+            raise DecisionLost("http", f"HTTP {answer.status}: {_message(found)}")
+        if not isinstance(found, dict):
+            raise DecisionLost("malformed", "the answer is no JSON object")
+        return replace(self._api.decision(found), forward_passes=1)
+
+    def info(self) -> dict[str, Any]:
+        source = self._source
+        return {"engine": source.api, "model": source.model, "url": source.url, **self._api.about()}
+
+
+def _message(found: Any) -> str:
+    """Return what an error's body says, in short."""
+    error = found.get("error", found) if isinstance(found, dict) else "it says nothing"
+    said = error.get("message", error) if isinstance(error, dict) else error
+    return " ".join(str(said).split())[:200]
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+# -- decision APIs -----------------------------------------------------------------------------------------------------
 
 MOST_OPTIONS, MOST_QUESTIONS = 255, 400  # of these APIs
 NONE = "(none)"
@@ -35,7 +217,7 @@ class ClosedQuestion:
 
 
 class CallQuestions:
-    """Of an agent's tools. Raises UserError for what no list of options holds."""
+    """The questions about an agent's tools. Raises UserError for what no list of options holds."""
 
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
         self.tools = tool_schemas(tools)
@@ -82,13 +264,13 @@ class CallQuestions:
         words = f"If the function is {tool.name}, what is {names}?" + (f" {about}" if about else "")
         return self._ask(f"{tool.name}.{names}", words, dict.fromkeys(values, ""), values)
 
-    def decision(self, answer: Callable[[ClosedQuestion], Said]) -> Decision:
-        """From the answers to the function's question and to those of its arguments; others are not looked at. Raises
-        DecisionLost."""
+    def decision(self, answers: Mapping[str, Any]) -> Decision:
+        """Return the decision of the answers to the function's question and to those of its arguments; others are not
+        looked at. Raises DecisionLost."""
         confidence: dict[str, float] = {}
 
         def value(head: str, one: ClosedQuestion) -> Any:
-            said, confidence[head] = answer(one) if len(one.values) > 1 else (next(iter(one.values)), 1.0)
+            said, confidence[head] = _said(one, answers.get(one.name))
             if said not in one.values:
                 raise DecisionLost("malformed", f"{said[:80]!r} is no option of the question {one.name}")
             return one.values[said]
@@ -103,18 +285,45 @@ class CallQuestions:
         return Decision(Call(self.tools[tool].name, arguments), confidence)
 
 
-def state(request: DecisionRequest) -> str:
-    """What the questions are about; what changes most comes last."""
-    calls = "; ".join(request.history) or "none"
-    return f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
+def _said(one: ClosedQuestion, given: Any) -> Said:
+    """Return the choice and its probability, or what its confidence tells of that; some endpoints give neither: it is
+    1, as of a question that is not asked. Raises DecisionLost."""
+    if len(one.values) == 1:
+        return next(iter(one.values)), 1.0
+    if isinstance(given, dict) and given.get("type") == "refusal":
+        raise DecisionLost("refused", f"the model declined to answer the question {one.name}")
+    if not isinstance(given, dict) or not isinstance(given.get("choice"), str):
+        raise DecisionLost("malformed", f"no choice for the question {one.name}: {json.dumps(given)[:80]}")
+    shares, choice = given.get("probabilities"), given["choice"]
+    if isinstance(shares, list):
+        shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
+    probability = _share(shares.get(choice)) if isinstance(shares, dict) else None
+    if probability is None and (confidence := _share(given.get("confidence"))) is not None:
+        probability = (confidence * (len(one.values) - 1) + 1) / len(one.values)
+    return choice, 1.0 if probability is None else probability
 
 
-class DecisionsWire:
+def _share(value: Any) -> float | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and 0 <= value <= 1 else None
+
+
+class DecisionsApi:
     """OpenAI's `/v1/decisions`: answers come in the order of the questions."""
 
-    path, state = "/decisions", "input"
+    state = "input"
 
-    def body(self, questions: CallQuestions) -> list[Any]:
+    def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
+        self._questions = CallQuestions(tools, allow_null)
+        self.asked = self._questions.asked
+
+    def body(self, request: DecisionRequest) -> dict[str, Any] | None:
+        # What changes most comes last.
+        calls = "; ".join(request.history) or "none"
+        told = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
+        return {"questions": self.questions(), self.state: told} if self.asked else None
+
+    def questions(self) -> Any:
         return [
             {
                 "type": "choice",
@@ -125,242 +334,132 @@ class DecisionsWire:
                     for option, words in one.descriptions.items()
                 ],
             }
-            for one in questions.asked
+            for one in self.asked
         ]
 
-    def answers(self, questions: CallQuestions, found: Any) -> Mapping[str, Any]:
-        if not isinstance(found, list) or len(found) != len(questions.asked):
-            raise DecisionLost("malformed", f"not one answer for each of {len(questions.asked)} questions")
-        return {one.name: answer for one, answer in zip(questions.asked, found, strict=True)}
+    def answers(self, found: Any) -> Mapping[str, Any]:
+        """Return the answers by their questions' names. Raises DecisionLost."""
+        if not isinstance(found, list) or len(found) != len(self.asked):
+            raise DecisionLost("malformed", f"not one answer for each of {len(self.asked)} questions")
+        return {one.name: answer for one, answer in zip(self.asked, found, strict=True)}
+
+    def decision(self, found: Any) -> Decision:
+        if found is None:
+            return self._questions.decision({})
+        made = self._questions.decision(self.answers(found.get("answers")))
+        used = found.get("usage")
+        used = used if isinstance(used, dict) else {}  # some leave out what was read, or what was cached
+        details, total = used.get("input_tokens_details"), _count(used.get("input_tokens"))
+        cached = min(_count((details if isinstance(details, dict) else used).get("cached_tokens")), total)
+        return replace(made, tokens=total - cached, reused_tokens=cached)
+
+    def about(self) -> dict[str, Any]:
+        return {"questions": len(self.asked)}
 
 
-class SystemOneWire:
+class SystemOneApi(DecisionsApi):
     """The System One shape, `/v1/systemone`: answers come by the questions' names."""
 
-    path, state = "/systemone", "state"
+    state = "state"
 
-    def body(self, questions: CallQuestions) -> dict[str, Any]:
+    def questions(self) -> Any:
         return {
             one.name: {
                 "type": "choice",
                 "instructions": one.instructions,
                 "criteria": {option: words or None for option, words in one.descriptions.items()},
             }
-            for one in questions.asked
+            for one in self.asked
         }
 
-    def answers(self, questions: CallQuestions, found: Any) -> Mapping[str, Any]:
+    def answers(self, found: Any) -> Mapping[str, Any]:
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "no answers by name")
         return found
 
 
-def _said(one: ClosedQuestion, given: Any) -> Said:
-    """The choice and its probability, or what its confidence tells of that; some endpoints give neither: it is 1.
-    Raises DecisionLost."""
-    given = _checked(one, given)
-    shares, choice = given.get("probabilities"), given["choice"]
-    if isinstance(shares, list):
-        shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
-    probability = _share(shares.get(choice)) if isinstance(shares, dict) else None
-    if probability is None and (confidence := _share(given.get("confidence"))) is not None:
-        probability = (confidence * (len(one.values) - 1) + 1) / len(one.values)
-    return choice, 1.0 if probability is None else probability
+# -- models that chat --------------------------------------------------------------------------------------------------
+
+UNNAMED, NAME_LENGTH = re.compile(r"[^a-zA-Z0-9_-]"), 64
+NOT_UNDERSTOOD = "not_understood"
+NO_CALL = "None of the other functions is what was asked for, or it is not clear which, or a value is out of range."
+TOLD = (
+    "You map what a person says to a machine to exactly one function call. Call one function, with the values that "
+    "were said. Where no function is plainly meant, call {none}. Never guess."
+)
+TOLD_ALWAYS = "Call exactly one function for what is asked, with the values that are said."
 
 
-def _checked(one: ClosedQuestion, given: Any) -> dict[str, Any]:
-    if isinstance(given, dict) and given.get("type") == "refusal":
-        raise DecisionLost("refused", f"the model declined to answer the question {one.name}")
-    if not isinstance(given, dict) or not isinstance(given.get("choice"), str):
-        raise DecisionLost("malformed", f"no choice for the question {one.name}: {json.dumps(given)[:80]}")
-    return given
+class ChatApi:
+    """OpenAI's `/v1/chat/completions` with tools, as any server of chat models has it."""
 
-
-def _share(value: Any) -> float | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and 0 <= value <= 1 else None
-
-
-WIRES: dict[str, DecisionsWire | SystemOneWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}
-POLICIES = ("openpi",)  # `rtcontrol.hosts.policy_api`
-KEY = "RTCONTROL_DECISION_KEY"
-LONGEST_S = 10.0
-# So long before the deadline (and so much of the time until then) an answer is given up: the loop hears of it in time,
-# and knows what was missed.
-SPARE_S, SPARE = 0.002, 0.05
-LOOK_S = 0.002  # so often it is asked whether anybody still waits
-
-
-def is_endpoint(model: str | None) -> bool:
-    """Whether a model's name is that of an endpoint, one of policies, too."""
-    return model is not None and model.partition(":")[0] in (*WIRES, *POLICIES)
-
-
-def is_policy(model: str | None) -> bool:
-    """Whether it is that of a policy server, which is asked by arrays."""
-    return model is not None and model.partition(":")[0] in POLICIES
-
-
-@dataclass(frozen=True)
-class EndpointSource:
-    """`api` is one of WIRES, `url` that of its route, `model` the name that is asked for. With `late` an answer is
-    waited for beyond its request's time."""
-
-    api: str
-    url: str
-    model: str
-    tools: tuple[dict[str, Any], ...]
-    allow_null: bool = False
-    late: bool = False
-    key: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def parse(
-        cls, name: str, tools: Sequence[dict[str, Any]], allow_null: bool = False, late: bool = False
-    ) -> EndpointSource:
-        """From `decisions:URL#MODEL`; the key is in the environment. Raises UserError."""
-        api = name.partition(":")[0]
-        if api not in WIRES:
-            raise UserError(
-                f"{name[:80]} is a policy server: it reads observations, and no text.",
-                "Fly it (`rtcontrol run --model`, docs/policies.md), and name a model that reads text here.",
+    def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
+        self._names, named = named_tools(tools)
+        self._none: str | None = None
+        if allow_null:
+            self._none = NOT_UNDERSTOOD
+            while self._none in self._names:
+                self._none += "_"
+            empty = {"type": "object", "properties": {}}
+            named.append(
+                {"type": "function", "function": {"name": self._none, "description": NO_CALL, "parameters": empty}}
             )
-        url, model, key = address(name, WIRES[api].path)
-        source = cls(api, url, model or "default", tuple(tools), allow_null, late, key)
-        CallQuestions(source.tools, allow_null)
-        return source
+        told = TOLD_ALWAYS if self._none is None else TOLD.format(none=self._none)
+        self._system = {"role": "system", "content": told}
+        self._same = {"tools": named, "tool_choice": "required", "temperature": 0}
 
-    def build(self) -> EndpointDecider:
-        return EndpointDecider(self)
+    def body(self, request: DecisionRequest) -> dict[str, Any]:
+        calls = f"Calls so far: {'; '.join(request.history)}" if request.history else ""
+        content = "\n\n".join(text for text in (request.instruction, calls, request.observation) if text)
+        return {**self._same, "messages": [self._system, {"role": "user", "content": content}]}
 
+    def decision(self, found: Any) -> Decision:
+        try:
+            calls = self._calls(found)
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+            raise DecisionLost("malformed", "the answer is no chat completion with a call") from None
+        if len(calls) != 1:
+            what = f"it made {len(calls)} calls in place of one" if calls else "it wrote words in place of a call"
+            raise DecisionLost("malformed", what)
+        used = found.get("usage")
+        tokens = _count(used.get("prompt_tokens")) if isinstance(used, dict) else 0
+        return Decision(None if calls[0].name == self._none else calls[0], tokens=tokens)
 
-def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
-    """Return the URL of `API:URL`. Raises UserError for another, with the `form` to write."""
-    api, _, given = name.partition(":")
-    try:
-        parts = urlsplit(given)
-        _ = parts.port
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in schemes or not parts.hostname or parts.username or parts.password:
-        raise UserError(f"{api}: its URL is none.", f"Write {form}.")
-    return parts
+    def _calls(self, found: Any) -> list[Call]:
+        """Return the calls; arguments may be a JSON text or its object. Raises what is wrong with another answer."""
+        made = list[Call]()
+        for one in found["choices"][0]["message"].get("tool_calls") or []:
+            name, given = one["function"]["name"], one["function"].get("arguments") or "{}"
+            arguments = json.loads(given) if isinstance(given, str) else given
+            if not isinstance(arguments, dict):
+                raise TypeError
+            made.append(Call(self._names.get(name, str(name)), arguments))
+        return made
 
-
-def secret(variable: str, url: SplitResult) -> str | None:
-    """Return the key of the environment for this URL. Raises UserError where it would travel in the clear, and for one
-    that no header takes."""
-    key = os.environ.get(variable) or None
-    if key is None:
-        return None
-    if url.scheme in ("http", "ws") and not is_loopback(url.hostname or ""):
-        raise UserError(
-            f"{variable} would travel to {url.hostname} in the clear.",
-            f"Use {url.scheme}s, or unset it where none is needed.",
-        )
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise UserError(f"{variable} is no key: no header takes it.", "Letters, digits and signs, without spaces.")
-    return key
+    def about(self) -> dict[str, Any]:
+        return {"tools": len(self._names)}
 
 
-def address(name: str, route: str) -> tuple[str, str, str | None]:
-    """Of `API:URL#MODEL` the address of the API's route, the model, "" where none is named, and the key, which is in
-    the environment. Raises UserError."""
-    api = name.partition(":")[0]
-    form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
-    parts = endpoint_url(name, ("http", "https"), form)
-    path = parts.path.rstrip("/")
-    if not path.endswith(route):
-        path = f"{path or '/v1'}{route}"
-    return parts._replace(path=path, fragment="").geturl(), parts.fragment, secret(KEY, parts)
+def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return what each name that the API takes (letters, digits, `_` and `-`, 64 at most) stands for, and the tools
+    with these names."""
+    names: dict[str, str] = {}
+    found = []
+    for tool in tools:
+        body = dict(tool.get("function", tool))
+        own = str(body["name"])
+        name, n = UNNAMED.sub("_", own)[:NAME_LENGTH], 1
+        while name in names:
+            n += 1
+            name = f"{UNNAMED.sub('_', own)[: NAME_LENGTH - 4]}_{n}"
+        names[name] = own
+        found.append({"type": "function", "function": {**body, "name": name}})
+    return names, found
 
 
-class EndpointDecider(SteppedDecider):
-    """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
-
-    def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
-        self._source, self._wire = source, WIRES[source.api]
-        self._questions = CallQuestions(source.tools, source.allow_null)
-        self._same = {"model": source.model, "questions": self._wire.body(self._questions)}
-        headers = {"authorization": f"Bearer {source.key}"} if source.key is not None else {}
-        self._web = WebClient(source.url, headers) if web is None else web
-
-    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """Raises DecisionLost. Where it is given up, the request is closed."""
-        if not self._questions.asked:
-            return self._questions.decision(lambda one: (next(iter(one.values)), 1.0))
-        limit = None if self._source.late else time_of(request)
-        body = self._same | {self._wire.state: state(request)}
-        return self._read((yield from posted(self._web, body, LONGEST_S if limit is None else limit)))
-
-    def _read(self, answer: WebAnswer) -> Decision:
-        found = read_answer(answer)
-        if not isinstance(found, dict):
-            raise DecisionLost("malformed", "the answer is no JSON object")
-        answers = self._wire.answers(self._questions, found.get("answers"))
-        made = self._questions.decision(lambda one: _said(one, answers.get(one.name)))
-        tokens, cached = _tokens(found.get("usage"))
-        return replace(made, forward_passes=1, tokens=tokens, reused_tokens=cached)
-
-    def info(self) -> dict[str, Any]:
-        source = self._source
-        return {"engine": source.api, "model": source.model, "url": source.url, "questions": len(self._questions.asked)}
-
-
-def time_of(request: DecisionRequest) -> float | None:
-    """So many seconds an answer may take for its request to hear of it in time; None where nobody waits."""
-    within_s = request.within_ns / 1e9
-    return max(within_s - max(SPARE_S, SPARE * within_s), 0.0) if within_s else None
-
-
-def posted(web: WebClient, body: Any, limit_s: float) -> Generator[None, None, WebAnswer]:
-    """The answer, waited for in steps; where they are given up, the request is closed. Raises DecisionLost."""
-    try:
-        return (yield from done_in_steps(web.post(body, limit_s)))
-    except WebError as error:
-        raise DecisionLost(error.loss, str(error)) from None
-
-
-def done_in_steps(job: concurrent.futures.Future[Any]) -> Generator[None, None, Any]:
-    """The job's result, waited for in steps; where they are given up, it is cancelled."""
-    try:
-        while True:
-            try:
-                return job.result(LOOK_S)
-            except TimeoutError:
-                if job.done():
-                    raise
-            yield
-    finally:
-        job.cancel()
-
-
-def read_answer(answer: WebAnswer) -> Any:
-    """What it says as JSON, None for what is none. Raises DecisionLost for an error."""
-    try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    if answer.status != 200:
-        raise DecisionLost("http", f"HTTP {answer.status}: {_message(found)}")
-    return found
-
-
-def _message(found: Any) -> str:
-    """What an error's body says, in short."""
-    error = found.get("error", found) if isinstance(found, dict) else "it says nothing"
-    said = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(said).split())[:200]
-
-
-def _tokens(used: Any) -> tuple[int, int]:
-    """Read, and cached, as the endpoint counts them; some leave one or the other out."""
-    used = used if isinstance(used, dict) else {}
-    details = used.get("input_tokens_details")
-    total = _count(used.get("input_tokens"))
-    cached = min(_count((details if isinstance(details, dict) else used).get("cached_tokens")), total)
-    return total - cached, cached
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
+# Of each the path of its route, and how it is made for tools.
+APIS: Mapping[str, tuple[str, Callable[[list[dict[str, Any]], bool], HTTPApi]]] = {
+    "decisions": ("/decisions", DecisionsApi),
+    "systemone": ("/systemone", SystemOneApi),
+    CHAT: ("/chat/completions", ChatApi),
+}

@@ -1,8 +1,7 @@
-"""Map sentences to goals of an agent off the clock, by a host that decides with the goals as tools."""
+"""Map sentences to goals of an agent off the clock, by a decider whose tools are the goals."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -11,16 +10,18 @@ from typing import Any
 
 from rtcontrol.agents import InvalidCall
 from rtcontrol.agents.goal_tools import GoalTools
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+from rtcontrol.hosts import deciders
+from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.instructions import echo
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.in_flight import result
 
 GATE, LIMIT_S = 0.5, 5.0
-ITSELF = "itself"  # canonical words need no host
+ITSELF = "itself"  # canonical words need no decider
 LONGEST = 1_000  # characters
 EXAMPLES, DETAIL = 4, 200
-LOOK_NS = 20_000_000  # between two looks whether the caller gave up
+LOOK_S = 0.02  # between two looks whether the caller gave up
 # For people; other reasons are failures, named as hosts name them.
 WHY = {
     "none": "it asks for none of the goals",
@@ -63,47 +64,29 @@ class Understood:
 
 
 class Interpreter:
-    """Maps sentences to one of `goals` by a `host`, one at a time; any thread may ask.
+    """Maps sentences to one of `goals` by a decider of them, one at a time; any thread may ask.
 
-    An answer below the confidence `gate`, in any part, counts as not understood, and so does one after `limit_s`. A
-    `shared` interpreter survives `close`, until its `end`.
+    An answer below the confidence `gate`, in any part, counts as not understood, and so does one after `limit_s`.
     """
 
     def __init__(
-        self,
-        name: str,
-        goals: GoalTools,
-        host: Host,
-        gate: float = GATE,
-        limit_s: float = LIMIT_S,
-        shared: bool = False,
+        self, name: str, goals: GoalTools, source: DeciderSource, gate: float = GATE, limit_s: float = LIMIT_S
     ) -> None:
         self.name, self.goals, self.gate, self.limit_s = name, goals, gate, limit_s
-        self._host, self._shared, self._ended = host, shared, False
+        self._source = source
+        self._decider: Decider | None = None
         self._turn = threading.Lock()
-        self._numbers = itertools.count(1)
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Start the host, unless it runs. Raises UserError."""
-        while not self._host.alive() and not stopped():
-            if self._turn.acquire(timeout=LOOK_NS / 1e9):
-                try:
-                    self._start(stopped)
-                finally:
-                    self._turn.release()
-
-    def close(self) -> None:
-        if not self._shared:
-            self.end()
-
-    def end(self) -> None:
-        """Close the host."""
-        self._ended = True
-        with self._turn:
-            self._host.close()
+        """Build the decider, unless it is there. Raises UserError."""
+        if self._acquired(stopped):
+            try:
+                self._built()
+            finally:
+                self._turn.release()
 
     def known(self, said: str) -> Understood | None:
-        """Return what needs no host: canonical words; None for other sentences."""
+        """Return what needs no decider: canonical words; None for other sentences."""
         if len(said) > LONGEST:
             return Understood(said[:LONGEST], None, ITSELF, "too_long")
         goal = self.goals.canonical(said)
@@ -115,50 +98,50 @@ class Interpreter:
             return known
         began = time.monotonic()
         until_s = began + self.limit_s
-        while not self._turn.acquire(timeout=LOOK_NS / 1e9):
+        found: Understood | None = None
+        if self._acquired(lambda: given_up() or time.monotonic() > until_s):
+            try:
+                found = self._ask(said, until_s, given_up)
+            except Exception as error:
+                what = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                found = Understood(said, None, self.name, "error", what[:DETAIL])
+            finally:
+                self._turn.release()
+        if found is None:
             if given_up():
                 return None
-            if time.monotonic() > until_s:
-                return self._too_late(said)
-        try:
-            found = self._ask(said, until_s, lambda: given_up() or self._ended)
-        except Exception as error:
-            what = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            found = Understood(said, None, self.name, "error", what[:DETAIL])
-        finally:
-            self._turn.release()
-        return found and replace(found, took_ms=(time.monotonic() - began) * 1e3)
+            found = Understood(said, None, self.name, "timeout", f"{self.limit_s:g} s")
+        return replace(found, took_ms=(time.monotonic() - began) * 1e3)
 
     def examples(self) -> str:
         """Return sentences that are understood."""
         return "; ".join(self.goals.examples(EXAMPLES))
 
-    def _start(self, stopped: Callable[[], bool]) -> None:
-        if self._ended:
-            raise UserError("The interpreter is closed.", "Start it again.")
-        if not self._host.alive():
-            self._host.start(stopped)
+    def _acquired(self, given_up: Callable[[], bool]) -> bool:
+        """Wait for the turn until the caller gives up; return whether it came."""
+        while not self._turn.acquire(timeout=LOOK_S):
+            if given_up():
+                return False
+        return True
+
+    def _built(self) -> Decider:
+        if self._decider is None:
+            self._decider = deciders.build(self._source)
+        return self._decider
 
     def _ask(self, said: str, until_s: float, given_up: Callable[[], bool]) -> Understood | None:
-        host, number = self._host, next(self._numbers)
-        self._start(lambda: given_up() or time.monotonic() > until_s)
-        while host.wait(0) is not None:
-            """An answer to an earlier question, which came too late."""
-        left_ns = round((until_s - time.monotonic()) * 1e9)
-        if left_ns > 0:
-            host.submit(DecisionRequest(number, 0, "", said, within_ns=left_ns))
-        while (left_ns := round((until_s - time.monotonic()) * 1e9)) > 0:
-            if given_up():
-                host.cancel(number)
-                return None
-            reply = host.wait(min(left_ns, LOOK_NS))
-            if reply is not None and reply.tick == number:
-                return self._read(said, reply)
-        host.cancel(number)
-        return self._too_late(said)
+        """Return None where the caller gave up, or the time is over."""
+        decider = self._built()
+        within_ns = round((until_s - time.monotonic()) * 1e9)
+        if within_ns <= 0:
+            return None
+        request = DecisionRequest(0, 0, "", said, within_ns=within_ns)
 
-    def _too_late(self, said: str) -> Understood:
-        return Understood(said, None, self.name, "timeout", f"{self.limit_s:g} s")
+        def over(_: int = 0) -> bool:
+            return given_up() or time.monotonic() > until_s
+
+        (reply,) = result(deciders.answer_together([(decider, request)], over))
+        return None if reply is None or over() else self._read(said, reply)
 
     def _read(self, said: str, reply: DecisionReply) -> Understood:
         decision = reply.decision
@@ -229,10 +212,9 @@ class Interpretation:
         return True
 
     def close(self) -> None:
-        """Drop what is pending, and close the interpreter."""
+        """Drop what is pending."""
         with self._lock:
             self._closed = True
-        self.interpreter.close()
 
     def _work(self, number: int, said: str) -> None:
         found = self.interpreter.understand(said, lambda: self._closed or number != self._heard)

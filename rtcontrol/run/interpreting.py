@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Goals
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs import registry
-from rtcontrol.hosts.chat_api import CHAT, ChatSource
 from rtcontrol.hosts.deciders import PLAIN, STSource
-from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DeciderSource
-from rtcontrol.hosts.remote_api import is_endpoint
+from rtcontrol.hosts.remote_api import CHAT, EndpointSource, is_chat, is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import GATE, LIMIT_S, Interpreter
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import gate_of
-
-FORMS = f"a checkpoint, or {CHAT}:URL#NAME"
 
 
 def goal_tools(agent: Agent) -> GoalTools | None:
@@ -44,18 +40,12 @@ def goals_of(agent: Agent) -> GoalTools:
     return goals
 
 
-def of_goals(
-    name: str,
-    goals: GoalTools,
-    limit_s: float = LIMIT_S,
-    engine: str = "torch",
-    shared: bool = False,
-) -> Interpreter:
-    """Return the interpreter of this name, not started: a checkpoint, or a chat endpoint, on a thread of this process.
-    UserError for a name that is neither."""
+def of_goals(name: str, goals: GoalTools, limit_s: float = LIMIT_S, engine: str = "torch") -> Interpreter:
+    """Return the interpreter of this name, not started: a checkpoint, or a chat endpoint, in this process. UserError
+    for a name that is neither."""
     source = _source(name, goals.definitions, engine)
     gate = gate_of(name, goals.tools.schemas) if isinstance(source, STSource) else None
-    return Interpreter(shown(name), goals, InProcessHost(source), GATE if gate is None else gate, limit_s, shared)
+    return Interpreter(shown(name), goals, source, GATE if gate is None else gate, limit_s)
 
 
 def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
@@ -72,19 +62,18 @@ def check(name: str, engine: str = "torch") -> None:
 
 def shown(name: str) -> str:
     """Return its name for people and records: of an endpoint its model, or else its address."""
-    api, _, rest = name.partition(":")
-    if api != CHAT:
+    if not is_chat(name):
         return Path(name).name
-    url, _, model = rest.partition("#")
-    return f"{api}:{model or url}"
+    url, _, model = name.removeprefix(f"{CHAT}:").partition("#")
+    return f"{CHAT}:{model or url}"
 
 
 def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> DeciderSource:
     listed = [dict(tool) for tool in tools]
-    if name.partition(":")[0] == CHAT:
-        return ChatSource.parse(name, listed, allow_null=True)
+    if is_chat(name):
+        return EndpointSource.parse(name, listed, allow_null=True)
     if name in PLAIN or is_endpoint(name) or name.partition(":")[0] == "openai":
-        raise UserError(f"--interpreter {name} understands nothing.", f"Give {FORMS}.")
+        raise UserError(f"--interpreter {name} understands nothing.", f"Give a checkpoint, or {CHAT}:URL#NAME.")
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry as engines
@@ -101,27 +90,12 @@ class Interpreters:
         self._name, self._engine = name, engine
         self._made: dict[str, Interpreter] = {}
         self._lock = threading.Lock()
-        self._closed = False
-
-    def start(self, agent: Agent, stopped: Callable[[], bool]) -> None:
-        """Start the agent's interpreter, so that no session waits for it. Raises UserError."""
-        if (made := self.of(agent)) is not None:
-            made.start(stopped)
 
     def of(self, agent: Agent) -> Interpreter | None:
-        """Return the agent's interpreter; None if it has no goals. After `close` it is one that has ended."""
-        if self._name is None or goal_tools(agent) is None:
+        """Return the agent's interpreter; None if it has no goals."""
+        if self._name is None or (goals := goal_tools(agent)) is None:
             return None
         with self._lock:
             if agent.name not in self._made:
-                made = of_goals(self._name, goals_of(agent), engine=self._engine, shared=True)
-                self._made[agent.name] = made
-                if self._closed:
-                    made.end()
+                self._made[agent.name] = of_goals(self._name, goals, engine=self._engine)
             return self._made[agent.name]
-
-    def close(self) -> None:
-        with self._lock:
-            made, self._made, self._closed = list(self._made.values()), {}, True
-        for one in made:
-            one.end()

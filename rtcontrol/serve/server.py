@@ -60,8 +60,9 @@ class Server:
                 self.gateway.start()
                 stack.callback(self.gateway.close)
             stack.callback(self.admission.close)
-            if options.interpreter is not None and options.agent is not None:
-                self.admission.interpreters.start(assembly.agent(options.agent), self._stopped)
+            own = None if options.agent is None else self.admission.interpreters.of(assembly.agent(options.agent))
+            if own is not None:  # no session waits for it
+                own.start(self._stopped)
             stack.enter_context(self._watch)
             stack.enter_context(self._collector)
             self.router.start()

@@ -90,7 +90,6 @@ class SessionManager(SessionShell):
         """End every session with its safe call, its report and a bye."""
         sessions = self.all()
         self.tell(ev.Close())
-        self.interpreters.close()
         give_up = time.monotonic() + timeout_s
         for session in sessions:
             if session.thread is not None and session.thread is not threading.current_thread():

@@ -10,8 +10,7 @@ import pytest
 from pooled import request
 
 from rtcontrol.hosts import messages
-from rtcontrol.hosts.decider_lane import DeciderLane
-from rtcontrol.hosts.deciders import NoopSource
+from rtcontrol.hosts.deciders import DeciderLane, NoopSource
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host

@@ -36,11 +36,7 @@ def agent(goals: Goals = GOALS) -> Agent:
 @contextmanager
 def chat(answer: Answer, told: Agent | None = None, **more: Any) -> Iterator[tuple[ChatServer, Interpreter]]:
     with chat_server(answer) as server:
-        made = interpreting.of_goals(f"chat:{server.url}#small", interpreting.goals_of(told or agent()), **more)
-        try:
-            yield server, made
-        finally:
-            made.end()
+        yield server, interpreting.of_goals(f"chat:{server.url}#small", interpreting.goals_of(told or agent()), **more)
 
 
 def asked(interpreter: Interpreter, said: str) -> Understood:
