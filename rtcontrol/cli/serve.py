@@ -194,9 +194,8 @@ def mcp(
         fits = False
     if not fits:
         raise UserError(f"--connect {connect!r} is no address.", "Write such as http://127.0.0.1:8080.")
-    from rtcontrol.gateway.mcp_server import server, watch
+    from rtcontrol.gateway.mcp_server import ViewClient, server, watch
     from rtcontrol.gateway.options import read_token
-    from rtcontrol.gateway.view_client import ViewClient
 
     # Standard output is the protocol's alone.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)

@@ -190,15 +190,16 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, "too_large", f"The body is larger than {limit} bytes.", "Send less.")
 
 
+def error_body(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:
+    """Return an error in OpenAI's shape."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
 async def answer(scope: Scope, send: Send, refusal: Refusal, foreign: str | None) -> None:
     """Send the refusal as JSON in OpenAI's shape. `foreign`: an allowed origin, whose page may read it."""
-    error = {
-        "message": f"{refusal.what} {refusal.remedy}",
-        "type": "invalid_request_error",
-        "param": refusal.param,
-        "code": refusal.code,
-    }
-    body = json.dumps({"error": error}).encode()
+    error = error_body(refusal.status, refusal.code, f"{refusal.what} {refusal.remedy}", refusal.param)
+    body = json.dumps(error).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close", **HEADERS}
     if foreign is not None:
         headers |= _cors(foreign)

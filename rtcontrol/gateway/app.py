@@ -16,13 +16,11 @@ from starlette.websockets import WebSocket
 
 from rtcontrol.gateway import body, chat, decisions, view
 from rtcontrol.gateway.access import AccessGate, Refusal
-from rtcontrol.gateway.chat import error_boundary, error_response
-from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.decide import Timed, ToolSets
+from rtcontrol.gateway.body import error_boundary, error_response
+from rtcontrol.gateway.decide import Timed, ToolSets, public_name
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.source import CheckpointGate, public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.serve.session_manager import SessionManager
@@ -75,11 +73,11 @@ def build(
         return JSONResponse(chat.model(name, since))
 
     async def completions(request: Request) -> Response:
-        wanted = await body.read(request, ChatRequest, options, 400)
+        wanted = await body.read(request, chat.ChatRequest, options, 400)
         known(wanted.model)
         offer = wanted.offer(own)
         answer = await chat.decided(wanted, offer, decide)
-        headers = chat.warning(answer.timed[0].warning)
+        headers = answer.timed[0].headers()
         if wanted.stream:
             events = chat.chunks(wanted, answer)
             return StreamingResponse(events, 200, {**headers, "cache-control": "no-cache"}, "text/event-stream")
@@ -119,15 +117,7 @@ class GatewayApp:
     """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it."""
 
     def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
-        self._tool_sets = ToolSets(
-            pool,
-            lambda tools, allow_null: source(options.model, options.engine, tools, options.value_tokens, allow_null),
-            options.tool_sets,
-            options.decide_timeout_s,
-            options.open_timeout_s,
-            lambda tools: trained(options.model, tools),
-            lambda tools, allow_null: CheckpointGate.of(options.model, tools, allow_null),
-        )
+        self._tool_sets = ToolSets(pool, options)
         self._metrics = Metrics(admission)
         self.app = build(admission, self._tool_sets, options, self._metrics)
         self.gated = AccessGate(self.app, options, self.refused)

@@ -1,26 +1,30 @@
-"""A request's JSON body, bounded in bytes, time, depth and items before anything is built from it."""
+"""A request's JSON body, bounded in bytes, time, depth and items before anything is built from it; and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 
-from rtcontrol.gateway.access import Refusal, too_large
+from rtcontrol.gateway.access import Refusal, error_body, too_large
+from rtcontrol.gateway.decide import Unavailable
+from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.models.errors import each_once
+from rtcontrol.models.errors import UserError, each_once
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.limits import LIMITS, check_value
 
 Model = TypeVar("Model", bound=BaseModel)
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
-    """The body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
+    """Return the body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
     if (packed := request.headers.get("content-encoding", "identity").strip().lower()) not in ("identity", ""):
         what = f"The body is compressed ({packed[:40]})."
         raise Refusal(invalid, "unsupported", what, "Send JSON as it is, without `content-encoding`.")
@@ -56,8 +60,8 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
 
 
 def _field(places: Sequence[int | str], value: Any, missing: bool) -> str:
-    """`messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there. What
-    is `missing` is the last place."""
+    """Return `messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there.
+    What is `missing` is the last place."""
     found = ""
     for place in places:
         if isinstance(place, int):
@@ -68,14 +72,12 @@ def _field(places: Sequence[int | str], value: Any, missing: bool) -> str:
 
 
 async def _bytes(request: Request, limit: int) -> bytes:
-    parts: list[bytes] = []
-    seen = 0
+    body = bytearray()
     async for part in request.stream():
-        seen += len(part)
-        if seen > limit:
+        body += part
+        if len(body) > limit:
             raise too_large(limit)
-        parts.append(part)
-    return b"".join(parts)
+    return bytes(body)
 
 
 def _constant(name: str) -> NoReturn:
@@ -83,3 +85,28 @@ def _constant(name: str) -> NoReturn:
 
 
 DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)
+
+
+def error_boundary(route: str, made: Endpoint, metrics: Metrics) -> Endpoint:
+    """Return what `made` gives or, in OpenAI's shape, what it raises; all are counted."""
+
+    async def respond(request: Request) -> Response:
+        try:
+            response = await made(request)
+        except Refusal as error:
+            metrics.refused.labels(error.code).inc()
+            response = error_response(error.status, error.code, f"{error.what} {error.remedy}", error.param)
+        except UserError as error:
+            response = error_response(400, "invalid_request", str(error))
+        except Unavailable as error:
+            response = error_response(503, "unavailable", f"The decoder cannot answer: {error}. Try again.")
+        metrics.requests.labels(route, response.status_code).inc()
+        return response
+
+    return respond
+
+
+def error_response(
+    status: int, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    return JSONResponse(error_body(status, code, message, param), status, headers)

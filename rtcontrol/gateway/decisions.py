@@ -13,12 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rtcontrol.gateway import body, chat
+from rtcontrol.gateway import body
 from rtcontrol.gateway.access import Refusal
-from rtcontrol.gateway.decide import Timed
+from rtcontrol.gateway.decide import Timed, public_name, timing
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.source import public_name
 from rtcontrol.hosts import deciders
 from rtcontrol.models.call import Decision
 from rtcontrol.models.questions import StateQuestion
@@ -207,8 +206,8 @@ def routes(
         return _response(model, answers, usage, timed)
 
     return [
-        Route("/v1/decisions", chat.error_boundary("decisions", of_openai, metrics), methods=["POST"]),
-        Route("/v1/systemone", chat.error_boundary("systemone", of_system_one, metrics), methods=["POST"]),
+        Route("/v1/decisions", body.error_boundary("decisions", of_openai, metrics), methods=["POST"]),
+        Route("/v1/systemone", body.error_boundary("systemone", of_system_one, metrics), methods=["POST"]),
     ]
 
 
@@ -245,5 +244,5 @@ def _of_system_one(asked: TypedQuestion, shares: Sequence[float]) -> dict[str, A
 
 
 def _response(model: str, answers: Any, usage: dict[str, Any], timed: Timed) -> Response:
-    told = {"model": model, "answers": answers, "usage": usage, "rtcontrol": chat.timing([timed])}
-    return JSONResponse(told, headers=chat.warning(timed.warning))
+    told = {"model": model, "answers": answers, "usage": usage, "rtcontrol": timing([timed])}
+    return JSONResponse(told, headers=timed.headers())

@@ -13,10 +13,8 @@ from gateway_peer import TURN, Serve, Served
 from pydantic import BaseModel
 
 from rtcontrol.gateway.access import Refusal
-from rtcontrol.gateway.chat import completion, decided
-from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.decide import Timed
-from rtcontrol.gateway.source import CheckpointGate
+from rtcontrol.gateway.chat import ChatRequest, completion, decided
+from rtcontrol.gateway.decide import CheckpointGate, Timed
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -163,6 +161,9 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice.function.name"),
         ({"functions": [TURN["function"]]}, "functions"),
         ({"n": 2}, "n"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "content": "x"}]}]}, "messages[0].content[0]"),
     ],
 )
 def test_a_mistake_names_its_field_and_is_sent_once(served: Served, change: dict[str, Any], param: str) -> None:
@@ -252,8 +253,6 @@ def test_each_call_has_its_own_result_whatever_the_ids(own: str | None) -> None:
         ([LOOK, calls(call("left", "1")), result("free", tool_call_id="2")], "messages[2].tool_call_id"),
         ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": "{side"}})], "arguments"),
         ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": r'{"a": "\ud800"}'}})], "arguments"),
-        ([LOOK, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[1].content[0].type"),
-        ([{"role": "user", "content": [{"type": "text", "content": "x"}]}], "messages[0].content[0]"),
     ],
 )
 def test_what_cannot_be_read_of_a_conversation_is_refused_by_its_place(messages: list[Any], param: str) -> None:
@@ -325,7 +324,7 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
     async def decide(*given: Any) -> Timed:
         asked.append(given)
         decision = made(BURN, 0.12)
-        return Timed(decision, SCHEMAS, 1.0, 1.0, held=gate().held(decision))
+        return Timed(decision, 1.0, 1.0, held=gate().held(decision))
 
     answer = asyncio.run(decided(request, request.offer(), decide))
     told = completion(request, answer)["choices"][0]

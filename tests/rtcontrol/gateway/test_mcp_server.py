@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from test_gateway_view import Flying
 
-from rtcontrol.gateway import view_client
-from rtcontrol.gateway.view_client import ViewClient
 from rtcontrol.models.errors import UserError
 from rtcontrol_client import Client as Robot
 from tests.helpers.processes import Program, environment, free_port, until
@@ -24,6 +22,9 @@ from tests.helpers.processes import Program, environment, free_port, until
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 from mcp import Client, StdioServerParameters
 from websockets.asyncio.server import ServerConnection, serve
+
+from rtcontrol.gateway import mcp_server
+from rtcontrol.gateway.mcp_server import ViewClient
 
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
 LOOKING = {"status", "misses", "report", "pause", "stop", "deny"}
@@ -275,7 +276,7 @@ async def viewed() -> AsyncIterator[tuple[Page, ViewClient]]:
 
 
 def test_a_late_answer_is_no_answer_to_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_client, "ANSWER_S", 0.3)
+    monkeypatch.setattr(mcp_server, "ANSWER_S", 0.3)
 
     async def late() -> None:
         async with viewed() as (page, client):

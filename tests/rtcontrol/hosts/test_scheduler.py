@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.gateway.source import source
+from rtcontrol.gateway.decide import source
+from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.deciders import RandomSource, build
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.scheduler import OLD_TURNS, UNLIMITED_NS, EdfScheduler, Turn
@@ -159,5 +160,5 @@ def tool(required: list[str], **properties: Any) -> dict[str, Any]:
 def test_an_open_domain_is_refused_when_it_is_opened_whichever_tool_would_be_drawn() -> None:
     tools = (tool(["t"], t={"type": "number"}), {"name": "stop"})
     with pytest.raises(UserError, match="Tool heat, parameter t: no value of it can be made up"):
-        build(source("random", "torch", tools))
+        build(source(GatewayOptions(model="random"), tools))
     build(RandomSource((tool([], t={"type": "number"}),)))
