@@ -75,10 +75,12 @@ class Breaker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def hunt(mutant: Mutant, seeds: int) -> int:
     """Run seeds until one finds the mutant. Return 1 where one does."""
     sys.meta_path.insert(0, Breaker(mutant))
-    from rtcontrol.drill.simulation.campaign import TICKS, campaign
+    from rtcontrol.drill.simulation.campaign import campaign
+    from tests.simulation.crowd import crowds
 
+    run = crowds if mutant.module.startswith("rtcontrol.serve.crowd") else campaign
     for seed in (mutant.seed, *range(seeds)):
-        for failure in campaign([seed], TICKS).failures.values():
+        for failure in run([seed]).failures.values():
             print(failure.partition(": ")[2].splitlines()[0][:150])
             print(seed)
             return 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from rtcontrol.drill.simulation.campaign import TICKS, Tally, campaign, fly
+from tests.simulation.crowd import crowds
 from tests.simulation.mutants import found_by, mutants
 
 CHUNK, CHUNKS = 21, 20  # seeds: some 10,000 ticks
@@ -22,6 +23,11 @@ def judge(total: Tally) -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_simulated_faults_break_no_law(chunk: int) -> None:
     judge(campaign(range(CHUNK * chunk, CHUNK * (chunk + 1)), TICKS))
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_simulated_crowds_break_no_law(chunk: int) -> None:
+    judge(crowds(range(12 * chunk, 12 * (chunk + 1))))
 
 
 def test_same_seed_records_the_same() -> None:
@@ -40,6 +46,14 @@ def test_million_ticks_have_their_faults_attributed(hundred: int) -> None:
     assert total.ticks >= 1_000_000 / HUNDREDS
     assert total.injected.total() >= 100_000 / HUNDREDS
     assert total.unknown.total() <= total.cases.total() / 100
+
+
+@pytest.mark.integration
+def test_many_simulated_crowds_break_no_law() -> None:
+    total = crowds(range(1000, 1300))
+    print(total.table())
+    judge(total)
+    assert total.ticks > 300_000
 
 
 @pytest.mark.integration

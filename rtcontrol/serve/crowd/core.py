@@ -258,7 +258,9 @@ class CrowdCore:
         call, text = decision.call, None
         if (why := self._doubt(decision)) is not None:
             # What is in force goes on, and is not renewed.
-            self._fall_back(tick, tick.member.policy.unsure(self.now_ns), why)
+            policy = tick.member.policy
+            measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
+            self._fall_back(tick, measure, why)
             self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why))
             return
         if call is not None:
@@ -365,13 +367,13 @@ class CrowdCore:
         self.calls.append(MemberCall(id=member.id, tick=k, epoch=member.epoch, status=status, ttl_ms=ttl_ms, **fields))
 
     def _between(self, member: CrowdMember, why: str, first: bool) -> None:
-        """Be safe between two ticks, with a number of no release. A tick that is open takes the one after it: by its
-        order a client knows what is newer."""
+        """Be safe between two ticks, with a number of no release. A tick that is open takes the one after it, and so do
+        releases skipped before it: by its order a client knows what is newer."""
         self.k += 1
         self._be_safe(member, why, first, self.k, why)
-        if member.tick is not None:
-            self.k += 1
-            member.tick.k = self.k
+        if (tick := member.tick) is not None:
+            self.k += 1 + tick.skip.get("skipped", 0)
+            tick.k = self.k
 
     def _end_hold(self, member: CrowdMember) -> None:
         """Be safe at the very instant of a hold's end, also while a tick is open."""

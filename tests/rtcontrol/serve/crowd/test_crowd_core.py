@@ -196,7 +196,11 @@ def test_whatever_happens_accounts_add_up_and_calls_are_of_the_look_they_answer(
     for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held"):
         assert sum(one[name] for one in members) == built[name], name
     newest: dict[str, int] = {}
+    status: dict[tuple[str, int], str] = {}
     for call in bench.calls:
+        assert call.status != "held" or status[call.id, call.epoch] != "safe", "what is held is in force"
+        if call.status == "safe" or call.call is not None:
+            status[call.id, call.epoch] = call.status
         assert call.tick > newest.get(call.id, -1), "ticks of a member grow"
         newest[call.id] = call.tick
         if call.status == "fresh":

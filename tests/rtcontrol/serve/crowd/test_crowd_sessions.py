@@ -13,7 +13,7 @@ import msgpack
 
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire import encode_msgpack
-from rtcontrol_client.wire.crowd import CallMany, CrowdWish, MemberCall
+from rtcontrol_client.wire.crowd import CallMany, CrowdWish
 from rtcontrol_client.wire.messages import (
     Bye,
     ControlMessage,
@@ -135,24 +135,6 @@ def test_a_thousand_members_all_get_calls_and_no_message_is_beyond_the_limits(be
     assert heard == set(names)
     told = report(made, crowd)
     assert told["crowd"]["members"] == 1000 and told["releases"] == told["ticks"] + told["skipped_releases"]
-
-
-def test_a_member_whose_looks_end_is_held_and_then_safe_by_its_own_safe_calls(bench: Bench) -> None:
-    crowd = CrowdPeer(bench().peer(), hz=20, max_age_ms=100, hold_ms=200)
-    own = {"name": "engines", "arguments": {"main": 100, "side": 0}}
-    crowd.join({"id": "blind", "safe_calls": [own]}, "seeing")
-    crowd.until_fresh(["blind", "seeing"])
-    crowd.calls.clear()
-    safe: list[MemberCall] = []
-    while not safe:
-        crowd.see(["seeing"])
-        safe = [call for call in crowd.take() if call.id == "blind" and call.status == "safe"]
-    assert safe[0].calls is not None and safe[0].calls[0].arguments == own["arguments"]
-    blind = [call.status for call in crowd.calls if call.id == "blind"]
-    assert "held" in blind and blind.index("held") < blind.index("safe")
-    assert {call.cause for call in crowd.calls if call.status == "held"} == {"stale_observation"}
-    assert "fresh" in {call.status for call in crowd.calls if call.id == "seeing"}
-    crowd.until_fresh(["blind"])  # and it comes back
 
 
 def test_people_pause_resume_and_stop_a_crowd(bench: Bench) -> None:
