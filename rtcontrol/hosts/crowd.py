@@ -38,11 +38,19 @@ def unpack(reply: DecisionReply, asked: Sequence[DecisionRequest]) -> list[Decis
     if reply.error is not None or len(found) != len(asked):
         error = reply.error or f"the decoder gave {len(found)} decisions for {len(asked)}"
         return [DecisionReply(one.tick, None, error, reply.decide_ns, reply.mistake) for one in asked]
-    replies = []
-    for one, (fields, error, mistake) in zip(asked, found, strict=True):
-        mended = mistake and (mistake[0], mistake[1])
-        replies.append(DecisionReply(one.tick, fields and decision_of(fields), error, reply.decide_ns, mended))
-    return replies
+    return [
+        DecisionReply(one.tick, fields and decision_of(fields), error, reply.decide_ns, mistake and tuple(mistake))
+        for one, (fields, error, mistake) in zip(asked, found, strict=True)
+    ]
+
+
+def _asked(request: DecisionRequest) -> list[DecisionRequest]:
+    """Return the requests of one for all."""
+    data = request.data or {}
+    return [
+        DecisionRequest(tick, life, seen, goal, tuple(history), data.get(str(life)))
+        for life, tick, seen, goal, *history in json.loads(request.observation)
+    ]
 
 
 def _packed(found: Decision | BaseException) -> list[Any]:
@@ -84,10 +92,8 @@ class CrowdModel(SteppedDecider):
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         from rtcontrol.models.crowd import CharacterPrompt
 
-        asked = [
-            CharacterPrompt(str(life), seen, told, past)
-            for life, _, seen, told, *past in json.loads(request.observation)
-        ]
+        every = _asked(request)
+        asked = [CharacterPrompt(str(one.epoch), one.observation, one.instruction, one.history) for one in every]
         return _together((yield from self._decoder.decide_in_steps(asked)))
 
     def cancel(self) -> None:
@@ -114,14 +120,11 @@ class CrowdScript:
         self._decider = decider
 
     def decide(self, request: DecisionRequest) -> Decision:
-        return _together([self._one(request, *one) for one in json.loads(request.observation)])
+        return _together([self._one(one) for one in _asked(request)])
 
-    def _one(
-        self, request: DecisionRequest, life: int, tick: int, seen: str, told: str, *history: str
-    ) -> Decision | BaseException:
-        data = None if request.data is None else request.data.get(str(life))
+    def _one(self, request: DecisionRequest) -> Decision | BaseException:
         try:
-            return self._decider.decide(DecisionRequest(tick, life, seen, told, history, data))
+            return self._decider.decide(request)
         except FAULTS as fault:
             return fault
 

@@ -31,8 +31,7 @@ from rtcontrol.records import OperatorCommand
 from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.core import CrowdCore, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
-from rtcontrol.serve.crowd.members import Roster
-from rtcontrol.serve.crowd.terms import CrowdDefaults
+from rtcontrol.serve.crowd.members import CrowdDefaults, Roster
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import Message
 from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany

@@ -16,8 +16,7 @@ from rtcontrol.serve import errors
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
-from rtcontrol.serve.crowd.members import Roster
-from rtcontrol.serve.crowd.terms import CrowdDefaults, crowd_terms
+from rtcontrol.serve.crowd.members import CrowdDefaults, Roster, crowd_terms
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread

@@ -23,8 +23,15 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostState, OperatorCommand
 from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
-from rtcontrol.serve.crowd.members import LONGEST, CrowdMember, MemberSight, MemberTick, Roster
-from rtcontrol.serve.crowd.terms import CrowdDefaults, MemberTerms
+from rtcontrol.serve.crowd.members import (
+    LONGEST,
+    CrowdDefaults,
+    CrowdMember,
+    MemberSight,
+    MemberTerms,
+    MemberTick,
+    Roster,
+)
 from rtcontrol.serve.crowd.turns import MARGIN, BatchTimes, choose
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
