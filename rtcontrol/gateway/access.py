@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.responses import JSONResponse, Response
 
 from rtcontrol.gateway.options import DEFAULT_PORTS, GatewayOptions
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_address, is_loopback
@@ -36,6 +38,7 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+PREFLIGHT = {"access-control-allow-methods": "GET, HEAD, POST", "access-control-max-age": "600"}
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -65,12 +68,16 @@ class AccessGate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = _read_headers(scope)
+        headers = Headers(scope=scope)
         try:
             self._check_host(headers)
             foreign, trusted = self._foreign_origin(scope, headers)
             if foreign is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
-                await _preflight(foreign, headers.get("access-control-request-headers", ""), send)
+                # Any header may come: what a page of elsewhere may do, its origin and its token decide.
+                allowed = {"access-control-allow-headers": headers.get("access-control-request-headers", "")}
+                await Response(status_code=204, headers={**PREFLIGHT, **allowed, **_cors(foreign)})(
+                    scope, receive, send
+                )
                 return
             guarded = scope["type"] == "websocket" or scope["path"].startswith(GUARDED)
             if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
@@ -83,11 +90,11 @@ class AccessGate:
                 raise too_large(self._options.max_body_bytes)
         except Refusal as refusal:
             self._refused(refusal.code)
-            await answer(scope, send, refusal, self._allowed(headers.get("origin")))
+            await _refuse(refusal, self._allowed(headers.get("origin")))(scope, receive, send)
             return
         await self._http(scope, receive, send, foreign)
 
-    def _check_host(self, headers: dict[str, str]) -> None:
+    def _check_host(self, headers: Headers) -> None:
         # A page of a site whose name is made to point here (DNS rebinding) still names that site as its host.
         host = _split(headers.get("host", ""))[0]
         if is_loopback(host) or host in self._known or (is_address(host) and not self._options.loopback):
@@ -99,7 +106,7 @@ class AccessGate:
             "Use its address, or name the site with `--allow-origin` when it stands behind a proxy.",
         )
 
-    def _foreign_origin(self, scope: Scope, headers: dict[str, str]) -> tuple[str | None, bool]:
+    def _foreign_origin(self, scope: Scope, headers: Headers) -> tuple[str | None, bool]:
         """The allowed origin of a page from elsewhere (None: of this origin, or a program that is no browser), and
         whether it is this server's own page all the same: by another of the loopback's names."""
         origin = headers.get("origin")
@@ -131,19 +138,24 @@ class AccessGate:
         scheme, _, netloc = origin.partition("://")
         return origin if scheme in DEFAULT_PORTS and is_loopback(_split(netloc)[0]) else None
 
-    def _local(self, scope: Scope, headers: dict[str, str]) -> bool:
+    def _local(self, scope: Scope, headers: Headers) -> bool:
         client = scope.get("client")
         here = client is not None and is_loopback(client[0]) and is_loopback(_split(headers.get("host", ""))[0])
         # A proxy on this machine speaks for others.
         return here and not any(name in headers for name in FORWARDED)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, foreign: str | None) -> None:
-        ours = _dress(scope["path"].startswith("/static/"), foreign)
+        # Pages of the user's own have inline scripts; ours have none.
+        # A page that was installed anew must not meet yesterday's modules.
+        policy = {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
+        ours = HEADERS | ({} if scope["path"].startswith("/static/") else policy)
+        ours |= {} if foreign is None else _cors(foreign)
 
         async def dressed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                have = {k for k, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(h for h in ours if h[0] not in have)]
+                headers = MutableHeaders(scope=message)
+                for name, value in ours.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         # Whoever hangs up is worked for no longer (`BoundedHTTP.connection_lost`).
@@ -155,21 +167,9 @@ class AccessGate:
                 raise
 
 
-async def _preflight(origin: str, wanted: str, send: Send) -> None:
-    # Any header may come: what a page of elsewhere may do, its origin and its token decide.
-    headers = {
-        "access-control-allow-methods": "GET, HEAD, POST",
-        "access-control-allow-headers": wanted,
-        "access-control-max-age": "600",
-        **_cors(origin),
-    }
-    await send({"type": "http.response.start", "status": 204, "headers": _encode(headers)})
-    await send({"type": "http.response.body", "body": b""})
-
-
 def check_token(scope: Scope, options: GatewayOptions) -> None:
     """Raises Refusal where the request does not show the access token."""
-    shown, wanted = _token(scope, _read_headers(scope)), options.token
+    shown, wanted = _token(scope), options.token
     if wanted is not None and shown is not None and hmac.compare_digest(shown.encode(), wanted.encode()):
         return
     raise Refusal(
@@ -182,10 +182,6 @@ def check_token(scope: Scope, options: GatewayOptions) -> None:
     )
 
 
-def _read_headers(scope: Scope) -> dict[str, str]:
-    return {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
-
-
 def too_large(limit: int) -> Refusal:
     return Refusal(413, "too_large", f"The body is larger than {limit} bytes.", "Send less.")
 
@@ -196,39 +192,25 @@ def error_body(status: int, code: str, message: str, param: str | None = None) -
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-async def answer(scope: Scope, send: Send, refusal: Refusal, foreign: str | None) -> None:
-    """Send the refusal as JSON in OpenAI's shape. `foreign`: an allowed origin, whose page may read it."""
+def _refuse(refusal: Refusal, foreign: str | None) -> Response:
+    """Return the refusal in OpenAI's shape. `foreign`: an allowed origin, whose page may read it."""
     error = error_body(refusal.status, refusal.code, f"{refusal.what} {refusal.remedy}", refusal.param)
-    body = json.dumps(error).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close", **HEADERS}
-    if foreign is not None:
-        headers |= _cors(foreign)
+    headers = {"connection": "close", **HEADERS} | ({} if foreign is None else _cors(foreign))
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
-    kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
-    await send({"type": f"{kind}.start", "status": refusal.status, "headers": _encode(headers)})
-    await send({"type": f"{kind}.body", "body": body})
+    return JSONResponse(error, refusal.status, headers)
 
 
-def _token(scope: Scope, headers: dict[str, str]) -> str | None:
-    scheme, _, shown = headers.get("authorization", "").partition(" ")
+def _token(scope: Scope) -> str | None:
+    scheme, _, shown = Headers(scope=scope).get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return shown.strip()
     if scope["type"] == "websocket":
         for name in scope["subprotocols"]:
             if name.startswith(TOKEN_SUBPROTOCOL):
                 return str(name.removeprefix(TOKEN_SUBPROTOCOL))
-        if found := parse_qs(scope["query_string"].decode("latin-1")).get("token"):
-            return found[0]
+        return QueryParams(scope["query_string"].decode("latin-1")).get("token")
     return None
-
-
-@lru_cache(16)
-def _dress(static: bool, foreign: str | None) -> list[tuple[bytes, bytes]]:
-    # Pages of the user's own have inline scripts; ours have none.
-    # A page that was installed anew must not meet yesterday's modules.
-    policy = {} if static else {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
-    return _encode({**HEADERS, **policy, **({} if foreign is None else _cors(foreign))})
 
 
 def _cors(origin: str) -> dict[str, str]:
@@ -238,10 +220,6 @@ def _cors(origin: str) -> dict[str, str]:
         "cross-origin-resource-policy": "cross-origin",
         "vary": "Origin",
     }
-
-
-def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
 
 
 @lru_cache(64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -67,18 +67,12 @@ def server(view: ViewClient, may_instruct: bool) -> MCPServer:
     return made
 
 
-async def watch(view: ViewClient, serving: Awaitable[None]) -> None:
+async def watch(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
     """Follow the view for as long as it is served."""
-    both = [asyncio.ensure_future(view.run()), asyncio.ensure_future(serving)]
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in both:
-            one.cancel()
-        results = await asyncio.gather(*both, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+    async with asyncio.TaskGroup() as both:
+        following = both.create_task(view.run())
+        await serving
+        following.cancel()
 
 
 def _looking(made: MCPServer, view: ViewClient) -> None:

@@ -126,12 +126,13 @@ def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_
             await called(client, "pause")
             before = await status(client, state="paused")
             running = before["counts"]["held"]
-            while before["counts"]["held"] == running:  # a tick that was released before the pause ends in its own way
+            while before["counts"]["held"] < running + 3:  # ticks that were released before the pause end as they may
                 before = await status(client, state="paused")
-            await asyncio.sleep(1.0)
-            after = await status(client, state="paused")
+            after = before
+            while after["counts"]["ticks"] < before["counts"]["ticks"] + 9:
+                after = await status(client, state="paused")
             more = {name: after["counts"][name] - before["counts"][name] for name in ("ticks", "held")}
-            assert more["held"] == more["ticks"] > 8
+            assert more["held"] == more["ticks"]
             assert after["counts"]["safe_calls"] > 0
             assert after["instruction"] != "hover at 0.7"
 
