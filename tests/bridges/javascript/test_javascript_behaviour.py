@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,3 +35,11 @@ def node() -> Iterator[Node]:
 def test_client_behaves_as_the_table_says(node: Node, case: dict[str, Any]) -> None:
     node.ask(json.dumps({"options": options_of(case)}))
     check(case, node)
+
+
+def test_handlers_that_throw_and_full_lines_cost_nothing_else() -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node: apt-get install nodejs")
+    command = ["node", str(HERE / "faults.mjs"), str(SOURCE / "src")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "ok\n", done.stderr
