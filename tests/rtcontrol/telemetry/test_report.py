@@ -27,6 +27,7 @@ from rtcontrol.telemetry.gates import parse
 from rtcontrol.telemetry.recorded import Recorded, as_json, load
 from rtcontrol.telemetry.report import held
 from rtcontrol_client.console import printable
+from rtcontrol_client.wire.messages import Hello, Program
 from tests.helpers.processes import ROOT
 from tests.rtcontrol.gateway.chromium import BINARY, Chromium
 
@@ -110,6 +111,20 @@ def test_the_table_says_causes_with_their_sub_causes_and_errors(
     assert "misses by cause: decide 1 (decoder_slow 1), execute 1 (failed 1)" in said.replace("\n", " ")
     assert "the client's word of its calls: failed 1" in said
     assert "1 x ack: no [fuel]" in said
+
+
+# By ZeroMQ or by WebSocket: what a client calls itself is its world's and its agent's name, and stands in `wire`.
+def test_clients_name_forges_no_line_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "arm\x1b[2J\r\nFORGED: 0 misses\x9b31m\x85\u2028\u202e"
+    client = Hello(protocol=[1, 1], client=Program(name=name), t_client_ns=0, agent="lander").client
+    events = [*flown(16, 1, lambda k: 20.0)]
+    events[0]["header"] |= {"env": client.name, "agent": client.name, "wire": {"client": client.model_dump()}}
+    folder = written(tmp_path, iter(events))
+    for more in ((), ("--format", "html", "--out", "-")):
+        assert call("report", str(folder), *more) == 0
+        told = "".join(capsys.readouterr())
+        assert r"arm\x1b[2J" in told and set(told) <= {"\n", *filter(str.isprintable, told)}
+        assert not [line for line in told.split("\n") if line.startswith("FORGED")]
 
 
 REPORT: dict[str, Any] = {
