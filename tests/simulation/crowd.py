@@ -31,7 +31,7 @@ from rtcontrol.records import OperatorCommand
 from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.core import CrowdCore, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
-from rtcontrol.serve.crowd.members import CrowdDefaults, Roster
+from rtcontrol.serve.crowd.members import Roster
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import Message
 from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
@@ -51,6 +51,12 @@ def call_of(text: str) -> Call:
     """Return the call that says of which look it is."""
     number = zlib.crc32(text.encode())
     return Call("engines", {"main": (0, 50, 60, 70, 80, 90, 100)[number % 7], "side": 50 * (number // 7 % 5 - 2)})
+
+
+def terms_of(config: RunConfig) -> Any:
+    """Return what a crowd takes of the terms of its session."""
+    hello, options, crowd = SimpleNamespace(ttl_ms=None), SimpleNamespace(hz_max=100.0), SimpleNamespace(members=64)
+    return SimpleNamespace(agent=AGENT, config=config, hello=hello, options=options, crowd=crowd)
 
 
 class CrowdDecoder(SimDecoder):
@@ -134,7 +140,7 @@ class SimCrowd:
 
     def _assemble(self) -> CrowdLoop:
         settings, rules = settings_of(self.config, AGENT), rules_of(self.config, AGENT)
-        core = CrowdCore(Roster(CrowdDefaults(AGENT, self.config, None, "go", 100.0), 64), settings, rules)
+        core = CrowdCore(Roster(terms_of(self.config)), settings, rules)
         recorder = cast(Any, SimpleNamespace(header=self.config.header(0.0, AGENT), write=self._write, fold=None))
         host = cast(Any, CrowdHost(self.time, self.decoder, self.thread))
         return CrowdLoop(core, host, recorder, self._told)

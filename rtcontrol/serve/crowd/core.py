@@ -420,7 +420,7 @@ class CrowdCore:
     def _instructed(self, event: ev.Instructed) -> None:
         """It is everybody's goal from the next tick on, and that of whoever joins without one."""
         roster, text = self.roster, event.text
-        roster.defaults = replace(roster.defaults, instruction=text)
+        roster.goal = text
         for member in roster.members.values():
             member.terms = replace(member.terms, instruction=text)
             self._renew(member)

@@ -10,13 +10,11 @@ from functools import partial
 from typing import Any
 
 from rtcontrol.agents import InvalidCall
-from rtcontrol.agents.agent import Agent
 from rtcontrol.envs.remote_parts import RemoteData, wire_calls
 from rtcontrol.hosts.crowd import crowd_source
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.call_in_force import FallbackPolicy
-from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.instructions import echo
 from rtcontrol.models.call import Call
 from rtcontrol.records import NOTHING, Tick
@@ -52,51 +50,6 @@ class MemberTerms:
     priority: int
     every_tick: bool
     safe_calls: list[FunctionCall] | None
-
-
-@dataclass(frozen=True, slots=True)
-class CrowdDefaults:
-    """What members have that bring nothing else; `ttl_ms` is the hello's, `hz_max` the server's."""
-
-    agent: Agent
-    config: RunConfig
-    ttl_ms: float | None
-    instruction: str
-    hz_max: float
-
-    def policy(self) -> FallbackPolicy:
-        """Return a member's policy. A run that would end with a miss holds: the others' go on."""
-        hold_ms = self.agent.fallback.hold_ms if self.config.hold_ms is None else self.config.hold_ms
-        return FallbackPolicy("safe" if self.config.on_miss == "safe" else "hold", round(hold_ms * 1e6))
-
-    def of(self, member: Member) -> MemberTerms:
-        """Return a member's terms. Raises WireError naming the field of the part."""
-        hz = self.config.hz if member.hz is None else member.hz
-        if hz > self.hz_max:
-            raise WireError(Code.INVALID, f"hz {hz:g} is above {self.hz_max:g}.", "Ask for less.", field="hz")
-        period_ns = round(1e9 / hz)
-        if member.deadline_ms is not None and not 0 < member.deadline_ms <= period_ns / 1e6:
-            what = f"deadline_ms {member.deadline_ms:g} is not above 0 and at most the period, {period_ns / 1e6:g} ms."
-            raise WireError(Code.INVALID, what, "Leave it out for the period.", field="deadline_ms")
-        deadline_ms = self.config.deadline_ms if member.deadline_ms is None else member.deadline_ms
-        deadline_ns = period_ns if deadline_ms is None else min(period_ns, round(deadline_ms * 1e6))
-        ttl_ms = self.ttl_ms if member.ttl_ms is None else member.ttl_ms
-        if ttl_ms is None:
-            ttl_ms = max(500.0, (2.5 * period_ns + deadline_ns) / 1e6)
-        goal = self.instruction if member.instruction is None else member.instruction
-        if not goal.strip():
-            raise WireError(Code.INSTRUCTION, "instruction says nothing.", "Say what to do.", field="instruction")
-        safe_calls = wire_calls(self.agent.fallback.safe_calls)
-        if member.safe_calls is not None:
-            safe_calls = [self._legal(i, call) for i, call in enumerate(member.safe_calls)]
-        return MemberTerms(goal, period_ns, deadline_ns, ttl_ms, member.priority, member.every_tick, safe_calls)
-
-    def _legal(self, i: int, call: FunctionCall) -> FunctionCall:
-        try:
-            legal = self.agent.tools.validate(Call(call.name, dict(call.arguments)))
-        except InvalidCall as error:
-            raise illegal_safe_call(error, f"safe_calls[{i}]") from None
-        return FunctionCall(name=legal.name, arguments=dict(legal.arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +157,12 @@ class CrowdMember:
 
 
 class Roster:
-    """At most `limit` members. `looks` counts what was seen."""
+    """The members, by these terms for all that bring nothing else. `goal` is theirs, `looks` counts what was seen."""
 
-    def __init__(self, defaults: CrowdDefaults, limit: int) -> None:
-        self.defaults, self.limit = defaults, limit
+    def __init__(self, terms: Terms) -> None:
+        assert terms.crowd is not None, "it was agreed upon"
+        self.terms, self.limit = terms, terms.crowd.members
+        self.goal = terms.config.instruction or terms.agent.instruction
         self.members: dict[str, CrowdMember] = {}
         self.looks = 0
         self._serials = itertools.count(1)
@@ -217,7 +172,7 @@ class Roster:
         return _each(self._join, message.members, faults)
 
     def _join(self, part: Member) -> CrowdMember:
-        terms, there = self.defaults.of(part), self.members.get(part.id)
+        terms, there = self._terms_of(part), self.members.get(part.id)
         if there is not None and part.epoch < there.epoch:
             what = f"epoch {part.epoch} of {echo(part.id)!r} is over: it is in epoch {there.epoch}."
             raise WireError(Code.EPOCH, what, "Count the lives of a member up.", field="epoch")
@@ -229,11 +184,47 @@ class Roster:
             raise WireError(Code.BUSY, what, "Let another one leave first.", field="id", retryable=True)
         if there is not None:
             there.end()  # another life begins
-        history = deque[str](maxlen=max(self.defaults.agent.history, 1))
-        member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self.defaults.policy(), history)
+        history = deque[str](maxlen=max(self.terms.agent.history, 1))
+        member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._policy(), history)
         member.blind()
         self.members[part.id] = member
         return member
+
+    def _policy(self) -> FallbackPolicy:
+        """Return a member's policy. Where a miss would end the run it holds: the others go on."""
+        config, hold_ms = self.terms.config, self.terms.agent.fallback.hold_ms
+        hold_ms = hold_ms if config.hold_ms is None else config.hold_ms
+        return FallbackPolicy("safe" if config.on_miss == "safe" else "hold", round(hold_ms * 1e6))
+
+    def _terms_of(self, member: Member) -> MemberTerms:
+        """Return a member's terms. Raises WireError naming the field of the part."""
+        config, hz_max = self.terms.config, self.terms.options.hz_max
+        hz = config.hz if member.hz is None else member.hz
+        if hz > hz_max:
+            raise WireError(Code.INVALID, f"hz {hz:g} is above {hz_max:g}.", "Ask for less.", field="hz")
+        period_ns = round(1e9 / hz)
+        if member.deadline_ms is not None and not 0 < member.deadline_ms <= period_ns / 1e6:
+            what = f"deadline_ms {member.deadline_ms:g} is not above 0 and at most the period, {period_ns / 1e6:g} ms."
+            raise WireError(Code.INVALID, what, "Leave it out for the period.", field="deadline_ms")
+        deadline_ms = config.deadline_ms if member.deadline_ms is None else member.deadline_ms
+        deadline_ns = period_ns if deadline_ms is None else min(period_ns, round(deadline_ms * 1e6))
+        ttl_ms = self.terms.hello.ttl_ms if member.ttl_ms is None else member.ttl_ms
+        if ttl_ms is None:
+            ttl_ms = max(500.0, (2.5 * period_ns + deadline_ns) / 1e6)
+        goal = self.goal if member.instruction is None else member.instruction
+        if not goal.strip():
+            raise WireError(Code.INSTRUCTION, "instruction says nothing.", "Say what to do.", field="instruction")
+        safe_calls = wire_calls(self.terms.agent.fallback.safe_calls)
+        if member.safe_calls is not None:
+            safe_calls = [self._legal(i, call) for i, call in enumerate(member.safe_calls)]
+        return MemberTerms(goal, period_ns, deadline_ns, ttl_ms, member.priority, member.every_tick, safe_calls)
+
+    def _legal(self, i: int, call: FunctionCall) -> FunctionCall:
+        try:
+            self.terms.agent.tools.validate(Call(call.name, call.arguments))
+        except InvalidCall as error:
+            raise illegal_safe_call(error, f"safe_calls[{i}]") from None
+        return call
 
     def leave(self, message: Leave) -> None:
         for name in message.ids:
@@ -257,7 +248,7 @@ class Roster:
             raise WireError(Code.INVALID, "The look shows nothing.", "Give text or data.", field="text")
         data = RemoteData.of(part.data, part.text)
         try:
-            text = self.defaults.agent.observe(data)
+            text = self.terms.agent.observe(data)
         except Exception as error:
             what = f"The agent cannot read it ({type(error).__name__}: {error})."
             remedy = "Send the fields of `data` that the agent reads, or `text`."

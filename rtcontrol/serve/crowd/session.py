@@ -16,7 +16,7 @@ from rtcontrol.serve import errors
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
-from rtcontrol.serve.crowd.members import CrowdDefaults, Roster, crowd_terms
+from rtcontrol.serve.crowd.members import Roster, crowd_terms
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
@@ -57,16 +57,12 @@ class CrowdSession(SessionThread):
 
     def _members(self) -> tuple[Roster, int]:
         """Return the members, and the newest tick's number: those of the run before, as its client knows them."""
-        terms, hello = self.terms, self.facts.hello
-        if self.crowd is not None:
-            roster, k = self.crowd.core.roster, self.crowd.core.k
-            for member in roster.members.values():
-                member.blind()
-            return roster, k
-        assert terms.crowd is not None, "it was agreed upon"
-        goal = terms.config.instruction or terms.agent.instruction
-        defaults = CrowdDefaults(terms.agent, terms.config, hello.ttl_ms, goal, self.owner.options.hz_max)
-        return Roster(defaults, terms.crowd.members), -1
+        if self.crowd is None:
+            return Roster(self.terms), -1
+        core = self.crowd.core
+        for member in core.roster.members.values():
+            member.blind()
+        return core.roster, core.k
 
     def run(self) -> None:
         crowd = self.crowd
@@ -92,7 +88,7 @@ class CrowdSession(SessionThread):
     def _warm_up(self, crowd: CrowdLoop) -> None:
         """Decide for one a few times, so that the first batch is expected to take what it will. Raises UserError where
         the decider cannot decide for these tools."""
-        goal, warmup = crowd.core.roster.defaults.instruction, Warmup()
+        goal, warmup = crowd.core.roster.goal, Warmup()
         rounds = ROUNDS if self.terms.config.warmup else 0
         warmup.decide(crowd.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
         for took_ms in warmup.round_trip_ms[1:]:  # the first one makes everything warm
@@ -139,7 +135,7 @@ class CrowdSession(SessionThread):
         if self.crowd is None or self.crowd.ended_by is not None:
             return None
         state = wire.ControlMessage(session=self.facts.token, state="paused" if self.facts.life.paused else "running")
-        return LoopStanding(self.crowd.core.roster.defaults.instruction, control=state)
+        return LoopStanding(self.crowd.core.roster.goal, control=state)
 
     def traffic(self) -> dict[str, Any]:
         if self.crowd is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.hosts.crowd import crowd_source
@@ -21,33 +21,18 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.wiring import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostState, OperatorCommand
-from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
-from rtcontrol.serve.crowd.members import (
-    LONGEST,
-    CrowdDefaults,
-    CrowdMember,
-    MemberSight,
-    MemberTerms,
-    MemberTick,
-    Roster,
-)
+from rtcontrol.serve.crowd.members import LONGEST, CrowdMember, MemberSight, MemberTerms, MemberTick, Roster
 from rtcontrol.serve.crowd.turns import MARGIN, BatchTimes, choose
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+from rtcontrol_client.wire.crowd import Join, Member, MemberCall, MemberLook, ObserveMany
+from tests.simulation.crowd import AGENT, call_of, terms_of
 
 MS = 1_000_000
 NAMES = ("anna", "bert", "carl", "dora", "emil")
 TOKEN = "t" * 16
-agent = replace(assembly.agent("lander"), observe=lambda data: str(getattr(data, "text", None)))
-
-
-def call_of(text: str) -> Call:
-    """The call that says whose it is."""
-    number = sum(map(ord, text))
-    return Call("engines", {"main": (0, 50, 60, 70, 80, 90, 100)[number % 7], "side": 50 * (number // 7 % 5 - 2)})
 
 
 class Script:
@@ -81,11 +66,10 @@ class CrowdBench:
     def __post_init__(self) -> None:
         given = {"hz": 50, "max_age_ms": 80, "hold_ms": 60, "min_confidence": 0.5, **self.options}
         config = RunConfig(env="remote", model="expert", agent="lander", **given)
-        roster = Roster(CrowdDefaults(agent, config, None, "go", 100.0), 4)
-        self.core = CrowdCore(roster, settings_of(config, agent), rules_of(config, agent))
+        self.core = CrowdCore(Roster(terms_of(config)), settings_of(config, AGENT), rules_of(config, AGENT))
         self.decider = crowd_source(ScriptSource()).build()
         self.account = Account()
-        self.account.add({"header": config.header(60.0, agent)})
+        self.account.add({"header": config.header(60.0, AGENT)})
 
     def tell(self, event: Any) -> None:
         events = deque([event])
@@ -153,74 +137,6 @@ class CrowdBench:
 class ScriptSource:
     def build(self) -> Script:
         return Script()
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("join"), st.sampled_from(NAMES), st.sampled_from([5.0, 20.0, 50.0])),
-        st.tuples(st.just("leave"), st.sampled_from(NAMES)),
-        st.tuples(
-            st.just("see"), st.sampled_from(NAMES), st.sampled_from(["still", "moved", "bad", "odd", "null", "unsure"])
-        ),
-        st.tuples(st.just("wait"), st.sampled_from([1, 10, 40])),
-        st.tuples(st.just("away"), st.sampled_from([15, 90])),
-        st.tuples(st.sampled_from(["pause", "resume", "lost", "back"])),
-    ),
-    min_size=5,
-    max_size=60,
-)
-
-
-@settings(max_examples=100)
-@given(steps, st.sampled_from([0.0, 2.0, 30.0]), st.sampled_from(["hold", "safe"]))
-def test_whatever_happens_accounts_add_up_and_calls_are_of_the_look_they_answer(
-    drawn: list[tuple[Any, ...]], slow_ms: float, on_miss: str
-) -> None:
-    bench, seen, lives = CrowdBench(slow_ms, {"on_miss": on_miss}), dict[tuple[str, int], str](), 0
-    for kind, *rest in drawn:
-        if kind == "join":
-            lives += 1
-            bench.join({"id": rest[0], "hz": rest[1], "epoch": lives})
-        elif kind == "leave":
-            bench.tell(Leave(session=TOKEN, ids=[rest[0]]))
-        elif kind == "see":
-            text = f"{rest[1]} {rest[0]} {bench.seq // 7}"
-            seen[rest[0], bench.seq + 1] = text
-            bench.see(**{rest[0]: text})
-        elif kind == "wait":
-            bench.wait(rest[0])
-        elif kind == "away":
-            bench.now += rest[0] * MS
-        elif kind in ("lost", "back"):
-            bench.pending = None
-            bench.tell(HostState(kind == "back", lives))
-        else:
-            bench.say(kind)
-    built = bench.end()
-    assert built["releases"] == built["ticks"] + built["skipped_releases"]
-    assert built["ticks"] == built["on_time"] + built["misses"]
-    members = built.get("crowd", {"by_member": {}})["by_member"].values()
-    for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held"):
-        assert sum(one[name] for one in members) == built[name], name
-    newest: dict[str, int] = {}
-    status: dict[tuple[str, int], str] = {}
-    for call in bench.calls:
-        assert call.status != "held" or status[call.id, call.epoch] != "safe", "what is held is in force"
-        if call.status == "safe" or call.call is not None:
-            status[call.id, call.epoch] = call.status
-        assert call.tick > newest.get(call.id, -1), "ticks of a member grow"
-        newest[call.id] = call.tick
-        if call.status == "fresh":
-            assert call.seq_obs is not None
-            text = seen[call.id, call.seq_obs]
-            assert not text.startswith(("bad", "odd", "unsure"))
-            assert (call.call is None) == text.startswith("null")
-            if call.call is not None:
-                assert call.call.arguments == call_of(text).arguments
-    there = bench.core.roster.members
-    for name in there:
-        if newest.get(name) is not None:
-            assert [call.status for call in bench.calls if call.id == name][-1] == "safe", "the run is over"
 
 
 def test_decision_of_a_former_life_is_not_sent() -> None:
