@@ -18,13 +18,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.access import ABORT
+from rtcontrol.loop.desk import take_word
 from rtcontrol.loop.operator import SAID
-from rtcontrol.loop.typed import slash_tell
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.live import snapshot
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
+
+SENT = "sent"  # the answer to an instruction
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -156,7 +158,10 @@ class WatchedSession:
     def instruct(self, text: str) -> str:
         loop = self._session.loop
         assert loop is not None, "found sessions have run"
-        return slash_tell(loop, text, "page", self._session.instruct)
+        if (answer := take_word(text, "page", loop.operator, loop.instructions)) is not None:
+            return answer
+        self._session.instruct(text)
+        return SENT
 
 
 def find(admission: SessionManager, name: str) -> WatchedSession | None:

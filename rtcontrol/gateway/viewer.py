@@ -29,7 +29,6 @@ from rtcontrol.gateway import view
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.loop.config import instruction_text
-from rtcontrol.loop.typed import SENT
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.recent import TICKS
 
@@ -90,7 +89,7 @@ class Fed:
 
     def instruct(self, text: str) -> str:
         tell({"instruct": instruction_text(text)})
-        return SENT
+        return view.SENT
 
 
 def tell(what: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""People's words from any thread: a pause or stop shuts the actuator at once, the loop learns of it afterwards."""
+"""People's words from any thread: a pause or stop shuts the actuator at once, the loop learns of it afterwards.
+
+A line that people type, or a page sends, is a word for the operator (`TYPED`), a question, or an instruction.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,13 @@ from collections.abc import Callable
 
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.events import Question
+from rtcontrol.loop.instructions import GoalList, Instructions
 from rtcontrol.loop.operator import FrontDesk, State
 from rtcontrol.records import Completion, OperatorCommand, PendingApproval
+
+# What a typed line says to the loop; any other line is an instruction.
+TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
+HELP, GOALS = "/help", "/goals"
 
 
 class OperatorControl:
@@ -71,3 +79,29 @@ class OperatorControl:
         now = time.monotonic_ns()
         if (cleared := actuator.safe(why, actuator.parting)) is not None:
             actuator.effects.append(Completion(cleared.tick, "refused", now, now, False))
+
+
+def slash_answer(text: str, instructions: Instructions) -> str | None:
+    """Return the answer to `/help`, `/goals` or an unknown word; None for an instruction, and for a word of TYPED."""
+    if not text.startswith("/") or text in TYPED:
+        return None
+    said = goals_help(instructions.goals)
+    if text == GOALS:
+        return said
+    if text == HELP:
+        return f'Active: "{instructions.now}". {said} Commands: {", ".join([*TYPED, HELP, GOALS])}.'
+    return f"{text[:40]} is none of {', '.join([*TYPED, HELP, GOALS])}."
+
+
+def take_word(text: str, by: str, operator: OperatorControl, instructions: Instructions) -> str | None:
+    """Do what a typed line says, and return one sentence about it; None for an instruction."""
+    if text in TYPED:
+        return operator.say(TYPED[text], by)
+    return slash_answer(text, instructions)
+
+
+def goals_help(goals: GoalList | None) -> str:
+    """Return what the agent can be told, for people."""
+    if goals is None:
+        return "The agent lists no goals: it takes any text as its instruction."
+    return f"You can say: {'; '.join(goals.examples(len(goals.kinds)))}."

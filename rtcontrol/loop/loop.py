@@ -9,17 +9,11 @@ from contextlib import nullcontext
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Environment, WorldError
 from rtcontrol.hosts.protocol import Host
-from rtcontrol.loop import wiring
-from rtcontrol.loop.config import RunConfig, instruction_text
-from rtcontrol.loop.desk import OperatorControl
-from rtcontrol.loop.events import Instructed, Stopped
-from rtcontrol.loop.instructions import Instructions
-from rtcontrol.loop.interpreter import Interpretation
-from rtcontrol.loop.options import LoopOptions
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.phases import broke_down, finish, launch, prepare
+from rtcontrol.loop.ports import LoopOptions
 from rtcontrol.loop.realtime import SlackCollector
-from rtcontrol.loop.running import RunState
-from rtcontrol.loop.sampling import PauseWatch
+from rtcontrol.loop.running import RunningLoop
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recent import Recent
 from rtcontrol.telemetry.recorder import Recorder
@@ -28,7 +22,7 @@ LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
 LEAVE_AT_ONCE_S = 0.5  # the same after the third signal: time enough for a world that is free
 
 
-class ControlLoop:
+class ControlLoop(RunningLoop):
     """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
 
     Its ticks happen on the thread that calls `run` (`TickShell`), what reaches the environment on the actuator's;
@@ -44,15 +38,7 @@ class ControlLoop:
         recorder: Recorder,
         options: LoopOptions | None = None,
     ) -> None:
-        self.config, self.agent, self.env, self.host = config, agent, env, host
-        self.recorder, self.options = recorder, options or LoopOptions()
-        self.state = RunState()
-        self._watch = self.options.watch or PauseWatch(config.period_ns)
-        self.shell = wiring.assemble(self, self._watch)
-        self.interpretation: Interpretation | None = None
-        if (interpreter := self.options.interpreter) is not None:
-            answered = self.options.listener.understood
-            self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
+        super().__init__(config, agent, env, host, recorder, options)
         self.recent = Recent(recorder.header)  # for those who look on
         recorder.fold = self.recent.add
 
@@ -71,20 +57,6 @@ class ControlLoop:
     def account(self) -> Account:
         return self.recent.account
 
-    @property
-    def operator(self) -> OperatorControl:
-        """What people may say."""
-        return self.shell.ports.operator
-
-    @property
-    def instructions(self) -> Instructions:
-        """What is decided by, and what waits to be."""
-        return self.shell.core.requests.instructions
-
-    @property
-    def instruction(self) -> str:
-        return self.instructions.now
-
     def instruct(self, text: str) -> bool:
         """From the next release on, decide (and judge) by `text`, or by what an interpreter makes of it. False where
         the run is over. UserError for one that is too long."""
@@ -92,24 +64,6 @@ class ControlLoop:
             return self.interpretation.hear(text) and self.ended_by is None
         self.put(text)
         return self.ended_by is None
-
-    def put(self, text: str) -> None:
-        """Decide by this text, as it is."""
-        self.shell.inbox.append(Instructed(instruction_text(text)))
-
-    def tell(self, line: str) -> None:
-        self.recorder.write({"log": line, "t_s": self.now_s()})
-        self.options.notify(line)
-
-    def now_s(self) -> float:
-        """Return the run's time: seconds since the first release."""
-        return self.shell.core.ledger.t_s(time.monotonic_ns())
-
-    def stop(self, why: str) -> None:
-        """End the run soon, with the safe call and the report; the first reason stays."""
-        if self.state.ended_by is None:
-            self.state.ended_by = why
-            self.shell.inbox.append(Stopped(why))
 
     def suspend(self, halt: Callable[[], None]) -> None:
         """Call `halt`, which stops the process, once the safe call is active; for a signal handler of this thread.

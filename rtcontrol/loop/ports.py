@@ -1,19 +1,52 @@
-"""What a loop acts on."""
+"""What a loop acts on, and what it may be given besides its configuration, agent, world and host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Environment
+from rtcontrol.agents.goal_tools import GoalTools
+from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.desk import OperatorControl
 from rtcontrol.loop.events import LoopReport
-from rtcontrol.loop.sampling import Sampler
+from rtcontrol.loop.interpreter import Interpreter, Understood
+from rtcontrol.loop.realtime import Collector
+from rtcontrol.loop.sampling import PauseWatch, Sampler
+
+
+class Listener:
+    """Follows a run, on the threads of what it reports: must not block."""
+
+    def report(self, what: LoopReport) -> None:
+        """The loop reports what became of an instruction, or that what the operator may see has changed."""
+
+    def understood(self, result: Understood) -> None:
+        """The interpreter's result for a sentence."""
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What a loop may be given besides. `sample` is an observation to warm up with before the environment starts;
+    `notify` takes plain lines for people. `watch` and `collector` are for the whole process: whoever runs many loops in
+    one gives them, already entered. Without a `clock` the configuration says which. `interpreter` understands what is
+    said, and is closed with the loop. `goals`: what the agent can be told, where it has goals. `retake` takes back
+    signals that user code has taken, and returns the names of new ones."""
+
+    sample: Observation | None = None
+    notify: Callable[[str], None] = lambda line: None
+    clock: LoopClock | None = None
+    watch: PauseWatch | None = None
+    collector: Collector | None = None
+    interpreter: Interpreter | None = None
+    retake: Callable[[], list[str]] = list
+    goals: GoalTools | None = None
+    listener: Listener = field(default_factory=Listener)
 
 
 @dataclass(frozen=True, slots=True)

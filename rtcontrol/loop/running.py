@@ -1,21 +1,32 @@
-"""What the parts of a run know of it."""
+"""A run as its parts know it: what it consists of, how far it is, and what each of them may say of it."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Environment
 from rtcontrol.hosts.protocol import Host
-from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.clock import WallClock, lockstep_clock
+from rtcontrol.loop.config import RunConfig, instruction_text
+from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.desk import OperatorControl
+from rtcontrol.loop.events import Instructed, Stopped
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.interpreter import Interpretation
-from rtcontrol.loop.options import LoopOptions
+from rtcontrol.loop.ports import LoopOptions, Ports
+from rtcontrol.loop.rules import rules_of, settings_of
+from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.shell import TickShell
 from rtcontrol.loop.warmup import Warmup
 from rtcontrol.telemetry.recorder import Recorder
+
+# A safe call that is not active is tried again every period, but at slow rates too as often as this.
+RETRY_NS = 1_000_000_000
+TAKEN_BACK = "{} was taken by the world's code or a library, and is taken back: it ends the run safely."
 
 
 @dataclass(slots=True)
@@ -40,32 +51,88 @@ class RunState:
         return self.ended_by is not None
 
 
-class RunningLoop(Protocol):
-    """A `ControlLoop`, for what prepares, launches and finishes it."""
+class RunningLoop:
+    """The parts of a run. `shell` runs its ticks; any thread may call `put`, `tell` and `stop`."""
 
-    config: RunConfig
-    agent: Agent
-    env: Environment
-    host: Host
-    recorder: Recorder
-    options: LoopOptions
-    state: RunState
-    shell: TickShell
-    interpretation: Interpretation | None
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        env: Environment,
+        host: Host,
+        recorder: Recorder,
+        options: LoopOptions | None = None,
+    ) -> None:
+        self.config, self.agent, self.env, self.host = config, agent, env, host
+        self.recorder, self.options = recorder, options or LoopOptions()
+        self.state = RunState()
+        self._watch = self.options.watch or PauseWatch(config.period_ns)
+        self.shell = self._assemble()
+        self.interpretation: Interpretation | None = None
+        if (interpreter := self.options.interpreter) is not None:
+            answered = self.options.listener.understood
+            self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
 
     @property
-    def operator(self) -> OperatorControl: ...
+    def operator(self) -> OperatorControl:
+        """What people may say."""
+        return self.shell.ports.operator
 
     @property
-    def instructions(self) -> Instructions: ...
+    def instructions(self) -> Instructions:
+        """What is decided by, and what waits to be."""
+        return self.shell.core.requests.instructions
 
     @property
-    def instruction(self) -> str: ...
+    def instruction(self) -> str:
+        return self.instructions.now
 
-    def put(self, text: str) -> None: ...
+    def put(self, text: str) -> None:
+        """Decide by this text, as it is."""
+        self.shell.inbox.append(Instructed(instruction_text(text)))
 
-    def tell(self, line: str) -> None: ...
+    def tell(self, line: str) -> None:
+        self.recorder.write({"log": line, "t_s": self.now_s()})
+        self.options.notify(line)
 
-    def now_s(self) -> float: ...
+    def now_s(self) -> float:
+        """Return the run's time: seconds since the first release."""
+        return self.shell.core.ledger.t_s(time.monotonic_ns())
 
-    def stop(self, why: str) -> None: ...
+    def stop(self, why: str) -> None:
+        """End the run soon, with the safe call and the report; the first reason stays."""
+        if self.state.ended_by is None:
+            self.state.ended_by = why
+            self.shell.inbox.append(Stopped(why))
+
+    def _assemble(self) -> TickShell:
+        """Return what runs the ticks."""
+        config, agent, env, host, options = self.config, self.agent, self.env, self.host, self.options
+        clock = options.clock
+        if clock is None:
+            wall = config.clock == "wall"
+            clock = WallClock(config.period_ns) if wall else lockstep_clock(config.period_ns, env.advance)
+        core = LoopCore(settings_of(config, agent, env), rules_of(config, agent, options.goals), clock.grid)
+        retry_ns = min(config.period_ns, RETRY_NS) if clock.grid.enforced else None
+        actuator = Actuator(agent, env, retry_ns, host.wake)
+
+        def retake() -> None:
+            for name in options.retake():
+                self.tell(
+                    f"{name} was taken by the world's code or a library, and is taken back: it ends the run safely."
+                )
+
+        ports = Ports(
+            agent=agent,
+            env=env,
+            host=host,
+            actuator=actuator,
+            sampler=Sampler(self._watch, host, actuator),
+            operator=OperatorControl(actuator, core.settings.confirm_ns, self.stop, host.wake),
+            write=self.recorder.write,
+            notify=self.tell,
+            stop=self.stop,
+            report=options.listener.report,
+            retake=retake,
+        )
+        return TickShell(core, clock, ports)

@@ -25,8 +25,8 @@ from rich.text import Text
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_parts import RemotePicture
+from rtcontrol.loop.desk import take_word
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.typed import SENT, TYPED, slash_answer, slash_tell
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.recorder import Recorder
@@ -127,8 +127,11 @@ class Viewer:
         while (said := _line(self._out)) is not None:
             try:
                 if "instruct" in said:
-                    told = slash_tell(loop, said["instruct"], "page", loop.instruct)
-                    self._answer = self._answer if told == SENT else told
+                    answer = take_word(said["instruct"], "page", loop.operator, loop.instructions)
+                    if answer is None:
+                        loop.instruct(said["instruct"])
+                    else:
+                        self._answer = answer
                 elif "say" in said:
                     self._answer = loop.operator.say(said["say"], "page", said.get("k"))
                     self._say(self._answer)
@@ -306,9 +309,8 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
         sys.stdin.reconfigure(errors="replace")
     try:
         for line in sys.stdin:
-            if (text := line.removeprefix("\ufeff").strip()) in TYPED:
-                say(loop.operator.say(TYPED[text], "keyboard"))
-            elif (answer := slash_answer(text, loop.instruction, loop.instructions.goals)) is not None:
+            text = line.removeprefix("\ufeff").strip()
+            if (answer := take_word(text, "keyboard", loop.operator, loop.instructions)) is not None:
                 say(answer)
             elif text:
                 try:

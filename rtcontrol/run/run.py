@@ -19,8 +19,8 @@ from rtcontrol.loop.confidence import check_named
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.options import Listener, LoopOptions
 from rtcontrol.loop.phases import write_end
+from rtcontrol.loop.ports import Listener, LoopOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.check import fit

@@ -13,7 +13,7 @@ from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.events import LoopReport
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.options import Listener, LoopOptions
+from rtcontrol.loop.ports import Listener, LoopOptions
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError

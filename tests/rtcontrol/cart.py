@@ -19,7 +19,7 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.options import LoopOptions
+from rtcontrol.loop.ports import LoopOptions
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder

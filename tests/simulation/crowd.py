@@ -25,7 +25,7 @@ from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, Th
 from rtcontrol.hosts.crowd import CrowdScript
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.wiring import rules_of, settings_of
+from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import OperatorCommand
 from rtcontrol.run import assembly

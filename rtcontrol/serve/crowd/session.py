@@ -8,8 +8,8 @@ from typing import Any
 from rtcontrol.hosts.crowd import crowd_request
 from rtcontrol.hosts.protocol import DecisionRequest, DecoderUnavailable
 from rtcontrol.loop.events import Action, Instruct, Instructed
+from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.warmup import Warmup
-from rtcontrol.loop.wiring import rules_of, settings_of
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import OperatorCommand
 from rtcontrol.serve import errors

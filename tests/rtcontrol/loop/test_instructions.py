@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents import Goals
+from rtcontrol.loop.desk import slash_answer
 from rtcontrol.loop.events import Instruct, LoopReport, Notify
 from rtcontrol.loop.instructions import TRIALS, Instructions
 from rtcontrol.loop.ledger import Ledger
-from rtcontrol.loop.typed import slash_answer
 from rtcontrol.models.call import Call, Decision
 
 GOALS = Goals({"go to {x}": ["move to {x}"], "wait": ["stay"]}, {"x": [1, 2, 3]}).goal_tools("cart")
@@ -101,10 +101,11 @@ def test_agent_without_goals_takes_any_text() -> None:
 
 
 def test_slash_words_are_answered_and_never_instructions() -> None:
-    assert slash_answer("/goals", "wait", GOALS) == "You can say: go to 1; wait."
-    assert slash_answer("/help", "wait", GOALS) == (
-        'Active: "wait". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
+    known, free = Trial().it, Trial(None).it
+    assert slash_answer("/goals", known) == "You can say: go to 1; wait."
+    assert slash_answer("/help", known) == (
+        'Active: "go to 1". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
     )
-    assert "takes any text" in str(slash_answer("/goals", "wait", None))
-    assert "/dance is none of /pause" in str(slash_answer("/dance", "wait", GOALS))
-    assert slash_answer("wait", "wait", GOALS) is None and slash_answer("/pause", "wait", GOALS) is None
+    assert "takes any text" in str(slash_answer("/goals", free))
+    assert "/dance is none of /pause" in str(slash_answer("/dance", known))
+    assert slash_answer("wait", known) is None and slash_answer("/pause", known) is None

@@ -18,7 +18,7 @@ from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.loop import suspend as suspends
 from rtcontrol.loop.confidence import ConfidenceGate, check_named
 from rtcontrol.loop.config import RunConfig, confidence
-from rtcontrol.loop.legal import LegalCalls
+from rtcontrol.loop.rules import LegalCalls
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt

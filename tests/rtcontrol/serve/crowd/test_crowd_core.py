@@ -18,7 +18,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop import events as ev
 from rtcontrol.loop.call_in_force import FallbackPolicy
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.wiring import rules_of, settings_of
+from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostState, OperatorCommand
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls

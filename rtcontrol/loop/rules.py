@@ -1,26 +1,44 @@
-"""Put a loop together: its core from configuration and agent, its shell from what the run acts on."""
+"""What a loop's core is made of: the numbers of the configuration, the rules of the agent, the calls that are legal."""
 
 from __future__ import annotations
 
-from rtcontrol.agents import Agent
+from enum import Enum
+
+from rtcontrol.agents import Agent, Tools
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Emitting, Environment
 from rtcontrol.loop import errors
-from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.clock import WallClock, lockstep_clock
 from rtcontrol.loop.confidence import ConfidenceGate
 from rtcontrol.loop.config import RunConfig, plain_text
-from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
-from rtcontrol.loop.desk import OperatorControl
-from rtcontrol.loop.legal import LegalCalls
-from rtcontrol.loop.ports import Ports
-from rtcontrol.loop.running import RunningLoop
-from rtcontrol.loop.sampling import PauseWatch, Sampler
-from rtcontrol.loop.shell import TickShell
+from rtcontrol.loop.core import LoopSettings, Rules
+from rtcontrol.models.call import Call
 from rtcontrol.telemetry.encoder import plain
 
-# A safe call that is not active is tried again every period, but at slow rates too as often as this.
-RETRY_NS = 1_000_000_000
+# So many different calls are known to be legal; a schema of free values has no end of them.
+MAX_KNOWN = 1024
+# Of these nobody changes a value.
+PLAIN = (int, float, str, Enum, type(None))
+
+
+class LegalCalls:
+    """The calls that were found legal, by name and arguments as text: (ready to act, text)."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.known: dict[str, tuple[Call, str]] = {}
+        self._tools = tools
+
+    def check(self, call: Call) -> tuple[Call, str]:
+        """Return a legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was
+        legal once is known from then on, if its arguments are values that nobody can change."""
+        key = f"{call.name}{call.arguments}"
+        if (known := self.known.get(key)) is not None:
+            return known
+        tools = self._tools
+        ready = Call(call.name, tools.convert(tools.validate(call)))
+        checked = ready, call.text()
+        if len(self.known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
+            self.known[key] = checked
+        return checked
 
 
 def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None) -> LoopSettings:
@@ -59,34 +77,3 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
         history=agent.history,
         goals=goals,
     )
-
-
-def assemble(loop: RunningLoop, watch: PauseWatch) -> TickShell:
-    """Return what runs the ticks of a loop."""
-    config, agent, env, host, options = loop.config, loop.agent, loop.env, loop.host, loop.options
-    clock = options.clock
-    if clock is None:
-        wall = config.clock == "wall"
-        clock = WallClock(config.period_ns) if wall else lockstep_clock(config.period_ns, env.advance)
-    core = LoopCore(settings_of(config, agent, env), rules_of(config, agent, options.goals), clock.grid)
-    retry_ns = min(config.period_ns, RETRY_NS) if clock.grid.enforced else None
-    actuator = Actuator(agent, env, retry_ns, host.wake)
-
-    def retake() -> None:
-        for name in options.retake():
-            loop.tell(f"{name} was taken by the world's code or a library, and is taken back: it ends the run safely.")
-
-    ports = Ports(
-        agent=agent,
-        env=env,
-        host=host,
-        actuator=actuator,
-        sampler=Sampler(watch, host, actuator),
-        operator=OperatorControl(actuator, core.settings.confirm_ns, loop.stop, host.wake),
-        write=loop.recorder.write,
-        notify=loop.tell,
-        stop=loop.stop,
-        report=options.listener.report,
-        retake=retake,
-    )
-    return TickShell(core, clock, ports)
