@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, TextColumn
 
 from rtcontrol.cli.figures import Bar, say, widened
-from rtcontrol.drill.faults import FAULTS, TIMES, schedule
+from rtcontrol.drill.faults import FAULTS, SIMULATED, TIMES, schedule
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 
@@ -94,14 +94,13 @@ def _fly(run: dict[str, Any], minutes: float, names: tuple[str, ...], out: Path 
 def _simulate(seeds: range, ticks: int | None, minutes: float | None, only: tuple[str, ...], trace: bool) -> int:
     """Run the seeds until the last, or a signal; print the table. Return the exit status."""
     from rtcontrol.drill.simulation.campaign import TICKS, Tally, campaign, traced
-    from rtcontrol.drill.simulation.faults import KINDS
     from rtcontrol.drill.simulation.run import scenario
     from rtcontrol.run.run import MISSED, OK
     from rtcontrol_client.shutdown import Shutdown
 
     for name in only:
-        if name not in KINDS:
-            raise UserError(f"--only {name}: there is no such simulated fault.", f"There are {', '.join(KINDS)}.")
+        if name not in SIMULATED:
+            raise UserError(f"--only {name}: there is no such simulated fault.", f"There are {', '.join(SIMULATED)}.")
     console, total = widened(Terminal(), LOG_WIDTH), Tally()
     with Shutdown() as ending, Bar("ticks", BarColumn(), TextColumn("{task.description}"), total=len(seeds)) as bar:
         ending.of(lambda name: None)

@@ -13,10 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.drill.faults import Planned
-from rtcontrol.drill.flight import Flight
-from rtcontrol.drill.injector import Injection, Injector
-from rtcontrol.drill.judge import Judge, rules_of
-from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
+from rtcontrol.drill.flight import Flight, Injection, Injector
+from rtcontrol.drill.judge import Judge, SeenTick, rules_of, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly

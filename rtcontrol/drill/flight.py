@@ -1,4 +1,4 @@
-"""One drilled run, in a process of its own.
+"""One drilled run, in a process of its own, and the faults injected into it: by signals, busy processes and switches.
 
 `python -m rtcontrol.drill.flight OPTIONS SWITCHES JUDGE` is `rtcontrol run` with its world, agent and decider wrapped.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,11 +15,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.agents import Agent
-from rtcontrol.drill.faults import Switches
+from rtcontrol.drill.faults import FaultKind, Switches
 from rtcontrol.drill.wrappers import FaultySource, FaultyWorld, Line, always_calling, faulty_agent
 from rtcontrol.envs.base import Environment
 from rtcontrol.hosts.protocol import DeciderSource
@@ -32,6 +36,11 @@ START_S, END_S = 300.0, 60.0
 # A run is steady when for so long no two calls were further apart than that, or than three periods.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
 PR_SET_PDEATHSIG = 1
+# What decided last is asked so often: the standby decides now and then, too.
+LOOKS, LOOK_S = 7, 0.03
+GC_S = 10.0
+# What is stopped needs a moment to go on.
+AWAKE_NS = 50_000_000
 
 
 class Flight:
@@ -119,6 +128,89 @@ class Flight:
             self.end()
         self._socket.close()
         self._folder.cleanup()
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A fault that was injected; instants of CLOCK_MONOTONIC. `hit`: there was something to inject it into."""
+
+    fault: FaultKind
+    begin_ns: int
+    end_ns: int
+    hit: bool = True
+
+
+class Injector:
+    """Of the run with this pid. `inject` blocks for as long as the fault lasts, shorter where `over` says so; whatever
+    happens, nothing stays stopped or busy."""
+
+    def __init__(self, pid: int, switches: Switches, line: Line, over: Callable[[], bool]) -> None:
+        self._pid, self._switches, self._line, self._over = pid, switches, line, over
+        self._hit = True
+
+    def inject(self, fault: FaultKind) -> Injection:
+        begin_ns, self._hit = time.monotonic_ns(), True
+        ways: dict[str, Callable[[float], None]] = {
+            "busy_core": self._burn,
+            "stop_decoder": lambda seconds: self._stop(self.decoder(), seconds),
+            "stop_loop": lambda seconds: self._stop(self._pid, seconds),
+            "kill_decoder": lambda seconds: self._send(self.decoder(), signal.SIGKILL),
+            "gc": self._collect,
+        }
+        way = ways.get(fault.name)
+        if way is not None:
+            way(fault.seconds)
+        else:
+            self._switches[fault.name] = time.monotonic() + fault.seconds
+            self._rest(fault.seconds)
+            self._switches[fault.name] = 0.0
+        end_ns = time.monotonic_ns()
+        if fault.name in ("stop_loop", "hang"):
+            self._line.tell(excused=[begin_ns, end_ns + AWAKE_NS])
+        return Injection(fault, begin_ns, end_ns, self._hit)
+
+    def decoder(self) -> int:
+        """Return the process that decides; 0 where that is the run's own."""
+        seen: Counter[int] = Counter()
+        for _ in range(LOOKS):
+            seen[int(self._switches["decoder"])] += 1
+            time.sleep(LOOK_S)
+        pid = seen.most_common(1)[0][0]
+        return 0 if pid == self._pid else pid
+
+    def _rest(self, seconds: float) -> None:
+        rest(self._over, time.monotonic() + seconds)
+
+    def _burn(self, seconds: float) -> None:
+        command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+        busy = [subprocess.Popen(command, start_new_session=True) for _ in range(2 * (os.cpu_count() or 1))]
+        try:
+            self._rest(seconds)
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+
+    def _stop(self, pid: int, seconds: float) -> None:
+        self._send(pid, signal.SIGSTOP)
+        try:
+            self._rest(seconds)
+        finally:
+            self._send(pid, signal.SIGCONT)
+
+    def _send(self, pid: int, number: int) -> None:
+        try:
+            if pid <= 1:
+                raise ProcessLookupError
+            os.kill(pid, number)
+        except ProcessLookupError:
+            self._hit = False
+
+    def _collect(self, seconds: float) -> None:
+        """The run's own thread says when it is over."""
+        self._switches["gc"] = time.monotonic() + GC_S
+        rest(lambda: self._over() or self._switches["gc"] == 0.0, time.monotonic() + GC_S)
+        self._switches["gc"] = 0.0
 
 
 # So much longer than the deadline what is made slow takes.

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rtcontrol.drill.simulation.faults import KINDS, Faults
+from rtcontrol.drill.faults import SIMULATED
+from rtcontrol.drill.simulation.faults import Faults
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.remote import RemoteRun
 from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, scenario, simulated
@@ -46,7 +47,7 @@ class Tally:
         head = f"{self.ticks:,} ticks, {self.injected.total():,} injected faults, {misses:,} misses judged"
         lines = [head, f"unknown {unknown:,}, laws broken by {len(self.failures)} seeds", ""]
         lines.append(f"{'fault':17}{'injected':>10}{'cost ticks':>12}{'attributed':>12}{'unknown':>9}")
-        for name in KINDS:
+        for name in SIMULATED:
             counts = (self.injected[name], self.felt[name], self.attributed[name], self.unknown[name])
             lines.append("{:17}{:>10,}{:>12,}{:>12,}{:>9,}".format(name, *counts))
         titled = {"misses": self.cases, "causes": self.words, "calls": self.acts, "ticks": self.modes}

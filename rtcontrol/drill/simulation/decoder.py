@@ -99,7 +99,7 @@ class SimDecoder:
         fault = self.faults.take(kind) if kind is not None and kind != "send_raises" else None
         least_ns, most_ns = self.usual_ns
         took_ns = least_ns + int(self.chance.random() * (most_ns - least_ns))
-        if kind == "slow":
+        if kind == "slow_decoder":
             took_ns += int(self.period_ns * self.lanes * self.chance.uniform(1.2, 2.5)) + 6 * MS
         if fault is not None:
             fault.touch(begun_ns + took_ns + self.period_ns)
@@ -126,11 +126,11 @@ class SimDecoder:
         self._next()
 
     def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
-        if kind == "error":
+        if kind == "decider_raises":
             return None, "ValueError: no scores", None
         if kind in LOSSES:
             return None, f"DecisionLost: {kind}", kind
-        if kind == "illegal":
+        if kind == "invalid_call":
             return Decision(Call("explode", {"x": 9})), None, None
         if self.chance.random() < self.null:
             return Decision(None), None, None

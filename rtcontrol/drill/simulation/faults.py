@@ -1,4 +1,4 @@
-"""The faults of a simulated run: what each is, what a miss of it may be called, and when each is injected."""
+"""When the faults of a simulated run are injected, and how long each has an effect."""
 
 from __future__ import annotations
 
@@ -7,65 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rtcontrol.drill.faults import SIMULATED, FaultKind
 from rtcontrol.drill.simulation.timeline import MS, Timeline
-from rtcontrol.hosts.protocol import LOSSES
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """`causes`: what its misses may be called, by words (none: it may cost no tick at all). It lasts for so many
-    periods (least and most; 0: for one decision). `silent`: it leaves no evidence, so that `unknown` is right."""
-
-    name: str
-    causes: str = ""
-    periods: tuple[float, float] = (0.0, 0.0)
-    silent: bool = False
-
-
-LATE = "decide.decoder_slow decide.queued"
-_STALE = "stale_observation.frozen stale_observation.late"
-_WORLD = f"execute.busy execute.slow wake.executor {_STALE}"
-_NET = f"{_STALE} no_observation.none_yet"
-# A call of a loop that was away for longer than its guard gives way to the safe call: "too late for the world".
-_GUARD = "execute.busy"
-_KINDS = (
-    Kind("slow", LATE),
-    Kind("error", "decide.error"),
-    *(Kind(loss, f"decide.{loss}") for loss in LOSSES),
-    Kind("illegal", "invalid"),
-    Kind("send_raises", "decide.send decide.error"),
-    Kind("duplicate"),
-    Kind("stray"),
-    Kind("lost_in_transit", LATE),
-    Kind("delivered_late", LATE, silent=True),
-    Kind("stop_decoder", f"decide.decoder_stopped {LATE}", (1.5, 4.0)),
-    Kind("kill_decoder", f"host.lost host.restarting {LATE}", (1.0, 6.0)),
-    Kind("give_up", f"host.gave_up host.lost {LATE}"),
-    Kind("stop_loop", f"pause.stall wake.stall {_GUARD}", (1.5, 4.0)),
-    Kind("gc", f"pause.gc wake.gc {_GUARD}", (1.5, 3.0)),
-    Kind("starve_loop", f"wake.scheduler {_GUARD}", (1.5, 3.0)),
-    Kind("starve_actuator", "wake.scheduler execute.busy", (1.5, 3.0)),
-    Kind("frozen", _STALE, (3.0, 9.0)),
-    Kind("none_yet", "no_observation.none_yet", (2.0, 5.0)),
-    Kind("slow_text", f"decide.observe {LATE} {_GUARD}", (1.0, 2.0)),
-    Kind("hung_text", f"decide.observe {LATE} {_GUARD}", (4.0, 20.0)),
-    Kind("observe_raises", "no_observation.unreadable", (1.0, 3.0)),
-    Kind("slow_execute", _WORLD, (1.0, 3.0)),
-    Kind("execute_raises", "execute.raised execute.busy", (1.0, 3.0)),
-    Kind("hang", _WORLD, (1.5, 6.0)),
-    Kind("safe_raises", _STALE, (3.0, 9.0)),
-    Kind("net_delay", _NET, (2.0, 8.0)),
-    Kind("net_loss", _NET, (2.0, 8.0)),
-    Kind("net_reorder", _NET, (2.0, 8.0)),
-    Kind("net_duplicate", _NET, (2.0, 8.0)),
-    Kind("net_cut", _NET, (2.0, 20.0)),
-    Kind("net_silence", _NET, (2.0, 20.0)),
-    Kind("client_reset", "no_observation.none_yet"),
-    Kind("epoch_ends"),
-    Kind("pause"),
-    Kind("instruct"),
-)
-KINDS = {kind.name: kind for kind in _KINDS}
 # A run ends with it; a world that waits would wait for ever.
 ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
 # Of a world in the loop's process, and of one behind the wire.
@@ -77,7 +21,7 @@ NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "
 class Fault:
     """One injected fault: from `begin_ns` until its last effect, as far as that is known."""
 
-    kind: Kind
+    kind: FaultKind
     begin_ns: int
     end_ns: int
     causes: frozenset[str] = field(default=frozenset())
@@ -144,15 +88,16 @@ class Faults:
         if self.time.now_ns < self._calm_ns:
             self.time.at(self._calm_ns, self._inject)
             return
-        kind = KINDS[self._chance.choice(self.kinds)]
-        now, least = self.time.now_ns, 12 * MS if kind.periods[1] else 0
-        for_ns = max(least, int(self._chance.uniform(*kind.periods) * self._period_ns))
-        fault = Fault(kind, now, now + for_ns, frozenset(kind.causes.split()))
+        kind = SIMULATED[self._chance.choice(self.kinds)]
+        periods = kind.periods or (0.0, 0.0)
+        now, least = self.time.now_ns, 12 * MS if periods[1] else 0
+        for_ns = max(least, int(self._chance.uniform(*periods) * self._period_ns))
+        fault = Fault(kind, now, now + for_ns, frozenset(f"{kind.causes} {kind.also}".split()))
         self.count[kind.name] += 1
         self.recent.append(fault)
         if len(self.recent) > 256:
             del self.recent[:128]
-        if kind.periods[1]:
+        if periods[1]:
             self._open[kind.name] = fault
         else:
             self._next[kind.name] = fault

@@ -16,7 +16,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.drill.simulation.faults import LATE, Fault, Faults
+from rtcontrol.drill.faults import LATE
+from rtcontrol.drill.simulation.faults import Fault, Faults
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
 from rtcontrol.loop.core import LoopSettings
 

@@ -19,9 +19,10 @@ import rtcontrol.loop.desk
 import rtcontrol.loop.phases
 import rtcontrol.loop.shell
 import rtcontrol.loop.suspend
+from rtcontrol.drill.faults import SIMULATED
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
-from rtcontrol.drill.simulation.faults import ENDS, KINDS, NETWORK, UNKNOWABLE, WORLD, Fault, Faults
+from rtcontrol.drill.simulation.faults import ENDS, NETWORK, UNKNOWABLE, WORLD, Fault, Faults
 from rtcontrol.drill.simulation.referee import STEPS, Act, Referee
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
 from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
@@ -113,7 +114,7 @@ def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
     mode = "remote" if remote else other.choice(MODES)
     if mode == "calls":
         settings = replace(settings, calls_per_tick=other.choice((2, 3)))
-    names = sorted(set(KINDS) - set(ENDS) - set(WORLD if remote else NETWORK))
+    names = sorted(set(SIMULATED) - set(ENDS) - set(WORLD if remote else NETWORK))
     if mode in STEPS:
         names = [name for name in names if name not in UNKNOWABLE]
     mixed = chance.random() < 0.25

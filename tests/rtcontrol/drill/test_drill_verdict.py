@@ -11,9 +11,8 @@ import pytest
 
 from rtcontrol.agents.lander import agent
 from rtcontrol.drill.faults import FAULTS, TIMES, Switches, schedule
-from rtcontrol.drill.injector import Injection
-from rtcontrol.drill.judge import Judge, Rules
-from rtcontrol.drill.verdict import NAMES, SeenTick, ticks_of, verdict
+from rtcontrol.drill.flight import Injection
+from rtcontrol.drill.judge import NAMES, Judge, Rules, SeenTick, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
