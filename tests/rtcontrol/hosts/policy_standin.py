@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -15,37 +15,33 @@ from websockets.sync.server import ServerConnection, serve
 
 from rtcontrol.hosts.array_message import pack_message, unpack_message
 
-Answer = Callable[
-    [int, dict[str, Any]], Any
-]  # of the question's number and what it holds: a message, none, or several with seconds between
-
 
 class PolicyStandin:
-    """`questions` are all that it was asked, `headers` those of each connection."""
+    """`answers(n)` are those to the n-th question; where it raises OSError the connection ends. `questions` counts what
+    it was asked, `headers` are those of each connection. `refuse` is a status, and where it leads."""
 
-    def __init__(self, answer: Answer, first: Any, refuse: int | None) -> None:
-        self._answer, self._first, self._refuse = answer, first, refuse
-        self.questions: list[dict[str, Any]] = []
+    def __init__(self, answers: Callable[[int], Sequence[Any]], refuse: tuple[int, str] | None) -> None:
+        self._answers, self._refuse = answers, refuse
+        self.questions = 0
         self.headers: list[dict[str, str]] = []
         self.url = ""
 
     def check(self, connection: ServerConnection, request: Request) -> Response | None:
         self.headers.append({name.lower(): value for name, value in request.headers.raw_items()})
-        return None if self._refuse is None else connection.respond(self._refuse, "no\n")
+        if self._refuse is None:
+            return None
+        response = connection.respond(self._refuse[0], "no\n")
+        response.headers["Location"] = self._refuse[1]
+        return response
 
     def talk(self, connection: ServerConnection) -> None:
-        try:
-            connection.send(pack_message(self._first) if isinstance(self._first, dict) else self._first)
+        with suppress(ConnectionClosed, OSError):
+            connection.send(pack_message({"policy": "standin"}))
             for message in connection:
-                self.questions.append(unpack_message(message))
-                made = self._answer(len(self.questions), self.questions[-1])
-                for said in made if isinstance(made, list) else [] if made is None else [made]:
-                    if isinstance(said, float):
-                        time.sleep(said)
-                    else:
-                        connection.send(pack_message(said) if isinstance(said, dict) else said)
-        except ConnectionClosed:
-            pass  # the client cut it
+                assert "prompt" in unpack_message(message)
+                self.questions += 1
+                for said in self._answers(self.questions):
+                    connection.send(pack_message(said))
 
 
 def actions(*rows: float, **more: Any) -> dict[str, Any]:
@@ -55,11 +51,12 @@ def actions(*rows: float, **more: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def policy(answer: Answer, first: Any = {"policy": "standin"}, refuse: int | None = None) -> Iterator[PolicyStandin]:  # noqa: B006
-    made = PolicyStandin(answer, first, refuse)
-    with serve(
-        made.talk, "127.0.0.1", 0, compression=None, max_size=None, process_request=made.check, close_timeout=0.2
-    ) as server:
+def policy(
+    answers: Callable[[int], Sequence[Any]] = lambda n: [actions(n / 100)], refuse: tuple[int, str] | None = None
+) -> Iterator[PolicyStandin]:
+    made = PolicyStandin(answers, refuse)
+    given: dict[str, Any] = {"compression": None, "process_request": made.check, "close_timeout": 0.2}
+    with serve(made.talk, "127.0.0.1", 0, **given) as server:
         made.url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
