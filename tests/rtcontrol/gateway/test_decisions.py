@@ -37,12 +37,6 @@ def decide(client: openai.OpenAI, *questions: dict[str, Any], told: Any = STATE,
     return client.decisions.create(model=model, input=told, questions=list(questions))  # type: ignore[arg-type]
 
 
-def system_one(served: Served, state: Any = STATE, **questions: Any) -> Any:
-    answer = served.post("v1/systemone", {"model": "jev-2", "state": state, "questions": questions})
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
 def test_the_openai_client_gets_typed_answers_in_order(client: openai.OpenAI) -> None:
     made = decide(client, LEFT, ENGINE, SPEED)
     left, engine, speed = made.answers
@@ -92,26 +86,6 @@ def test_a_request_of_another_shape_is_400_with_its_field(served: Served, broken
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert words in error["message"]
-
-
-def test_system_one_answers_by_name(served: Served) -> None:
-    made = system_one(
-        served,
-        {"x": 0.2, "text": "zürich"},
-        left={"type": "noul", "instructions": {"goal": "land"}, "criteria": {"true": "It is.", "false": None}},
-        engine={"type": "choice", "criteria": {"main": {"element": "[button]"}, "side": None}},
-        speed={"type": "score", "instructions": "How fast?", "criteria": ["slow", "fast", ["very", "fast"]]},
-    )
-    left, engine, speed = (made["answers"][name] for name in ("left", "engine", "speed"))
-    assert made["model"] == "lander" and made["usage"]["output_tokens"] == 0 < made["usage"]["input_tokens"]
-    assert set(left) == {"type", "noul"} and 0 <= left["noul"] <= 1
-    p = engine["probabilities"]
-    assert set(p) == {"main", "side"} and engine["choice"] == max(p, key=lambda name: p[name])
-    assert engine["confidence"] == pytest.approx(2 * max(p.values()) - 1)
-    assert speed["legend"] == {"0": "slow", "1": "fast", "2": '["very","fast"]'} and set(speed["probabilities"]) == set(
-        "012"
-    )
-    assert speed["score"] == pytest.approx(sum(int(k) * v for k, v in speed["probabilities"].items()))
 
 
 def test_a_bundled_model_says_that_it_was_not_trained_on_questions(serve: Serve) -> None:

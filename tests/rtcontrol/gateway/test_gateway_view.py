@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -149,32 +148,42 @@ def test_lines_of_the_terminal_pause_and_resume_and_a_stop_from_the_page_ends_th
     until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "STUCK_S", 0.05)
-    fed = Fed()
+def visited(stuck: bool, *said: str) -> None:
+    """A page's socket says this and hangs up, or is `stuck` and takes nothing, until it is cut off."""
+    fed, coming, over = Fed(), [{"type": "websocket.connect"}], asyncio.Event()
+    coming += [{"type": "websocket.receive", "text": text} for text in said]
     app = Starlette(routes=views.routes(lambda name: fed, list))
 
-    async def visit() -> str:
-        cut_off = asyncio.Event()
-        said = asyncio.Queue[dict[str, Any]]()
-        said.put_nowait({"type": "websocket.connect"})
+    async def send(message: Any) -> None:
+        if message["type"] == "websocket.send" and stuck:
+            await asyncio.Event().wait()
 
-        async def send(message: Any) -> None:
-            if message["type"] == "websocket.send":
-                await asyncio.sleep(60)
+    async def receive() -> Any:
+        if coming:
+            return coming.pop(0)
+        if stuck:
+            await over.wait()
+        return {"type": "websocket.disconnect", "code": 1006}
 
-        async def receive() -> Any:
-            if said.empty():
-                await cut_off.wait()
-                return {"type": "websocket.disconnect", "code": 1006}
-            return said.get_nowait()
+    scope = {"type": "websocket", "path": "/view/ws", "headers": [], "query_string": b"", "subprotocols": []}
+    asyncio.run(asyncio.wait_for(app(scope | {"extensions": {"rtcontrol.abort": over.set}}, receive, send), 20))
 
-        extensions = {"rtcontrol.abort": cut_off.set}
-        scope = {"type": "websocket", "path": "/view/ws", "headers": [], "query_string": b"", "subprotocols": []}
-        await asyncio.wait_for(app(scope | {"extensions": extensions}, receive, send), 20)
-        return "cut off"
 
-    assert asyncio.run(visit()) == "cut off"
+def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "STUCK_S", 0.05)
+    visited(True)
+
+
+def test_after_each_word_of_a_viewer_nothing_is_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept, sleep = list[float](), asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    visited(False, *["{}"] * 5)
+    assert slept.count(views.HEARD_S) == 5
 
 
 # -- a server's sessions ----------------------------------------------------------------------------------------------
@@ -202,19 +211,6 @@ def test_a_servers_session_is_seen_paused_and_stopped(served: Served, session: t
         with pytest.raises(ConnectionClosed):
             look(page, lambda t: False)
     assert name not in [s["id"] for s in httpx.get(served.url + "view/sessions").json()]
-
-
-def test_a_viewer_that_talks_without_end_is_heard_at_a_rate(served: Served, session: tuple[str, Line]) -> None:
-    name, client = session
-    with connect(f"{served.ws.removesuffix('ws')}view/ws?session={name}", compression=None) as page:
-        began, answers = time.monotonic(), 0
-        for _ in range(400):
-            page.send('{"say": "resume"}')
-        while (left_s := began + 1.0 - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                answers += "answer" in str(page.recv(timeout=left_s))
-        assert 1 <= answers <= (time.monotonic() - began) / views.HEARD_S + 1
-    del client
 
 
 # -- /metrics ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from tests.helpers.processes import Program, environment, free_port, until
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 from mcp import Client, StdioServerParameters
-from websockets.asyncio.server import ServerConnection, serve
 
 from rtcontrol.gateway import mcp_server
 from rtcontrol.gateway.mcp_server import ViewClient
@@ -239,54 +238,49 @@ def test_it_ends_with_its_stdin_and_says_nothing_but_messages_on_stdout(flying: 
     assert flying.popen.poll() is None  # the run flies on
 
 
-class Page:
-    """A run's page of which each word is the test's: `told` are the questions that came."""
+class Line:
+    """A page's WebSocket, of which each word is the test's."""
+
+    close_reason = ""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
-        self.sockets: list[ServerConnection] = []
-        self.answers = True
-        self.snapshot: dict[str, Any] = {"number": 0, "ticks": [], "phase": "running", "state": "running"}
+        self.coming = asyncio.Queue[str]()
+        self.say(number=0, ticks=[], phase="running", state="running")
 
-    async def speak(self, socket: ServerConnection) -> None:
-        self.sockets.append(socket)
-        await socket.send(json.dumps(self.snapshot))
-        async for message in socket:
-            self.told.append(json.loads(message))
-            if self.answers:
-                await socket.send(json.dumps({"answer": f"to {message}"}))
+    def say(self, **told: Any) -> None:
+        self.coming.put_nowait(json.dumps(told))
 
+    async def send(self, text: str) -> None:
+        """What is said to the page is the test's to answer."""
 
-@asynccontextmanager
-async def viewed() -> AsyncIterator[tuple[Page, ViewClient]]:
-    """A page, and who looks at it."""
-    page = Page()
+    async def __aenter__(self) -> Line:
+        return self
 
-    async def listed(connection: ServerConnection, request: Any) -> Any:
-        return connection.respond(200, "[]") if request.path == "/view/sessions" else None
+    async def __aexit__(self, *exc: object) -> None:
+        pass
 
-    async with serve(page.speak, "127.0.0.1", 0, process_request=listed, subprotocols=["rtcontrol.v1"]) as served:
-        client = ViewClient(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}")
-        following = asyncio.create_task(client.run())
-        try:
-            while not client.connected:
-                await asyncio.sleep(0.01)
-            yield page, client
-        finally:
-            following.cancel()
+    def __aiter__(self) -> Line:
+        return self
+
+    async def __anext__(self) -> str:
+        return await self.coming.get()
 
 
 def test_a_late_answer_is_no_answer_to_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_server, "ANSWER_S", 0.3)
-
     async def late() -> None:
-        async with viewed() as (page, client):
-            page.answers = False
-            with pytest.raises(UserError, match="No answer within"):
-                await client.instruct("land")
-            page.answers = True
-            asking = asyncio.create_task(client.say("stop"))
-            await page.sockets[0].send(json.dumps({"answer": "to the first"}))
-            assert await asking == 'to {"say": "stop"}'
+        line = Line()
+        monkeypatch.setattr(mcp_server, "connect", lambda *address, **given: line)
+        client = ViewClient("http://127.0.0.1:1", "session-0001")
+        following = asyncio.create_task(client.run())
+        await client.look()
+        monkeypatch.setattr(mcp_server, "ANSWER_S", 0.0)
+        with pytest.raises(UserError, match="No answer within"):
+            await client.instruct("land")
+        monkeypatch.setattr(mcp_server, "ANSWER_S", 60.0)
+        asking = asyncio.create_task(client.say("stop"))
+        line.say(answer="to the first")
+        line.say(answer="to the stop")
+        assert await asking == "to the stop"
+        following.cancel()
 
     done(late())
