@@ -2,8 +2,7 @@
 
 The last user message is the instruction; system messages go before it for a model that was not trained on the tools,
 and are left out for one that was. Earlier calls, each with its result, are the history; `environment` (our extension,
-a list of strings) is the observation. A `response_format` with a JSON schema is one more tool, whose arguments are the
-answer.
+a list of strings) is the observation.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.limits import LIMITS, check_value
 
-FORMAT = "response_format.json_schema"
 Decide = Callable[..., Awaitable[Timed]]
 
 
@@ -95,37 +93,19 @@ class ToolChoice(BaseModel):
     function: NamedFunction
 
 
-class JSONSchema(BaseModel):
-    name: str
-    description: str | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
-
-
 class TextFormat(BaseModel):
     type: Literal["text"]
 
 
-class SchemaFormat(BaseModel):
-    type: Literal["json_schema"]
-    json_schema: JSONSchema
-
-
 @dataclass(frozen=True)
 class Offer:
-    """What may be called: the tools, which of them is the `answer` (its arguments are the message's content), and
-    whether one of them `must` be called."""
+    """The tools that may be called, and whether one of them `must` be."""
 
     tools: tuple[dict[str, Any], ...]
-    answer: str | None
     must: bool
 
     def without(self, name: str) -> Offer:
-        return Offer(tuple(tool for tool in self.tools if name_of(tool) != name), self.answer, self.must)
-
-    def param(self, error: RequestError) -> str:
-        """Return the field of the request that an error is about."""
-        only_format = error.about == "tools" and self.answer is not None and len(self.tools) == 1
-        return FORMAT if only_format else error.about
+        return Offer(tuple(tool for tool in self.tools if name_of(tool) != name), self.must)
 
 
 class ChatRequest(BaseModel):
@@ -138,7 +118,7 @@ class ChatRequest(BaseModel):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = 1
-    response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    response_format: TextFormat | None = None
     functions: Any = None
     environment: list[str] | None = None
 
@@ -184,40 +164,23 @@ class ChatRequest(BaseModel):
         return [one for one in self.made(spoke) if one.result is not None]
 
     def offer(self, own: Sequence[dict[str, Any]] = ()) -> Offer:
-        """Return what may be called; the server's `own` tools where the request brings neither tools nor a format, or
-        asks for a call all the same. Raises Refusal for what is not offered, or makes no sense."""
+        """Return what may be called; the server's `own` tools where the request brings none. Raises Refusal for what is
+        not offered, or makes no sense."""
         self.made()
         named = self.tool_choice.function.name if isinstance(self.tool_choice, ToolChoice) else None
-        must = named is not None or self.tool_choice == "required"
-        form = self.response_format.json_schema if isinstance(self.response_format, SchemaFormat) else None
-        tools = list(self.tools or (own if form is None or must else ()))
-        names = [name_of(tool) for tool in tools]
-        if self.tool_choice == "none":
-            tools = []
-        elif named is not None:
-            if named not in names:
-                what = f"tool_choice names {named[:80]!r}, which is none of the tools."
-                raise Refusal(400, "invalid", what, "Name one of them.", param="tool_choice.function.name")
-            tools = [tool for tool in tools if name_of(tool) == named]
-        answer = None if must else form
-        if answer is not None:
-            if answer.name in names:
-                raise Refusal(
-                    400, "invalid", f"A tool is called {answer.name!r}, too.", "Rename one.", param=f"{FORMAT}.name"
-                )
-            about = answer.description or "Answer with this."
-            function = {"name": answer.name, "description": about, "parameters": answer.schema_}
-            tools.append({"type": "function", "function": function})
-        if not tools:
+        tools = list(self.tools or own)
+        if not tools or self.tool_choice == "none":
             raise Refusal(
                 400,
                 "unsupported",
-                "tool_choice is none." if names else "No tools.",
-                "This server writes no prose: give `tools`, with tool_choice auto or required, or a `response_format` "
-                "of type json_schema.",
-                param="tool_choice" if names else "tools",
+                "tool_choice is none." if tools else "No tools.",
+                "This server writes no prose: give `tools`, with tool_choice auto or required.",
+                param="tool_choice" if tools else "tools",
             )
-        return Offer(tuple(tools), None if answer is None else answer.name, must or answer is not None)
+        if named is not None and not (tools := [tool for tool in tools if name_of(tool) == named]):
+            what = f"tool_choice names {named[:80]!r}, which is none of the tools."
+            raise Refusal(400, "invalid", what, "Name one of them.", param="tool_choice.function.name")
+        return Offer(tuple(tools), named is not None or self.tool_choice == "required")
 
 
 def name_of(tool: Any) -> str | None:
@@ -243,8 +206,6 @@ async def decided(request: ChatRequest, offer: Offer, decide: Decide) -> Answer:
     if (held := timed[-1].held) is not None:
         return Answer(timed, None, held, held)
     call, answered = timed[-1].decision.call, request.answered()
-    if call is not None and call.name == offer.answer:
-        return Answer(timed, None, json.dumps(dict(call.arguments), ensure_ascii=False))
     again = _result(call, answered)
     if call is None or (again is not None and not offer.must):
         result = again or (answered[-1].result if answered else None)
@@ -263,9 +224,8 @@ async def _decisions(request: ChatRequest, offer: Offer, decide: Decide) -> list
         try:
             timed.append(await decide(offer.tools, *told))
         except RequestError as error:
-            param = offer.param(error)
-            code = "context_length_exceeded" if param == "messages" else "invalid_request"
-            raise Refusal(400, code, error.what, error.remedy, param) from None
+            code = "context_length_exceeded" if error.about == "messages" else "invalid_request"
+            raise Refusal(400, code, error.what, error.remedy, error.about) from None
         call = timed[-1].decision.call
         if call is None or timed[-1].held or not offer.must or _result(call, answered) is None:
             return timed
