@@ -6,7 +6,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from rtcontrol.hosts.crowd import crowd_source
 from rtcontrol.hosts.deciders import answer
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop import events as ev
 from rtcontrol.loop.call_in_force import FallbackPolicy
 from rtcontrol.loop.config import RunConfig
@@ -22,12 +24,22 @@ from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostState, OperatorCommand
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
-from rtcontrol.serve.crowd.members import LONGEST, CrowdMember, MemberSight, MemberTerms, MemberTick, Roster
+from rtcontrol.serve.crowd.loop import QUEUE, CrowdLoop
+from rtcontrol.serve.crowd.members import (
+    LONGEST,
+    CrowdMember,
+    MemberSight,
+    MemberTerms,
+    MemberTick,
+    Roster,
+    crowd_terms,
+)
 from rtcontrol.serve.crowd.turns import MARGIN, BatchTimes, choose
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.crowd import Join, Member, MemberCall, MemberLook, ObserveMany
+from rtcontrol_client.wire.crowd import CrowdWish, Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+from tests.rtcontrol.serve.test_negotiate import terms
 from tests.simulation.crowd import AGENT, call_of, terms_of
 
 MS = 1_000_000
@@ -298,6 +310,68 @@ def test_batch_of_which_all_ticks_are_over_is_given_up() -> None:
     bench.wait(30)
     assert bench.cancelled == [1]
     assert (bench.ticks("anna")[0]["cause"], bench.ticks("anna")[0]["subcause"]) == ("decide", "decoder_slow")
+
+
+def test_members_of_older_lives_and_beyond_the_limit_are_refused() -> None:
+    bench = CrowdBench()
+    bench.core.roster.limit = 2
+    bench.join({"id": "anna", "epoch": 3}, "bert")
+    bench.join({"id": "anna", "epoch": 2}, "carl", {"id": "bert", "hz": 5})
+    (refused,) = bench.refused
+    assert refused.members is not None
+    assert [(one.id, one.code, one.field) for one in refused.members] == [
+        ("anna", "epoch", "epoch"),
+        ("carl", "busy", "id"),
+    ]
+    members = bench.core.roster.members
+    assert members["anna"].epoch == 3 and members["bert"].terms.period_ns == 200 * MS
+
+
+def test_member_whose_client_was_away_has_nothing_active_and_waits_for_a_look() -> None:
+    bench = CrowdBench(slow_ms=5)
+    bench.join("anna")
+    bench.see(anna="moved")
+    bench.wait(2)
+    bench.core.roster.members["anna"].blind()
+    bench.core = CrowdCore(bench.core.roster, bench.core.settings, bench.core.rules, bench.core.k)
+    bench.wait(60)
+    assert not bench.calls
+    bench.see(anna="bad")
+    bench.wait(10)
+    assert bench.of("anna") == [("safe", "decide")] and bench.calls[0].tick == 1
+
+
+def test_too_many_waiting_messages_are_refused_and_people_are_not() -> None:
+    host: Any = SimpleNamespace(wake=lambda: None)
+    loop = CrowdLoop(CrowdBench().core, host, cast(Any, SimpleNamespace(header={})), lambda action: None)
+    for _ in range(QUEUE):
+        loop.take(Leave(session=TOKEN, ids=[]))
+    with pytest.raises(WireError, match="256 messages wait"):
+        loop.take(Leave(session=TOKEN, ids=[]))
+    loop.post(OperatorCommand("pause", "page", 0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [({"pacing": "client"}, "no pacing 'client'"), ({"calls_per_tick": 2}, "no calls_per_tick 2")],
+)
+def test_crowd_cannot_have_what_is_of_one_loop(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        crowd_terms(terms(crowd=CrowdWish(), **fields))
+
+
+def test_crowd_is_not_decided_elsewhere_and_warns_of_what_it_has_not() -> None:
+    agreed = terms(crowd=CrowdWish(members=7), capabilities=["executed", "pictures"])
+    elsewhere = replace(agreed, source=EndpointSource("chat", "http://127.0.0.1:1", "any", ()))
+    with pytest.raises(WireError, match="not decided elsewhere"):
+        crowd_terms(elsewhere)
+    config = replace(agreed.config, hysteresis="margin=0.2", interpreter="chat:x", confirm=("engines",))
+    crowd = crowd_terms(replace(agreed, config=config))
+    assert crowd.crowd is not None and crowd.crowd.members == 7
+    assert (crowd.config.hysteresis, crowd.config.interpreter) == (None, None)
+    new = crowd.warnings[len(agreed.warnings) :]
+    for word in ("executed, pictures", "taken as they are said", "hysteresis", "engines are held back"):
+        assert any(word in warning for warning in new), word
 
 
 # Who of a crowd is decided for now: earliest deadline, then priority; nobody is forgotten.
