@@ -38,7 +38,16 @@ from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberL
 
 TOKEN = "s" * 16
 PERIODS = 300
-KINDS = ("slow", "error", "illegal", "send_raises", "duplicate", "stray", "lost_in_transit", "delivered_late")
+KINDS = (
+    "slow_decoder",
+    "decider_raises",
+    "invalid_call",
+    "send_raises",
+    "duplicate",
+    "stray",
+    "lost_in_transit",
+    "delivered_late",
+)
 KINDS += ("stop_decoder", "kill_decoder", "stop_loop", "starve_loop", "frozen", "pause")
 # A crowd's loop takes no samples: whatever kept its thread away is the same to it.
 AWAY = ("wake.scheduler", "decide.decoder_slow", "decide.queued")
@@ -70,9 +79,9 @@ class CrowdDecoder(SimDecoder):
         super()._decide(request, received_ns)
 
     def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
-        if kind == "error":
+        if kind == "decider_raises":
             return super()._answer(kind)
-        self.illegal = kind == "illegal"
+        self.illegal = kind == "invalid_call"
         return CrowdScript(self).decide(self.request), None, None
 
     def decide(self, request: DecisionRequest) -> Decision:
