@@ -38,12 +38,14 @@ Exit status: 0 if every fault is attributed, no miss is unknown and no invariant
 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run ends in order, and the faults so far are judged).
 """
 MINUTES, SEEDS = 10.0, (0, 100)
+REAL = ("env", "hz", "agent", "model", "standby", "out")  # options that a simulated drill does not have
 LOG_WIDTH, SEEDS_A_LINE = 140, 50
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 @app.command(help=HELP)
 def _drill(
+    context: typer.Context,
     env: Annotated[str, typer.Option(help="Environment: a bundled one or a .py file.")] = "lander",
     minutes: Annotated[float | None, typer.Option(help="How long faults are injected. (default: 10)")] = None,
     seed: Annotated[
@@ -68,7 +70,13 @@ def _drill(
         raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
     names = tuple(name.strip() for given in only or () for name in given.split(","))
     if simulate:
+        sources = {name: context.get_parameter_source(name) for name in REAL}
+        given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+        if given:
+            raise UserError(f"--{given[0]} is of a drill in real time.", "Give it without --simulate.")
         chosen = range(*(seeds or SEEDS)) if seed is None else range(seed, seed + 1)
+        if not chosen or None not in (seed, seeds):
+            raise UserError("That is no range of seeds.", "Give such as --seeds 0 100, or one by --seed 7.")
         raise typer.Exit(_simulate(chosen, ticks, minutes, names, trace))
     if ticks is not None or seeds is not None or trace:
         raise UserError("--ticks, --seeds and --trace are of a simulated drill.", "Give --simulate with them.")

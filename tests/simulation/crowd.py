@@ -10,17 +10,16 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-import rtcontrol.serve.crowd.loop
 from rtcontrol.drill.simulation.campaign import Tally, uncollected
 from rtcontrol.drill.simulation.decoder import SimDecoder, SimHost
 from rtcontrol.drill.simulation.faults import Fault, Faults
 from rtcontrol.drill.simulation.referee import Violation
+from rtcontrol.drill.simulation.run import simulated
 from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, Thread, Timeline
 from rtcontrol.hosts.crowd import CrowdScript
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
@@ -282,17 +281,6 @@ class SimCrowd:
         if not any(word in one.causes or word in WORDS.get(one.kind.name, ()) for one in near):
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"a miss with cause {word}, where there was {names}: {line}")
-
-
-@contextmanager
-def simulated(time: Timeline) -> Any:
-    """Let the crowd's loop read the simulated clock."""
-    module = cast(Any, rtcontrol.serve.crowd.loop)
-    real, module.time = module.time, SimpleNamespace(monotonic_ns=lambda: time.now_ns)
-    try:
-        yield
-    finally:
-        module.time = real
 
 
 def crowds(seeds: Iterable[int], periods: int = PERIODS, trace: bool = False) -> Tally:

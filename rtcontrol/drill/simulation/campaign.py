@@ -56,18 +56,6 @@ class Tally:
         return "\n".join([*lines, *self.failures.values()])
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Leave garbage until the end of a seed: it is little, and to look for it takes a tenth of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> Tally:
     """Run each seed for so many ticks, with its kinds of faults or `only` these. `trace` takes each recorded line."""
     total = Tally()
@@ -79,6 +67,16 @@ def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (
             what = f"seed {seed} ({scenario(seed, only).name}): {violation}"
             total.failures[seed] = f"{what}\n  {replay_command(seed, ticks, only)}"
     return total
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Leave garbage until the end of a seed: it is little, and to look for it takes a tenth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:

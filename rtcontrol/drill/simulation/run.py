@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,15 +12,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import rtcontrol.envs.remote
-import rtcontrol.envs.remote_parts
-import rtcontrol.hosts.layered
-import rtcontrol.loop.acting
-import rtcontrol.loop.actuator
-import rtcontrol.loop.desk
-import rtcontrol.loop.phases
-import rtcontrol.loop.shell
-import rtcontrol.loop.suspend
 from rtcontrol.drill.faults import SIMULATED
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
@@ -46,14 +39,7 @@ REMOTE = 0.04  # the share of worlds behind the wire
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
 # What the ticks, calls and decisions of a local world are like: half of them as they are for most users.
 MODES = (*("plain",) * 7, "lockstep", "arrivals", "calls", "plans", "backup", "standby", "ends")
-TIMED: tuple[Any, ...] = (
-    rtcontrol.envs.remote,
-    rtcontrol.envs.remote_parts,
-    rtcontrol.loop.actuator,
-    rtcontrol.loop.acting,
-)
-TIMED += (rtcontrol.hosts.layered,)
-TIMED += (rtcontrol.loop.desk, rtcontrol.loop.phases, rtcontrol.loop.shell, rtcontrol.loop.suspend)
+TIMED = ("rtcontrol.envs.", "rtcontrol.hosts.", "rtcontrol.loop.", "rtcontrol.serve.")  # rooms that read the clock
 Trace = Callable[[Any, dict[str, Any]], None] | None
 
 
@@ -474,15 +460,16 @@ def doubt(decision: Decision) -> Doubt | None:
 
 
 @contextmanager
-def simulated(time: Timeline) -> Iterator[None]:
+def simulated(timeline: Timeline) -> Iterator[None]:
     """Let the shells read the simulated clock."""
-    clock = SimpleNamespace(monotonic_ns=lambda: time.now_ns, monotonic=lambda: time.now_ns / 1e9)
-    before = [module.time for module in TIMED if hasattr(module, "time")]
-    timed = [module for module in TIMED if hasattr(module, "time")]
+    clock = SimpleNamespace(**vars(time))
+    clock.monotonic_ns, clock.monotonic = (lambda: timeline.now_ns), (lambda: timeline.now_ns / 1e9)
+    modules = [module for name, module in sys.modules.items() if name.startswith(TIMED)]
+    timed = [module for module in modules if vars(module).get("time") is time]
     for module in timed:
-        module.time = clock
+        module.time = clock  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        for module, real in zip(timed, before, strict=True):
-            module.time = real
+        for module in timed:
+            module.time = time  # type: ignore[attr-defined]

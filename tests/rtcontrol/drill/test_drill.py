@@ -76,6 +76,8 @@ def test_a_drill_ends_in_order_by_ctrl_c_and_judges_what_was_injected(tmp_path: 
         (["--minutes", "nan"], "is no length of a drill"),
         (["--only", "frozen,earthquake"], "earthquake: there is no such fault"),
         (["--simulate", "--only", "earthquake"], "there is no such simulated fault"),
+        (["--simulate", "--env", "paddle"], "--env is of a drill in real time."),
+        (["--simulate", "--seeds", "9", "9"], "That is no range of seeds."),
         (["--seeds", "0", "9"], "Give --simulate with them."),
         (["--env", "lnder"], "There is no environment called 'lnder'"),
     ],
