@@ -1,10 +1,16 @@
-"""WebSocket ends for tests of clients: a real server, and a relay to a peer that speaks ZeroMQ."""
+"""Ends for tests of clients: WebSockets to a real server or to a ZeroMQ peer, and a /connect of two servers."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, TypeVar
 
 import zmq
 from websockets.exceptions import ConnectionClosed
@@ -12,7 +18,10 @@ from websockets.sync.server import Server, ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from rtcontrol_client.wire import WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol_client.wire.messages import Bye, Hello
 from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.program import Events
+from tests.conformance.check.stand import Stand
 
 
 class Served(Process):
@@ -54,3 +63,105 @@ class Relay:
 
     def close(self) -> None:
         self._server.shutdown()
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def names(endpoint: str) -> Answer:
+    return 200, {}, json.dumps({"address": endpoint, "server_key": None}).encode()
+
+
+class Front:
+    """Answer each request with the first of `answers`; the last one stays."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.holds = False  # the first answer comes never
+        self.requests: list[tuple[float, dict[str, str]]] = []  # when, and with which headers
+        front = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                front.requests.append((time.monotonic(), {k.lower(): v for k, v in self.headers.items()}))
+                if front.holds:
+                    front.holds = False
+                    front._over.wait(60)
+                status, headers, body = front.answers[0]
+                if len(front.answers) > 1:
+                    del front.answers[0]
+                self.send_response(status)
+                for name, text in {**headers, "Content-Length": str(len(body))}.items():
+                    self.send_header(name, text)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._over = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/connect"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def fronted() -> Iterator[tuple[Front, Stand, Stand]]:
+    """A front, and two servers whose messages are the test's."""
+    front, stands = Front(), (Stand("tcp://127.0.0.1:*"), Stand("tcp://127.0.0.1:*"))
+    yield front, *stands
+    for one in (front, *stands):
+        one.close()
+
+
+C = TypeVar("C", bound=Events)
+
+
+def check_first_server(front: Front, first: Stand, start: Callable[[str], C]) -> C:
+    """No answer but a good one makes it connect; a server that is dead is named in the next request."""
+    dead = f"tcp://127.0.0.1:{free_port()}"
+    front.answers = [(503, {"Retry-After": "1"}, b"{}"), (200, {}, b"<html>"), (302, {"Location": "/"}, b"")]
+    front.answers += [names(dead), names(first.endpoint)]
+    client = start(front.url)
+    assert first.expect(Hello, 30.0, "hello").resume is None
+    first.welcome()
+    first.call(first.observation())
+    client.event("call")
+    times, headers = zip(*front.requests, strict=True)
+    assert len(times) == 5 and times[1] - times[0] >= 1.0
+    lost = [each.get("x-lost") for each in headers]
+    assert lost == [None, None, None, None, dead], lost
+    hints = {each["x-tools"] for each in headers}
+    assert len(hints) == 1 and all(8 <= len(hint) <= 64 and set(hint) <= set("0123456789abcdef") for hint in hints)
+    return client
+
+
+def check_next_server(front: Front, first: Stand, second: Stand, client: Events, stats: Callable[[], Any]) -> None:
+    """A bye with `reconnect` is followed at once, by a new session; a silent server is resumed if it is named again."""
+    front.answers = [names(second.endpoint)]
+    left = time.monotonic()
+    first.send(Bye(session=first.token, reason="draining", reconnect=True))
+    client.event("safe")
+    assert second.expect(Hello, 10.0, "hello at the next server").resume is None
+    assert front.requests[-1][0] - left < 1.0 and "x-lost" not in front.requests[-1][1]
+    second.welcome()
+    second.call(second.observation())
+    client.event("call")
+    assert stats()["address"] == second.endpoint
+    second.alive = False
+    assert second.expect(Hello, 20.0, "hello at the silent server").resume == second.token
+    assert front.requests[-1][1]["x-lost"] == second.endpoint
+    second.alive = True
+    second.welcome(resumed=True)
+    front.answers = [names(first.endpoint)]
+    second.close()
+    assert first.expect(Hello, 30.0, "hello after the server's end").resume is None
+    first.welcome()
+    first.call(first.observation())
+    client.event("call")
+    assert stats()["ended"] is None

@@ -47,7 +47,11 @@ class ServerConnection:
         self._attempts.clear()  # not when connected: a server that turns us away were asked ten times a second
 
     def lost(self, now_ns: int, why: str) -> None:
-        """It is there no more: another one is made after a growing, random pause."""
+        """It is there no more, or did not come up: another one is made after a growing, random pause."""
+        self.unresponsive = self.unresponsive or not (self.up or self._retry_ns)
+        self._down(now_ns, why)
+
+    def _down(self, now_ns: int, why: str) -> None:
         self.trouble, self.up = why, False
         if not self._retry_ns:
             self._retry_ns = now_ns + (0 if self._at_once else self._pause_ns(*self._backoff_s))
@@ -55,7 +59,7 @@ class ServerConnection:
 
     def none_named(self, now_ns: int, why: str, least_s: float) -> None:
         """No server was named at /connect: request one again after a growing pause, of `least_s` at least."""
-        self.lost(now_ns, why)
+        self._down(now_ns, why)
         self._retry_ns = max(self._retry_ns, now_ns + int(least_s * S))
 
     def dials(self, now_ns: int) -> None:

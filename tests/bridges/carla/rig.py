@@ -1,4 +1,4 @@
-"""Processes of the CARLA bridge's tests: the bridge, or a whole run; and a server whose calls are a test's."""
+"""Processes of the CARLA bridge's tests: the bridge, a run, the stand-in; and a server whose calls are a test's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.run import carla_bridge
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.client.worlds import until
 from tests.bridges.ros2 import brain
@@ -97,3 +98,30 @@ def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Pr
     command += ["--trace"] if trace else []
     command += ["--carla-standin"] if port is None else ["--carla-port", str(port)]
     return Program(folder, [*command, *options], out / "trace.jsonl")
+
+
+class StandIn(carla_bridge.StandIn):
+    """Listens when it is made. Ends with the block, or with the process that made it."""
+
+    def __init__(self, *options: str, state: Path | None = None) -> None:
+        super().__init__(*options, state=state)
+        self.state_path = state
+
+    def command(self, line: str) -> None:
+        """Makes something go wrong, and returns once it does (see `__main__`)."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        said = self.process.stdout.readline()
+        assert said == f"done: {line}\n", f"the CARLA stand-in answered {said!r} to {line!r}"
+
+    def state(self) -> dict[str, Any]:
+        """Its state now."""
+        assert self.state_path
+        self.command("state")
+        found: dict[str, Any] = json.loads(self.state_path.read_text())
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()

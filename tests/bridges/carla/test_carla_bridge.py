@@ -17,8 +17,7 @@ from rtcontrol_client.carla.bridge import FULL_STOP, CarlaBridge
 from rtcontrol_client.carla.cli import main
 from rtcontrol_client.carla.options import CarlaBridgeOptions
 from tests.bridges.carla import rig
-from tests.bridges.carla.rig import Brain, Program
-from tests.bridges.carla.standin_process import StandIn
+from tests.bridges.carla.rig import Brain, Program, StandIn
 from tests.bridges.client.worlds import free_port, until
 from tests.helpers.processes import python
 

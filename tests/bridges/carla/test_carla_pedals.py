@@ -43,6 +43,12 @@ def test_steering_stays_within_its_range_and_rate(steps: list[tuple[float, float
         last = told
 
 
+@pytest.mark.parametrize("curve", [((0.0, 1.0),), ((0.0, 1.0), (0.0, 0.9), (50.0, 0.5)), ((10.0, 0.0),), ()])
+def test_odd_steering_curve_still_steers(curve: tuple[tuple[float, float], ...]) -> None:
+    for speed in (0.0, 10.0, 100.0):
+        assert 0.0 < Steer(DT, 2.85, 70.0, curve).step(10.0, 1.0, speed, 0.0) <= 1.0
+
+
 def drive(speed: float, wanted: Callable[[float], float], engine: float, brakes: float, seconds: float) -> list[float]:
     """Speeds of a vehicle that lags by 0.2 s, has air and rolling drag, and pedals of its own strength."""
     throttle, acceleration, speeds = Throttle(DT), 0.0, []

@@ -27,7 +27,7 @@ from rtcontrol_client.carla.standin.roads import ARMS, LANES, incoming
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.carla.world import CarlaWorld
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road
-from tests.bridges.carla.standin_process import StandIn
+from tests.bridges.carla.rig import StandIn
 
 CALLS = st.one_of(
     st.tuples(st.just("set_speed"), st.fixed_dictionaries({"kmh": st.integers(10, 120)})),

@@ -1,9 +1,10 @@
-"""The server as the bridge finds it, and the vehicle as CARLA tells of it."""
+"""The server as the bridge finds it, the vehicle as CARLA tells of it, and the stand-in's own world."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,14 @@ import pytest
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.options import CarlaBridgeError, WorldOptions
-from tests.bridges.carla.standin_process import StandIn
+from rtcontrol_client.carla.standin.actors import STEERING_CURVE
+from rtcontrol_client.carla.standin.roads import network
+from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.standin.wire import yaw
+from rtcontrol_client.carla.world import CarlaWorld
+from tests.bridges.carla.rig import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
-
-from rtcontrol_client.carla.world import CarlaWorld  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +90,40 @@ def test_server_that_was_left_standing_still_is_taken_and_left_running(
     mine.tick()
     assert mine.frame == frame + 1
     assert mine.scene().own.number == mine.ego.id
+    figures = mine.figures()
+    assert (figures["wheelbase_m"], figures["max_steer_deg"]) == (pytest.approx(2.85, abs=0.01), pytest.approx(70.0))
+    assert figures["steering_curve"] == [pytest.approx(point) for point in STEERING_CURVE]
     mine.close()
     state = standin.state()
     assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (False, None)
     assert state["alive"] == []
+
+
+# The stand-in by itself.
+
+
+def test_it_does_not_outlive_who_started_it_and_writes_its_state(tmp_path: Path) -> None:
+    with StandIn(state=tmp_path / "state.json") as started:
+        assert started.process.stdin is not None
+        started.process.stdin.close()
+        started.process.stdin = None
+        assert started.process.wait(5.0) == 0
+    assert '"what": "the CARLA stand-in, not CARLA"' in (tmp_path / "state.json").read_text()
+
+
+# The stand-in's world by itself: its lanes, its physics, its lights and what it counts.
+
+
+def test_its_lanes_are_the_lanes_of_the_map() -> None:
+    town = carla.Map("standin", opendrive())
+    for lane in network().lanes.values():
+        for s in (1.0, 100.0, 200.0, 400.0, lane.length - 1.0):
+            x, y, heading = lane.curve.at(s)
+            waypoint = town.get_waypoint(carla.Location(x, -y, 0.0))
+            place = waypoint.transform.location
+            assert (waypoint.road_id, waypoint.lane_id) == (lane.road, lane.number)
+            east, north = place.x - x, -place.y - y
+            assert abs(north * math.cos(heading) - east * math.sin(heading)) < 0.01
+            # Along an arc the map finds the nearest place less exactly.
+            assert math.hypot(east, north) < 0.5
+            assert math.remainder(waypoint.transform.rotation.yaw - yaw(heading), 360.0) == pytest.approx(0.0, abs=0.1)

@@ -14,7 +14,7 @@ import pytest
 from rtcontrol.serve import zmq_auth
 from tests.bridges import vectors
 from tests.bridges.behaviour import Shell, TalkCore, cases, check, options_of
-from tests.bridges.cpp.build import DRIVER, FOLDER, INCLUDE, WARNINGS, Driver, run
+from tests.bridges.cpp.conftest import DRIVER, FOLDER, INCLUDE, WARNINGS, Driver, run
 from tests.conformance import load
 
 MS = 1_000_000

@@ -11,8 +11,8 @@ import pytest
 from rtcontrol.serve import zmq_auth
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import Process, free_port, until
-from tests.bridges.cpp.build import FOLDER, INCLUDE, WARNINGS, Driver, Start, run
-from tests.bridges.front import check_first_server, check_next_server, fronted
+from tests.bridges.cpp.conftest import FOLDER, INCLUDE, WARNINGS, Driver, Start, run
+from tests.bridges.web_ends import check_first_server, check_next_server, fronted
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 

@@ -1,13 +1,15 @@
-"""The Godot client's files against the conformance vectors, in the engine; Python compares."""
+"""The Godot client's files against the conformance vectors and the behaviour table, in the engine; Python compares."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.bridges.behaviour import Seen, cases, check, options_of
 from tests.bridges.godot.web import MISSING, Engine
 from tests.conformance import expand, load
 
@@ -48,7 +50,7 @@ def heard(name: str) -> list[dict[str, Any]]:
     return [v for v in load(name) if v.get("by") != "server"]
 
 
-def cases() -> dict[str, Any]:
+def given_cases() -> dict[str, Any]:
     """Every case that the engine is given, by kind."""
     return {
         "valid": [
@@ -69,7 +71,7 @@ def cases() -> dict[str, Any]:
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What the engine made of every case, by kind."""
     folder = tmp_path_factory.mktemp("vectors")
-    engine = Engine(folder, "vectors.gd", cases=cases())
+    engine = Engine(folder, "vectors.gd", cases=given_cases())
     try:
         engine.until(lambda line: line["of"] == "end", "at the end", 120.0)
         assert engine.faults() == []
@@ -142,3 +144,32 @@ def test_instants_to_look_are_those_of_the_vectors(told: dict[str, list[dict[str
     }
     assert len(wanted) > 50
     assert {(line["name"], line["step"]): line["due_ns"] for line in told["phase"]} == wanted
+
+
+# The behaviour table, with a clock and sockets of the driver's.
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    one = Engine(tmp_path_factory.mktemp("behaviour"), "behaviour.gd")
+    yield one
+    assert one.faults() == []
+    one.end()
+
+
+class Driven:
+    """The client of one case."""
+
+    def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
+        self._engine = engine
+        self.step({"options": options})
+
+    def step(self, step: dict[str, Any]) -> Seen:
+        self._engine.say(json.dumps(step))
+        seen = self._engine.event("seen")
+        return Seen(**{key: value for key, value in seen.items() if key != "event"})
+
+
+@cases("gdscript")
+def test_client_behaves_as_the_table_says(engine: Engine, case: dict[str, Any]) -> None:
+    check(case, Driven(engine, options_of(case)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 
 from rtcontrol_client.wire.messages import Hello
 from tests import conformance
+from tests.bridges.behaviour import Seen, cases, check, options_of
 from tests.bridges.client.worlds import STEER, STRAIGHT, free_port
-from tests.bridges.javascript.node_client import SOURCE, NodeClient, installed, packed
-from tests.bridges.program import garbage, starting
+from tests.bridges.javascript.node_client import HERE, SOURCE, NodeClient, installed, packed
+from tests.bridges.program import Program, garbage, starting
 from tests.bridges.web_ends import Relay, Served
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
@@ -278,3 +280,36 @@ def test_the_example_of_the_readme_runs(served: Served, home: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[:3] == ["connecting", "opening", "live"] and lines[-1] == "closed"
     assert sum(line.startswith("drive ") for line in lines) >= 3
+
+
+# The behaviour table, with a false clock and false sockets.
+
+
+class Node(Program):
+    """`behaviour.mjs`: a line for a line."""
+
+    def step(self, step: dict[str, Any]) -> Seen:
+        return Seen(**self.ask(json.dumps(step)))
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node: apt-get install nodejs")
+    one = Node(["node", str(HERE / "behaviour.mjs"), str(SOURCE / "src" / "index.js")])
+    yield one
+    one.end()
+
+
+@cases("javascript")
+def test_client_behaves_as_the_table_says(node: Node, case: dict[str, Any]) -> None:
+    node.ask(json.dumps({"options": options_of(case)}))
+    check(case, node)
+
+
+def test_handlers_that_throw_and_full_lines_cost_nothing_else() -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node: apt-get install nodejs")
+    command = ["node", str(HERE / "faults.mjs"), str(SOURCE / "src")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "ok\n", done.stderr

@@ -1,15 +1,48 @@
-"""The driver, compiled once."""
+"""The shipped C# files, compiled once by mcs with a driver, and that driver as a process under mono."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.bridges.program import starting
-from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, Start, compile_cs, core_sources
+from tests.bridges.program import Program, starting
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "bridges" / "unity" / "com.rtcontrol.client"
+CORE = PACKAGE / "Runtime" / "Core"
+HERE = Path(__file__).resolve().parent
+MISSING = [name for name in ("mono", "mcs") if shutil.which(name) is None]
+REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtime libmono-system-core4.0-cil"
+
+
+def compile_cs(out: Path, sources: list[Path], *options: str) -> str:
+    """mcs at Unity's language level, warnings as errors; what it printed. It has failed where `out` is absent."""
+    done = subprocess.run(
+        ["mcs", "-langversion:7", "-warn:4", "-warnaserror", f"-out:{out}", *options, *map(str, sorted(sources))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def core_sources() -> list[Path]:
+    return list(CORE.rglob("*.cs"))
+
+
+class Driver(Program):
+    """`mono driver.exe MODE ...`: commands in, JSON lines out."""
+
+    def __init__(self, exe: Path, *arguments: str) -> None:
+        super().__init__(["mono", str(exe), *arguments])
+
+
+Start = Callable[..., Driver]
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.program import garbage
-from tests.bridges.unity.mono import Driver, Start
+from tests.bridges.unity.conftest import Driver, Start
 from tests.conformance.check import check_any_client
 
 TTL_MS = 500

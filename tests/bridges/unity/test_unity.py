@@ -19,9 +19,9 @@ from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello, O
 from tests.bridges import vectors
 from tests.bridges.behaviour import Shell, TalkCore, cases, check, options_of
 from tests.bridges.client.worlds import Process
-from tests.bridges.front import check_first_server, check_next_server, fronted
 from tests.bridges.program import starting
-from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
+from tests.bridges.unity.conftest import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
+from tests.bridges.web_ends import check_first_server, check_next_server, fronted
 from tests.conformance.check.stand import Stand
 
 # Against a server of the test's own.

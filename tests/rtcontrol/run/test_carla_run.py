@@ -18,8 +18,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run import carla_bridge as standins
 from rtcontrol.run.carla_bridge import BridgeProcess
 from tests.bridges.carla import rig
-from tests.bridges.carla.rig import Program
-from tests.bridges.carla.standin_process import StandIn
+from tests.bridges.carla.rig import Program, StandIn
 from tests.helpers.processes import until
 
 RANDOM = ["--model", "random", "--host", "inprocess"]
