@@ -21,7 +21,7 @@ class BundledWorld:
     in the error where it cannot be imported.
 
     Nothing of it is imported before it is wanted: `SKILL` of skill.py and `PLAN` of curriculum.py; of the agent
-    `agent` of tools.py and `PHRASINGS` of phrasings.py.
+    `agent` of tools.py and `PHRASINGS` of goals.py.
     """
 
     name: str
@@ -60,7 +60,7 @@ class BundledWorld:
 
     def phrasings(self) -> Phrasings[Any, Any]:
         """Return the ways to tell that agent what to do."""
-        found: Phrasings[Any, Any] = self._part("agents", "phrasings").PHRASINGS
+        found: Phrasings[Any, Any] = self._part("agents", "goals").PHRASINGS
         return found
 
     def _part(self, floor: str, module: str) -> Any:

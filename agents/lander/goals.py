@@ -1,10 +1,17 @@
-"""What a lander can be asked to do, and the plain rule that reads it off an instruction."""
+"""What a lander can be asked to do, the plain rule that reads it off an instruction, and many ways to say it."""
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
+
+from rtcontrol.agents.goal_tools import GoalKind
+from rtcontrol.agents.phrasing import Phrasings, hundredths_in_words, spoken, written_in
 
 LanderKind = Literal["land", "left", "right", "hover"]
 
@@ -84,3 +91,127 @@ def _hover(words: list[str], numbers: list[int]) -> LanderGoal | None:
     else:
         at_x, at_y = numbers
     return LanderGoal("hover", float(words[at_x]), float(words[at_y]))
+
+
+KINDS: tuple[LanderKind, ...] = ("land", "left", "right", "hover")
+DEFAULT_WEIGHTS: Mapping[LanderKind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
+X_HUNDREDTHS = range(-50, 51)
+Y_HUNDREDTHS = range(40, 111)
+HOVER_PLACES = ((0, 70), (-20, 70), (30, 80), (0, 90), (-35, 60), (15, 100), (0, 55), (40, 75))
+
+
+class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
+    per_goal = 120
+    canonical = 0.15
+    marks = (".",)
+
+    def __init__(self) -> None:
+        super().__init__("lander", KINDS, recognise)
+
+    def sample_goal(self, rng: random.Random, weights: Mapping[LanderKind, float] = DEFAULT_WEIGHTS) -> LanderGoal:
+        """A random goal; a hover's place lies in x -0.5..0.5 and y 0.4..1.1, in hundredths, x often 0, tenths often."""
+        kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
+        if kind != "hover":
+            return LanderGoal(kind)
+        x = 0 if rng.random() < 0.4 else _place(rng, X_HUNDREDTHS)
+        return LanderGoal("hover", x / 100, _place(rng, Y_HUNDREDTHS) / 100)
+
+    def goals_of(self, kind: LanderKind) -> tuple[LanderGoal, ...]:
+        places = HOVER_PLACES if kind == "hover" else ((0, 0),)
+        return tuple(LanderGoal(kind, x / 100, y / 100) for x, y in places)
+
+    def named_goals(self) -> Iterator[LanderGoal]:
+        return (LanderGoal(kind) for kind in KINDS if kind != "hover")
+
+    def goal_kinds(self) -> tuple[GoalKind, ...]:
+        names: dict[LanderKind, str] = {"land": "land", "left": "land_left", "right": "land_right"}
+        plain = [
+            GoalKind(kind, name, LanderGoal(kind).text(), partial(_goal, kind=kind)) for kind, name in names.items()
+        ]
+        places = {"y": _schema(Y_HUNDREDTHS, "height"), "x": _schema(X_HUNDREDTHS, "to the right; left is negative")}
+        told = f"{LanderGoal('hover', 0, 0.7).text()}; {LanderGoal('hover', -0.3, 0.8).text()}"
+        return (*plain, GoalKind("hover", "hover", told, partial(_goal, kind="hover"), _place_of, places, ("x",)))
+
+    def spoken_patterns(self, goal: LanderGoal, kept: bool | None = None) -> tuple[str, ...]:
+        if goal.kind == "land":
+            return spoken("lander", "land", kept=kept)
+        if goal.kind == "hover":
+            return spoken("lander", *(("place", "aside") if goal.x else ("height",)), kept=kept)
+        return spoken("lander", "side", goal.kind, partner=goal.kind == "right", kept=kept)
+
+    def written(self, rng: random.Random, pattern: str, goal: LanderGoal) -> str:
+        x, y = round(goal.x * 100), round(goal.y * 100)
+        marks = {"X": _write(rng, goal.x), "Y": _write(rng, goal.y), "A": _write(rng, abs(goal.x))}
+        in_words = {"Xw": hundredths_in_words(rng, x), "Yw": hundredths_in_words(rng, y)}
+        return written_in(pattern, marks | in_words | {"S": "left" if x < 0 else "right"})
+
+    def _drawn(self, rng: random.Random, goal: LanderGoal) -> str:
+        if goal.kind != "hover":
+            return self.grammar.fill(rng, rng.choice(self.templates("train", goal.kind)))
+        with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
+        template = rng.choice(self.tables["train"]["place" if with_x else "height"])
+        return self.grammar.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
+
+    def _typed(self, rng: random.Random, text: str) -> str:
+        """At times capitalised or with a full stop."""
+        if rng.random() < 0.1:
+            text = text[0].upper() + text[1:]
+        return text + "." if rng.random() < 0.1 else text
+
+    def _unseen(self, kind: LanderKind) -> tuple[tuple[str, LanderGoal], ...]:
+        rng, patterns = random.Random(0), self.tables["unseen"][kind]
+        rounds = range(2 if kind == "hover" else 1)
+        return tuple(self._with_goal(rng, pattern, kind, i) for i in rounds for pattern in patterns)
+
+    def _with_goal(self, rng: random.Random, pattern: str, kind: LanderKind, index: int) -> tuple[str, LanderGoal]:
+        if kind != "hover":
+            return pattern, LanderGoal(kind)
+        places = HOVER_PLACES if "{X}" in pattern else [place for place in HOVER_PLACES if place[0] == 0]
+        x, y = (hundredths / 100 for hundredths in places[index % len(places)])
+        return pattern.format(X=_write(rng, x), Y=_write(rng, y)), LanderGoal("hover", x, y)
+
+    def _values(self) -> Iterable[str]:
+        return itertools.chain(*map(_written, itertools.chain(X_HUNDREDTHS, Y_HUNDREDTHS)))
+
+    def _templates(self, split: str, kind: LanderKind) -> tuple[str, ...]:
+        templates: dict[str, tuple[str, ...]] = self.tables[split]
+        if kind == "hover":
+            return templates["height"] + templates["place"]
+        if kind == "land":
+            return templates["land"]
+        other = "right" if kind == "left" else "left"
+        return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates["side"])
+
+
+def _goal(values: Mapping[str, Any], kind: LanderKind) -> LanderGoal:
+    return LanderGoal(kind, float(values.get("x", 0)), float(values.get("y", 0)))
+
+
+def _place_of(goal: LanderGoal) -> dict[str, float]:
+    return {"y": goal.y} | ({"x": goal.x} if goal.x else {})
+
+
+def _schema(hundredths: range, about: str) -> dict[str, Any]:
+    ends = {"minimum": hundredths[0] / 100, "maximum": hundredths[-1] / 100, "multipleOf": 0.01}
+    return {"type": "number", "description": about, **ends}
+
+
+def _place(rng: random.Random, hundredths: range) -> int:
+    value = rng.choice(hundredths)
+    return value // 10 * 10 if rng.random() < 0.4 else value
+
+
+def _written(hundredths: int) -> tuple[str, ...]:
+    """The ways to write a number with at most two decimals: 0.7 and 0.70; 1, 1.0 and 1.00."""
+    two = f"{hundredths / 100:.2f}" if hundredths else "0.00"
+    if hundredths % 10:
+        return (two,)
+    return (two[:-1], two) if hundredths % 100 else (two[:-1], two[:-3], two)
+
+
+def _write(rng: random.Random, value: float) -> str:
+    ways = _written(round(value * 100))
+    return ways[0] if rng.random() < 0.7 else rng.choice(ways)
+
+
+PHRASINGS = LanderPhrasings()

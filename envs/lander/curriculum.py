@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
-from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, PHRASINGS
+from rtcontrol.agents.lander.goals import DEFAULT_WEIGHTS, PHRASINGS, LanderGoal, LanderKind
 from rtcontrol.agents.lander.tools import observe, read_back
 from rtcontrol.envs.curriculum import TrainingPlan
 from rtcontrol.envs.lander.skill import expert, random_call

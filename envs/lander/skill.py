@@ -7,8 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rtcontrol.agents.lander.goals import LanderGoal
-from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, PHRASINGS
+from rtcontrol.agents.lander.goals import HOVER_PLACES, KINDS, PHRASINGS, LanderGoal
 from rtcontrol.agents.lander.tools import observe, read_back
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.skill import Skill

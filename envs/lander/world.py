@@ -10,8 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.box2d.lunar_lander import FPS, LEG_DOWN, SCALE, VIEWPORT_H, VIEWPORT_W
 
-from rtcontrol.agents.lander.goals import LanderGoal
-from rtcontrol.agents.lander.phrasings import PHRASINGS
+from rtcontrol.agents.lander.goals import PHRASINGS, LanderGoal
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.skill import GoalWorld
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from rtcontrol.agents.paddle.goals import PaddleGoal
-from rtcontrol.agents.paddle.phrasings import PHRASINGS
+from rtcontrol.agents.paddle.goals import PHRASINGS, PaddleGoal
 from rtcontrol.agents.paddle.tools import WORDS
 from rtcontrol.envs.curriculum import CurriculumOptions, PhrasedCurriculum, TrainingPlan
 from rtcontrol.envs.paddle.game import PaddleGame

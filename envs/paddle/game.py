@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rtcontrol.agents.paddle.goals import CANONICAL, PaddleGoal
-from rtcontrol.agents.paddle.phrasings import PHRASINGS
+from rtcontrol.agents.paddle.goals import CANONICAL, PHRASINGS, PaddleGoal
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld, Person, person
 from rtcontrol.envs.skill import GoalWorld

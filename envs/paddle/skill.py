@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
-from rtcontrol.agents.paddle.phrasings import PHRASINGS
+from rtcontrol.agents.paddle.goals import KINDS, PHRASINGS, PaddleGoal
 from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PLANE, TOP

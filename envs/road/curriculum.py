@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.agents.road.phrasings import PHRASINGS
+from rtcontrol.agents.road.goals import PHRASINGS, RoadGoal
 from rtcontrol.agents.road.tools import LIGHTS, WORDS
 from rtcontrol.envs.curriculum import CurriculumOptions, PhrasedCurriculum, TrainingPlan
 from rtcontrol.envs.road.skill import SKILL

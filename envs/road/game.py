@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.agents.road.phrasings import PHRASINGS
+from rtcontrol.agents.road.goals import PHRASINGS, RoadGoal
 from rtcontrol.agents.road.tools import agent
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.road.world import DT, Car, Road

@@ -7,8 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.agents.road.goals import GAPS, KINDS, RoadGoal
-from rtcontrol.agents.road.phrasings import PHRASINGS
+from rtcontrol.agents.road.goals import GAPS, KINDS, PHRASINGS, RoadGoal
 from rtcontrol.agents.road.tools import agent, observe, read_back
 from rtcontrol.envs.road.game import RoadGame
 from rtcontrol.envs.skill import Skill

@@ -24,7 +24,7 @@ from shared import options, printed, run
 from tokenizers import Tokenizer
 from word_meanings import common_words, give_meaning, whole_words
 
-from rtcontrol.agents.spoken import shown
+from rtcontrol.agents.phrasing import shown
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer

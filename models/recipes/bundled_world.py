@@ -22,8 +22,7 @@ from shared import CALL_SHAPE, MARKS, options, printed, run
 from tokenizers import Tokenizer
 from word_meanings import common_words, give_meaning, whole_words
 
-from rtcontrol.agents.phrasing import FILLERS, split_words
-from rtcontrol.agents.spoken import NUMBER_WORDS, nonsense, shown
+from rtcontrol.agents.phrasing import FILLERS, NUMBER_WORDS, nonsense, shown, split_words
 from rtcontrol.envs import registry
 from rtcontrol.envs.registry import BundledWorld
 from rtcontrol.envs.skill import Demonstration, Policy

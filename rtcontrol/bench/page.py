@@ -9,7 +9,7 @@ from typing import Any
 
 from rtcontrol.bench.tables import TABLES
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.figure_table import markdown
+from rtcontrol.telemetry.table import markdown
 
 PAGE = Path("docs/benchmarks.md")
 BLOCK = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)

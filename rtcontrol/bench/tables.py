@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.telemetry.figure_table import Document, Table, ms
+from rtcontrol.telemetry.table import Document, FigureTable, ms
 
 DECIDE = {
     "bare_forward": "bare forward (the floor)",
@@ -39,7 +39,7 @@ WIRE = {
 }
 
 
-def decide(document: Document) -> list[Table]:
+def decide(document: Document) -> list[FigureTable]:
     """Return a row a way, with three columns for each list of tools."""
     results: dict[str, Any] = {TOOLS.get(name, name): result for name, result in document["schemas"].items()}
     columns, notes = ["way"], []
@@ -56,10 +56,10 @@ def decide(document: Document) -> list[Table]:
             f"{tokens['packed_tokens']:.0f} tokens in one pass, {tokens['floor_tokens']:.0f} in the floor"
         )
     note = f"{'; '.join(notes)}. {info['dtype']} on {info['device']}, {result['threads']} thread(s)."
-    return [Table(document["agent"], tuple(columns), tuple(map(tuple, rows.values())), note)]
+    return [FigureTable(document["agent"], tuple(columns), tuple(map(tuple, rows.values())), note)]
 
 
-def serving(document: Document) -> list[Table]:
+def serving(document: Document) -> list[FigureTable]:
     """Return a table for each case and dtype."""
     tables = []
     for name, result in document["cases"].items():
@@ -78,11 +78,11 @@ def serving(document: Document) -> list[Table]:
             f"{result['threads']['ours']}, vLLM {result['threads']['vllm']}."
         )
         columns = ("way", "passes", "p50 ms", "p99", "times one pass", "legal, equal to ours")
-        tables.append(Table(f"{CASES[case]}, {dtype}", columns, tuple(rows), note))
+        tables.append(FigureTable(f"{CASES[case]}, {dtype}", columns, tuple(rows), note))
     return tables
 
 
-def wire(document: Document) -> list[Table]:
+def wire(document: Document) -> list[FigureTable]:
     """Return round trips next to a bare echo of the same bytes."""
     floor, rows = document["ms"]["echo"]["p50"], []
     for way, label in WIRE.items():
@@ -91,10 +91,10 @@ def wire(document: Document) -> list[Table]:
         rows.append((label.format(model=document["model"]), *cells, f"{times['p50'] - floor:+.3f}"))
     note = f"{document['trips']} round trips each, {document['bytes']} bytes out."
     columns = ("way", "p50 ms", "p99", "max", "p50 above the echo")
-    return [Table("Observation out to call in", columns, tuple(rows), note)]
+    return [FigureTable("Observation out to call in", columns, tuple(rows), note)]
 
 
-def load(document: Document) -> list[Table]:
+def load(document: Document) -> list[FigureTable]:
     """Return what many clients of one server got."""
     rows = []
     for case in document["cases"]:
@@ -104,18 +104,18 @@ def load(document: Document) -> list[Table]:
         counts = (f"{case['calls']} of about {case['expected']}", str(case["missing"]), causes)
         rows.append((name, *counts, ms(times["p50"]), ms(times["p99"])))
     columns = ("clients", "calls", "never came", "misses", "sent to received, p50 ms", "p99")
-    return [Table("Many clients of one server", columns, tuple(rows))]
+    return [FigureTable("Many clients of one server", columns, tuple(rows))]
 
 
-def train(document: Document) -> list[Table]:
+def train(document: Document) -> list[FigureTable]:
     """Return samples a second by way."""
     rows = [(way, f"{speed:.3f}") for way, speed in document["samples_per_s"].items()]
     rows += [(way, "out of memory") for way in document["too_large"]]
     note = f"{document['samples']} samples on {document['device']}."
-    return [Table("Forward and backward", ("way", "samples/s"), tuple(rows), note)]
+    return [FigureTable("Forward and backward", ("way", "samples/s"), tuple(rows), note)]
 
 
 # By the name of the bench that a document is of.
-TABLES: dict[str, Callable[[Document], list[Table]]] = {
+TABLES: dict[str, Callable[[Document], list[FigureTable]]] = {
     table.__name__: table for table in (decide, serving, wire, load, train)
 }

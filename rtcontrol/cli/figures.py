@@ -16,8 +16,7 @@ from rich.table import Table
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
-from rtcontrol.telemetry.figure_table import Table as FigureTable
-from rtcontrol.telemetry.table import Terminal
+from rtcontrol.telemetry.table import FigureTable, Terminal
 from rtcontrol_client.console import printable
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import ERRED, MISSED, mostly_errors
 from rtcontrol.telemetry import report as reports
-from rtcontrol.telemetry.gates import Gate, parse
-from rtcontrol.telemetry.recorded import Recorded, as_json, begun, load
+from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, begun, load, parse
 from rtcontrol_client.console import printable
 
 

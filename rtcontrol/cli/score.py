@@ -1,4 +1,4 @@
-"""`rtcontrol score`."""
+"""`rtcontrol score`: a model in worlds. `rtcontrol eval`: a model or an endpoint on rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.cli.figures import STDOUT, Tenths, check_writable, widened
+from rtcontrol.cli.figures import (
+    STDOUT,
+    Device,
+    JsonFile,
+    Tenths,
+    check_writable,
+    for_people,
+    save,
+    show_table,
+    widened,
+)
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
@@ -16,32 +26,9 @@ from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import Shutdown
 
 LOG_WIDTH = 160
-HELP = """Fly a model in lockstep on seeds that it was not trained on: goal by goal beside expert, no-op and random, and
-told another goal than the one judged by; with --phrasings, by what people say.
-
-Examples:
-
-  rtcontrol score --env lander --seeds 20 --json scores.json
-
-  rtcontrol score --env road --model runs/mine --model driver
-
-  rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/scores.md)
-
-  rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
-
-  rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
-
-A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null for what means nothing. With --json
-all is kept raw, seed by seed; a score that was interrupted goes on where it stopped, at the same command. The page
-docs/scores.md says what is measured, and how.
-
-Exit status: 0; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (what was measured is shown and kept).
-"""
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
-@app.command(help=HELP)
-def _score(
+def score(
     env: Annotated[str, typer.Option(help="World: a bundled one (`rtcontrol envs`), or a .py file.")],
     agent: Annotated[
         str, typer.Option(help="Agent: a name, or a .py file with goals and expert. (default: the world's)")
@@ -74,6 +61,28 @@ def _score(
         Path | None, typer.Option("--json", help="All figures, raw; a score that was interrupted goes on there.")
     ] = None,
 ) -> None:
+    """Fly a model in lockstep on seeds that it was not trained on: goal by goal beside expert, no-op and random, and
+    told another goal than the one judged by; with --phrasings, by what people say.
+
+    Examples:
+
+      rtcontrol score --env lander --seeds 20 --json scores.json
+
+      rtcontrol score --env road --model runs/mine --model driver
+
+      rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/scores.md)
+
+      rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
+
+      rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
+
+    A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null for what means nothing. With
+    --json all is kept raw, seed by seed; a score that was interrupted goes on where it stopped, at the same command.
+    The page docs/scores.md says what is measured, and how.
+
+    Exit status: 0; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (what was measured is shown and
+    kept).
+    """
     from rtcontrol.evaluation.score import Scoring
     from rtcontrol.evaluation.score_plan import Settings
     from rtcontrol.evaluation.score_tables import tables
@@ -119,3 +128,69 @@ def _score(
     elif json_file is not None:
         print(f"All figures: {json_file}")
     raise typer.Exit(status)
+
+
+def evaluate(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            show_default=False,
+            help="mobile-actions, seal-tools, openfunctions, toolalpaca, each NAME[:PART,...][=PLACE]; or a file.",
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option(help="A checkpoint, as for run; or decisions:URL, systemone:URL, chat:URL#NAME.")
+    ],
+    engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
+    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    device: Device = None,
+    threads: Annotated[int | None, typer.Option(help="Of torch, on a CPU.")] = None,
+    value_tokens: Annotated[int, typer.Option(min=1, help="A free value has at most so many tokens.")] = 64,
+    out: Annotated[
+        Path | None, typer.Option(help="The answers, one a line; the same command resumes a stopped run there.")
+    ] = None,
+    json_file: JsonFile = None,
+    rule: Annotated[
+        str | None, typer.Option(help="strict or exact. (default: strict for a public set, exact for a file)")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples alone.")] = None,
+) -> None:
+    """How often a model's calls are right, on a public set or a file of rows (docs/eval.md).
+
+    Examples:
+
+      rtcontrol eval rows.jsonl --model lander
+
+      rtcontrol eval seal-tools=data/seal_tools --model runs/mine --out answers.jsonl --json scores.json
+
+      rtcontrol eval rows.jsonl --model decisions:http://10.0.0.5:8000      (or systemone:URL, chat:URL#NAME)
+    """
+    from rtcontrol.evaluation import rows as evaluating
+    from rtcontrol.evaluation.answerers import HeadsAnswerer, RemoteAnswerer, is_remote
+    from rtcontrol.evaluation.predictions import Predictions
+
+    found = evaluating.read(source, limit)
+    by = found.rule(rule)
+    made = (
+        RemoteAnswerer(model)
+        if is_remote(model)
+        else HeadsAnswerer(model, engine, dtype, device, threads, value_tokens)
+    )
+    with Predictions({"model": made.told, "data": found.fingerprint}, out) as kept:
+        if kept.found:
+            print(f"going on with what {out} holds: {len(kept.found)} answers", file=sys.stderr)
+        try:
+            with Tenths("answering", "answered: {done} of {total}") as progress:
+                evaluating.answer_all(found.rows, made, kept, progress)
+        except KeyboardInterrupt:
+            keeps = (
+                f"{out} holds {len(kept.found)} answers; the same command goes on there" if out else "nothing is kept"
+            )
+            print(f"interrupted: {keeps}", file=sys.stderr)
+            raise
+    document = evaluating.document(found, kept.found, made.told, by)
+    console = widened(for_people(json_file), LOG_WIDTH)
+    for table in evaluating.tables(document):
+        show_table(console, table, title_justify="left", caption_justify="left")
+    save(json_file, document)

@@ -17,7 +17,7 @@ from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Tally
 from rtcontrol.models.data.sources import registry
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.figure_table import Table
+from rtcontrol.telemetry.table import FigureTable
 
 DOCUMENT = 2
 Progress = Callable[[int, int], None]
@@ -89,7 +89,7 @@ def document(found: EvalRows, answers: Mapping[str, Prediction], model: Document
     return {"eval": DOCUMENT, "model": dict(model), "data": data, **figures}
 
 
-def tables(document: Document) -> list[Table]:
+def tables(document: Document) -> list[FigureTable]:
     """Return the tables of an evaluation: accuracy, heads, what was wrong, and what answers took."""
     found = [
         _accuracy(document),
@@ -102,7 +102,7 @@ def tables(document: Document) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def _accuracy(document: Document) -> Table:
+def _accuracy(document: Document) -> FigureTable:
     def row(name: str, one: Document) -> tuple[str, ...]:
         return name, *_share(one["overall"]), _percent(one["function"])
 
@@ -114,20 +114,20 @@ def _accuracy(document: Document) -> Table:
         note += f" Single calls: {document['rows']['right']} of {document['rows']['count']} right."
     if (measured := document["calibration"])["decisions"]:
         note += f" Calibration error of whole calls (15 bins of equal mass): {measured['ece']:.4f}."
-    return Table("Accuracy", ("source", "right", "overall %", "95 %", "function %"), tuple(rows), note)
+    return FigureTable("Accuracy", ("source", "right", "overall %", "95 %", "function %"), tuple(rows), note)
 
 
-def _heads(document: Document) -> Table:
+def _heads(document: Document) -> FigureTable:
     rows = [(name, *_share(one), _number(one.get("confidence"), 3)) for name, one in document["by_head"].items()]
     note = "Arguments: of calls of the right function. Values as the strict rule compares them."
-    return Table("By head", ("head", "right", "%", "95 %", "mean confidence"), tuple(rows), note)
+    return FigureTable("By head", ("head", "right", "%", "95 %", "mean confidence"), tuple(rows), note)
 
 
-def _counts(title: str, what: str, counts: Mapping[str, int]) -> Table:
-    return Table(title, (what, "rows"), tuple((why or "(unsaid)", str(n)) for why, n in counts.items()))
+def _counts(title: str, what: str, counts: Mapping[str, int]) -> FigureTable:
+    return FigureTable(title, (what, "rows"), tuple((why or "(unsaid)", str(n)) for why, n in counts.items()))
 
 
-def _took(document: Document) -> Table:
+def _took(document: Document) -> FigureTable:
     columns = ("mean", "p50", "p90", "p95", "p99", "max")
     labels = {"latency_ms": "answer, ms", "passes": "forward passes", "tokens": "tokens through the model"}
     rows = [
@@ -136,13 +136,13 @@ def _took(document: Document) -> Table:
         if name in document and document[name].get("count", 1)
     ]
     note = f"One after the other; {WARM_UP} answers before them are not counted."
-    return Table("What an answer took", ("", *columns), tuple(rows), note)
+    return FigureTable("What an answer took", ("", *columns), tuple(rows), note)
 
 
-def _dropped(counts: Document) -> Table:
+def _dropped(counts: Document) -> FigureTable:
     rows = [(one["source"], one["reason"], str(one["count"])) for one in counts["dropped"]]
     rows += [(one["source"], f"kept: {one['reason']}", str(one["count"])) for one in counts["noted"]]
-    return Table("Left out, or not to be answered rightly", ("source", "reason", "samples"), tuple(rows))
+    return FigureTable("Left out, or not to be answered rightly", ("source", "reason", "samples"), tuple(rows))
 
 
 def _share(one: Document) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents.spoken import nonsense
+from rtcontrol.agents.phrasing import nonsense
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import Played, play
 from rtcontrol.envs.skill import Skill

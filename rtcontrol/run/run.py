@@ -31,8 +31,7 @@ from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import load_module
 from rtcontrol.run.user_module import tools_only_agent, try_expert
 from rtcontrol.telemetry import report, table
-from rtcontrol.telemetry.pictures import received
-from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.recorder import Recorder, received
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown

@@ -25,7 +25,7 @@ from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_state import LoopStanding, Need
-from rtcontrol.telemetry.pictures import received
+from rtcontrol.telemetry.recorder import received
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 

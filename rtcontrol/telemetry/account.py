@@ -7,7 +7,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rtcontrol.telemetry.crowd import count_member
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.steadiness import Steadiness
 
@@ -76,6 +75,10 @@ ANSWERS = ("in_time", "late", "unsure", "failed", "lost")
 KINDS = ("null", "held", "overtaken", "epoch_over")
 # So many different errors, and so many events of one kind, are listed.
 MAX_ERRORS, MAX_LISTED = 64, 10_000
+# So many members are counted each by itself; later ones together, under OTHERS.
+MOST_MEMBERS, OTHERS = 10_000, "(others)"
+MEMBER_COUNTS = ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held", "rested")
+CAUSE = "misses."  # before a cause's name
 # An acknowledgement, or a late decision, may change what is known of a tick: so long it is remembered.
 REMEMBERED = 2048
 
@@ -368,3 +371,28 @@ def _take(counts: Counter[str], name: str) -> None:
     counts[name] -= 1
     if not counts[name]:
         del counts[name]
+
+
+def count_member(members: dict[str, dict[str, Any]], event: Mapping[str, Any]) -> None:
+    """One tick. After each: releases == ticks + skipped_releases, ticks == on_time + misses."""
+    name = event["member"]
+    if name not in members and len(members) >= MOST_MEMBERS:
+        name = OTHERS
+    counted = members.setdefault(
+        name, {**dict.fromkeys(MEMBER_COUNTS, 0), "latency_ms_total": 0.0, "latency_ms_max": 0.0}
+    )
+    skipped = event.get("skipped", 0)
+    counted["releases"] += 1 + skipped
+    counted["skipped_releases"] += skipped
+    counted["ticks"] += 1
+    counted["rested"] += event.get("rested", 0)
+    if (cause := event.get("cause")) is not None:
+        counted["misses"] += 1
+        counted[CAUSE + cause] = counted.get(CAUSE + cause, 0) + 1
+    else:
+        counted["on_time"] += 1
+        if event["kind"] in ("null", "held"):
+            counted[event["kind"]] += 1
+    if (latency := event.get("latency_ms")) is not None:
+        counted["latency_ms_total"] += latency
+        counted["latency_ms_max"] = max(counted["latency_ms_max"], latency)

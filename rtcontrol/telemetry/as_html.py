@@ -16,8 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.telemetry.causes import stylesheet
-from rtcontrol.telemetry.gates import Gate
-from rtcontrol.telemetry.recorded import Recorded, begun
+from rtcontrol.telemetry.recorded import Gate, Recorded, begun
 from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share, plans_text, understood
 from rtcontrol.telemetry.steadiness import steadiness
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
-from rtcontrol.telemetry.gates import Gate
-from rtcontrol.telemetry.recorded import Recorded, begun
+from rtcontrol.telemetry.recorded import Gate, Recorded, begun
 from rtcontrol.telemetry.timeline import Timeline
 
 # The last one's instants are what befell the run.

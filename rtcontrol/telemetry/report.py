@@ -6,15 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
-from rtcontrol.telemetry.account import ANSWERS, KINDS, Account
-from rtcontrol.telemetry.crowd import crowd_report
+from rtcontrol.telemetry.account import ANSWERS, CAUSE, KINDS, MEMBER_COUNTS, Account
 from rtcontrol.telemetry.record_reader import read_record
 
 SCHEMA_VERSION = 3
+WORST = 10  # members of a crowd that are shown
 MOST_TOLD = 5  # changes of the instruction that a line shows
 HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a yes"}
 
@@ -102,6 +103,43 @@ def _plans(account: Account) -> dict[str, Any]:
     told: dict[str, Any] = {name: account.plans[name] for name in ("in_force", "over", "failed")}
     told |= {"losses": dict(account.plan_losses), "ticks": len(steps), "steps": which}
     return {"plans": {**told, "plan_ms": account.plan_ms.summary()}}
+
+
+def crowd_report(
+    members: Mapping[str, Mapping[str, Any]], steady: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What the report says of them: how many, and each by name, the worst first; `steady` are the calls of each."""
+    listed = {name: {**_member(counted), **steady.get(name, {})} for name, counted in list(members.items())}
+    order = sorted(listed, key=lambda name: (-listed[name]["missed_share"], -listed[name]["latency_ms"]["max"], name))
+    return {
+        "members": len(listed),
+        "rested": sum(one["rested"] for one in listed.values()),
+        "without_a_miss": sum(not one["misses"] + one["skipped_releases"] for one in listed.values()),
+        "by_member": {name: listed[name] for name in order},
+    }
+
+
+def _member(counted: Mapping[str, Any]) -> dict[str, Any]:
+    causes = {name.removeprefix(CAUSE): n for name, n in counted.items() if name.startswith(CAUSE)}
+    missed = counted["misses"] + counted["skipped_releases"]
+    mean = counted["latency_ms_total"] / counted["ticks"] if counted["ticks"] else 0.0
+    return {
+        **{name: counted[name] for name in MEMBER_COUNTS},
+        "misses_by_cause": causes,
+        "missed_share": round(missed / counted["releases"], 6) if counted["releases"] else 0.0,
+        "latency_ms": {"mean": round(mean, 4), "max": round(counted["latency_ms_max"], 4)},
+    }
+
+
+def worst_members(crowd: Mapping[str, Any]) -> list[str]:
+    """A line of each of the worst, as people read it; none where nobody missed anything."""
+    shown = [(name, one) for name, one in crowd["by_member"].items() if one["missed_share"]][:WORST]
+    return [
+        f"{name}: missed {one['misses'] + one['skipped_releases']} of {one['releases']} "
+        f"({', '.join(f'{cause} {n}' for cause, n in one['misses_by_cause'].items()) or 'skipped'}), "
+        f"latency {one['latency_ms']['mean']:.1f} ms on average, {one['latency_ms']['max']:.1f} at most"
+        for name, one in shown
+    ]
 
 
 def plans_text(report: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
-"""The report as people read it in a terminal."""
+"""The report as people read it in a terminal, and tables of measured figures."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +13,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rtcontrol.telemetry.crowd import worst_members
 from rtcontrol.telemetry.report import (
     causes,
     deciders,
@@ -22,6 +22,7 @@ from rtcontrol.telemetry.report import (
     on_time_share,
     plans_text,
     understood,
+    worst_members,
 )
 from rtcontrol.telemetry.steadiness import steadiness
 from rtcontrol_client.console import printable, throughout
@@ -127,3 +128,40 @@ class Terminal(Console):
 
 def _escaped(text: str) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+NOT_MEASURED = "not measured"
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FigureTable:
+    """Cells as text; the first column names the row."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds with two digits after the point."""
+    return NOT_MEASURED if value is None else f"{value:.2f}"
+
+
+def markdown(shown: Sequence[FigureTable]) -> str:
+    """As a page has them."""
+    parts = []
+    for table in shown:
+        lines = [
+            *([f"**{table.title}**", ""] if table.title else []),
+            _line(table.columns),
+            _line(["---"] * len(table.columns)),
+        ]
+        lines += [_line(row) for row in table.rows]
+        parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]))
+    return "\n\n".join(parts)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

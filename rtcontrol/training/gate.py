@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from rtcontrol.agents.phrasing import Phrasings, casual
-from rtcontrol.agents.spoken import bare, nonsense, words_of
+from rtcontrol.agents.phrasing import Phrasings, bare, casual, nonsense, words_of
 from rtcontrol.envs import registry
 from rtcontrol.models.call import Decision
 from rtcontrol.models.train.policy import TreeDecider

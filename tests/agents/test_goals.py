@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.agents import Goal, Goals, InvalidCall
-from rtcontrol.agents.number_words import number_of
+from rtcontrol.agents.goal_tools import number_of
+from rtcontrol.agents.phrasing import hundredths_in_words
 from rtcontrol.agents.road.goals import KINDS, SPEEDS, VALUES, RoadGoal, recognise
-from rtcontrol.agents.spoken import hundredths_in_words
 from rtcontrol.envs import registry
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents.lander import goals as lander_goal
+from rtcontrol.agents.lander.goals import PHRASINGS as LANDER
 from rtcontrol.agents.lander.goals import LanderGoal
-from rtcontrol.agents.lander.phrasings import PHRASINGS as LANDER
 from rtcontrol.agents.paddle import goals as paddle_goal
+from rtcontrol.agents.paddle.goals import PHRASINGS as PADDLE
 from rtcontrol.agents.paddle.goals import PaddleGoal
-from rtcontrol.agents.paddle.phrasings import PHRASINGS as PADDLE
-from rtcontrol.agents.phrasing import split_words
+from rtcontrol.agents.phrasing import bare, nonsense, split_words
 from rtcontrol.agents.road import goals as driver_goal
+from rtcontrol.agents.road.goals import PHRASINGS as DRIVER
 from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.agents.road.phrasings import PHRASINGS as DRIVER
-from rtcontrol.agents.spoken import bare, nonsense
 
 RULES: dict[str, Any] = {
     "lander": lander_goal.recognise, "paddle": paddle_goal.recognise, "road": driver_goal.recognise,

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from rtcontrol.agents.lander import tools as lander_tools
 from rtcontrol.agents.lander.goals import LanderGoal, recognise
 from rtcontrol.agents.paddle import tools as paddle_tools
-from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
-from rtcontrol.agents.paddle.phrasings import WEIGHTS
+from rtcontrol.agents.paddle.goals import KINDS, WEIGHTS, PaddleGoal, PaddleKind
 from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.agents.road import tools as road_tools
 from rtcontrol.agents.road.goals import KINDS as ROAD_KINDS

@@ -44,7 +44,7 @@ REAL = frozenset(
         "rtcontrol.hosts.processes",
         "rtcontrol.models.quantize",
         "rtcontrol.run.carla_bridge",
-        "rtcontrol.run.mcp_tools",
+        "rtcontrol.run.toolsets.listed",
         "rtcontrol.serve.server.Server",
         "socket.create_connection",
         "socket.create_server",

@@ -12,7 +12,7 @@ from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
-from rtcontrol.run import mcp_tools
+from rtcontrol.run import toolsets
 from tests.helpers.packed import ENDLESS, WAYS, answering
 
 TOOL = {"name": "go", "description": "Go.", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}}}
@@ -36,7 +36,7 @@ def decides(url: str) -> str:
 def lists_tools(url: str) -> str:
     pytest.importorskip("mcp")
     with pytest.raises(UserError) as error:
-        mcp_tools.listed(f"{url}/mcp")
+        toolsets.listed(f"{url}/mcp")
     return str(error.value)
 
 
@@ -58,7 +58,7 @@ def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[
 def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, _):
         told = client(url)
-    most = mcp_tools.MOST_BYTES if client is lists_tools else MOST_BYTES
+    most = toolsets.MOST_BYTES if client is lists_tools else MOST_BYTES
     assert f"{most} bytes" in told
 
 

@@ -18,7 +18,7 @@ from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.synthesis import read_tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import recipe as finetune
-from rtcontrol.run import mcp_tools
+from rtcontrol.run import toolsets
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_module import user_goals
@@ -137,7 +137,7 @@ def serving(folder: Path, page: str) -> str:
 def test_a_list_without_an_end_or_of_too_many_bytes_is_refused(
     size: int, cursor: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_tools, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(toolsets, "MOST_BYTES", 10_000)
     page = f"def page(n): return {{'tools': [{{**{LISTED}, 'description': 'x' * {size}}}], 'nextCursor': {cursor}}}"
     with pytest.raises(UserError, match=says):
         tools_from(serving(tmp_path, page))

@@ -23,8 +23,7 @@ from rtcontrol.records import SPANS
 from rtcontrol.telemetry import as_html, as_perfetto, timeline
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES
-from rtcontrol.telemetry.gates import parse
-from rtcontrol.telemetry.recorded import Recorded, as_json, load
+from rtcontrol.telemetry.recorded import Recorded, as_json, load, parse
 from rtcontrol.telemetry.report import held
 from rtcontrol_client.console import printable
 from rtcontrol_client.wire.messages import Hello, Program

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.agents.spoken import bare
+from rtcontrol.agents.phrasing import bare
 from rtcontrol.envs.lander.skill import SKILL as LANDER
 from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
