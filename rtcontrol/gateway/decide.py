@@ -28,8 +28,8 @@ from rtcontrol.hosts.protocol import (
     Host,
 )
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
-from rtcontrol.loop.confidence import ConfidenceGate
 from rtcontrol.loop.operator import never_taught
+from rtcontrol.loop.rules import ConfidenceGate
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata

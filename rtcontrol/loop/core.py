@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop import events as ev
 from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy, FallbackState, Measure, Status
 from rtcontrol.loop.evidence import MissFinding, Witness, spans_of
 from rtcontrol.loop.grid import ReleaseGrid

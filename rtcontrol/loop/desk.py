@@ -10,14 +10,19 @@ import time
 from collections.abc import Callable
 
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.events import Question
 from rtcontrol.loop.instructions import GoalList, Instructions
 from rtcontrol.loop.operator import FrontDesk, State
-from rtcontrol.records import Completion, OperatorCommand, PendingApproval
+from rtcontrol.records import Completion, OperatorCommand, PendingApproval, Question
 
 # What a typed line says to the loop; any other line is an instruction.
 TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
 HELP, GOALS = "/help", "/goals"
+# A process is stopped when the safe call is active, and what tells a world elsewhere of it has left.
+HALT_WAIT_S, HALT_SETTLE_S = 2.0, 0.05
+NOT_HALTED = (
+    "Not stopped: the safe call is not active within {:g} s. The run is paused and tries on; press Ctrl-Z again, or "
+    "end it with Ctrl-C."
+)
 
 
 class OperatorControl:
@@ -66,6 +71,24 @@ class OperatorControl:
         """This is asked from now on, or the question before is over."""
         with self._lock:
             self._desk.show(question, time.monotonic_ns())
+
+    def suspend(self, lockstep: bool, collect: Callable[[], None], halt: Callable[[], None]) -> str | None:
+        """Pause, stop the process (`halt`), as Ctrl-Z does, once the safe call is active, and resume when it is
+        continued. Return why it was not stopped, for people. `collect` lets the loop take what happened meanwhile."""
+        pauses = self.state == "running"
+        if pauses:
+            self.say("pause", "SIGTSTP")
+        self._actuator.disarm()  # the next release arms it again
+        # A world in lockstep is idle while it waits for us, so its step with the safe call is not waited for.
+        active = self._actuator.wait_safe(HALT_SETTLE_S if lockstep else HALT_WAIT_S) or lockstep
+        collect()
+        if not active:
+            return NOT_HALTED.format(HALT_WAIT_S)
+        time.sleep(HALT_SETTLE_S)
+        halt()
+        if pauses:
+            self.say("resume", "SIGCONT")
+        return None
 
     def end(self) -> None:
         """The run is over: whatever its end is, nothing but the safe call acts from here on."""

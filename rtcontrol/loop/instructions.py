@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from rtcontrol.envs.base import Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.call_in_force import CallInForce
-from rtcontrol.loop.events import Action, Instruct, LoopReport, Notify
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call
-from rtcontrol.records import Tick
+from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 
 # People are shown this much of an instruction.
 ECHO = 120

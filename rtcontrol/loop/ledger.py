@@ -11,10 +11,9 @@ from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.loop.events import Action, Notify, Record
 from rtcontrol.loop.evidence import spans_of
 from rtcontrol.models.call import Call
-from rtcontrol.records import Completion, Fault, InFlightCall, SafeAttempt, Tick, TickOutcome
+from rtcontrol.records import Action, Completion, Fault, InFlightCall, Notify, Record, SafeAttempt, Tick, TickOutcome
 from rtcontrol.telemetry.causes import Cause
 
 # So many different errors are shown to people; what differs every time must not fill the memory.

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.events import Action, LoopReport, Notify, Question
 from rtcontrol.loop.instructions import echo
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Doubt, OperatorCommand, PendingApproval, Tick
+from rtcontrol.records import Action, Doubt, LoopReport, Notify, OperatorCommand, PendingApproval, Question, Tick
 
 # So long, beyond what was sure meanwhile, decisions must be unsure: one that is in doubt at times is understood.
 DOUBT_S = 0.5

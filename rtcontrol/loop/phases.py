@@ -8,11 +8,11 @@ from typing import Any
 from rtcontrol.envs.base import Acknowledging, Observation, WorldError
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
-from rtcontrol.loop.events import Closed, Left, Overdue, Replied
 from rtcontrol.loop.interpreter import Interpretation
 from rtcontrol.loop.ports import read
 from rtcontrol.loop.running import RunningLoop
 from rtcontrol.loop.warmup import first_look, warm_up
+from rtcontrol.records import Closed, Left, Overdue, Replied
 
 UNSAFE = "THE SAFE CALL IS NOT IN FORCE in the world: {}. Whatever acted last may act still: stop it by other means."
 OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."

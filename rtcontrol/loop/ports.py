@@ -14,10 +14,10 @@ from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.desk import OperatorControl
-from rtcontrol.loop.events import LoopReport
 from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.loop.realtime import Collector
 from rtcontrol.loop.sampling import PauseWatch, Sampler
+from rtcontrol.records import LoopReport
 
 
 class Listener:

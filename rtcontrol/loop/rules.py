@@ -1,17 +1,20 @@
-"""What a loop's core is made of: the numbers of the configuration, the rules of the agent, the calls that are legal."""
+"""What a loop's core is made of: numbers of the configuration, and the agent's rules: what is legal, what is sure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from rtcontrol.agents import Agent, Tools
+from rtcontrol.agents import Agent, Tool, Tools
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Emitting, Environment
 from rtcontrol.loop import errors
-from rtcontrol.loop.confidence import ConfidenceGate
 from rtcontrol.loop.config import RunConfig, plain_text
 from rtcontrol.loop.core import LoopSettings, Rules
-from rtcontrol.models.call import Call
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS
+from rtcontrol.models.errors import UserError
+from rtcontrol.records import Doubt
 from rtcontrol.telemetry.encoder import plain
 
 # So many different calls are known to be legal; a schema of free values has no end of them.
@@ -39,6 +42,40 @@ class LegalCalls:
         if len(self.known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
             self.known[key] = checked
         return checked
+
+
+class ConfidenceGate:
+    """`floors` are the least confidence by head or parameter, of all heads under the empty name; `null_is_doubt`: a
+    null function says that what is told is not understood."""
+
+    def __init__(self, floors: Mapping[str, float], tools: Iterable[Tool], null_is_doubt: bool = False) -> None:
+        self._floors = dict(floors)
+        self._least = self._floors.pop("", 0.0)
+        self._null_is_doubt = null_is_doubt
+        self._heads = heads_of(tools)
+        self.closed = bool(self._floors or self._least > 0 or null_is_doubt)  # it may hold something
+
+    def doubt(self, decision: Decision) -> Doubt | None:
+        """Why a decision must not act; None where it may."""
+        call, confidence = decision.call, decision.confidence
+        if call is None and self._null_is_doubt:
+            return Doubt("function", 1.0 - confidence.get("function", 1.0), 1.0)
+        if self._least and min(confidence.values(), default=1.0) < self._least:
+            head = min(confidence, key=lambda name: confidence[name])
+            return Doubt(head, confidence[head], self._least)
+        names = self._heads.get(call.name, {}) if call is not None else {}
+        for head, floor in self._floors.items():
+            if (sure := confidence.get(names.get(head, head), 1.0)) < floor:
+                return Doubt(head, sure, floor)
+        return None
+
+
+def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
+    """By tool: the head of each parameter."""
+    return {
+        t.name: {p.name: ARGUMENTS[i] for i, slot in enumerate(t.schema.slots()) for p in slot.parameters}
+        for t in tools
+    }
 
 
 def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None) -> LoopSettings:
@@ -77,3 +114,26 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
         history=agent.history,
         goals=goals,
     )
+
+
+def check_named(config: RunConfig, agent: Agent) -> None:
+    """Raises UserError where --confirm or --min-confidence names what this agent has not, or its model would not be
+    shown the calls of a tick."""
+    if config.calls_per_tick > agent.history + 1:
+        raise UserError(
+            f"--calls-per-tick {config.calls_per_tick}: the model of {agent.name} is shown its last {agent.history} "
+            "calls: it would not know of all that it made before in the same tick.",
+            f"Give at most {agent.history + 1}, or an agent of your own (--agent FILE.py) with "
+            f"history={config.calls_per_tick - 1} and a model that was trained so.",
+        )
+    tools: Mapping[str, Mapping[str, str]] = heads_of(agent.tools)
+    for name in config.confirm:
+        if name not in tools:
+            raise UserError(f"--confirm {name} is no tool of {agent.name}.", f"There are {', '.join(tools)}.")
+    heads = {"function"}.union(*(names for names in tools.values()), *(names.values() for names in tools.values()))
+    for head in config.floors:
+        if head and head not in heads:
+            raise UserError(
+                f"--min-confidence {head}={config.floors[head]:g}: {agent.name} has no such head.",
+                f"There are {', '.join(sorted(heads))}.",
+            )

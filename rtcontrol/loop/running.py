@@ -14,7 +14,6 @@ from rtcontrol.loop.clock import WallClock, lockstep_clock
 from rtcontrol.loop.config import RunConfig, instruction_text
 from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.desk import OperatorControl
-from rtcontrol.loop.events import Instructed, Stopped
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.interpreter import Interpretation
 from rtcontrol.loop.ports import LoopOptions, Ports
@@ -22,6 +21,7 @@ from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.shell import TickShell
 from rtcontrol.loop.warmup import Warmup
+from rtcontrol.records import Instructed, Stopped
 from rtcontrol.telemetry.recorder import Recorder
 
 # A safe call that is not active is tried again every period, but at slow rates too as often as this.
@@ -118,9 +118,7 @@ class RunningLoop:
 
         def retake() -> None:
             for name in options.retake():
-                self.tell(
-                    f"{name} was taken by the world's code or a library, and is taken back: it ends the run safely."
-                )
+                self.tell(TAKEN_BACK.format(name))
 
         ports = Ports(
             agent=agent,

@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledging
 from rtcontrol.hosts.host_core import Notify, mailbox_of
-from rtcontrol.loop import events as ev
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.ports import Ports, read
 from rtcontrol.loop.realtime import Collector, SlackCollector
-from rtcontrol.loop.suspend import suspend
 from rtcontrol.records import HostState
 
 RETAKE_NS = 10_000_000  # the handlers of signals are looked at once a tick, but no more often than this
@@ -45,7 +44,8 @@ class TickShell:
         while not core.over:
             if (halt := self.halt) is not None:
                 self.halt = None
-                suspend(self.ports, not core.grid.enforced, self.collect, halt)
+                if (why := self.ports.operator.suspend(not core.grid.enforced, self.collect, halt)) is not None:
+                    self.ports.notify(why)
             reply = clock.wait(core.wake_ns, host, core.busy)
             self.collect()
             self.dispatch(ev.Woke() if reply is None else ev.Replied(reply))

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.confidence import ConfidenceGate, heads_of
 from rtcontrol.loop.operator import never_taught
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
+from rtcontrol.loop.rules import ConfidenceGate, heads_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata

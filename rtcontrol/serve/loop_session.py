@@ -10,13 +10,13 @@ from typing import Any
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.loop.clock import WallClock
-from rtcontrol.loop.events import LoopReport
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.ports import Listener, LoopOptions
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
+from rtcontrol.records import LoopReport
 from rtcontrol.run.interpreting import goal_tools
 from rtcontrol.serve import errors, refusals
 from rtcontrol.serve import session_events as ev

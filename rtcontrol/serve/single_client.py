@@ -11,9 +11,9 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteData
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.loop.confidence import check_named
 from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.rules import check_named
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting

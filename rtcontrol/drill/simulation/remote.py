@@ -19,7 +19,7 @@ from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Timeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_parts import RemoteTerms, wire_call, wire_calls
-from rtcontrol.loop.events import Instructed
+from rtcontrol.records import Instructed
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.session_state import LoopStanding, SessionFacts

@@ -22,14 +22,13 @@ from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.desk import OperatorControl
-from rtcontrol.loop.events import Instructed, LoopReport, Stopped
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.phases import finish
 from rtcontrol.loop.ports import Ports
 from rtcontrol.loop.running import RunState
 from rtcontrol.loop.shell import TickShell
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
+from rtcontrol.records import Doubt, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
 
 # Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
 # loop is in the agent's code or in the host's.

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rtcontrol import records as ev
 from rtcontrol.envs.remote_parts import wire_call
 from rtcontrol.hosts.crowd import crowd_request, unpack
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.loop import events as ev
 from rtcontrol.loop.call_in_force import Measure, Status
 from rtcontrol.loop.core import LoopSettings, Rules
 from rtcontrol.loop.ledger import Ledger

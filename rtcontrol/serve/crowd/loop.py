@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import Host
-from rtcontrol.loop import events as ev
 from rtcontrol.records import HostState
 from rtcontrol.serve.crowd.core import CrowdCore
 from rtcontrol.telemetry.account import Account

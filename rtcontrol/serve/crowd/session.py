@@ -7,11 +7,10 @@ from typing import Any
 
 from rtcontrol.hosts.crowd import crowd_request
 from rtcontrol.hosts.protocol import DecisionRequest, DecoderUnavailable
-from rtcontrol.loop.events import Action, Instruct, Instructed
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.warmup import Warmup
 from rtcontrol.models.errors import UserError
-from rtcontrol.records import OperatorCommand
+from rtcontrol.records import Action, Instruct, Instructed, OperatorCommand
 from rtcontrol.serve import errors
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls

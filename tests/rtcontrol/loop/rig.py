@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rtcontrol import records as ev
 from rtcontrol.envs.base import Emission, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.loop import events as ev
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.operator import FrontDesk

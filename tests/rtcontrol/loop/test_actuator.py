@@ -18,8 +18,8 @@ from cart import CartWorld, Flight
 from rtcontrol.agents import Agent
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import loop as loops
-from rtcontrol.loop.events import Left
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import Left
 from rtcontrol.telemetry import report
 
 pytestmark = pytest.mark.realtime

@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 from rig import GO, GRIP, MS, START_NS, Answer, Rig, go
 
+from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.loop import events as ev
 from rtcontrol.loop.core import Rules
 from rtcontrol.loop.phases import write_end
 from rtcontrol.loop.running import RunState

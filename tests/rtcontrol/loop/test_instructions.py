@@ -9,10 +9,10 @@ import pytest
 
 from rtcontrol.agents import Goals
 from rtcontrol.loop.desk import slash_answer
-from rtcontrol.loop.events import Instruct, LoopReport, Notify
 from rtcontrol.loop.instructions import TRIALS, Instructions
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.records import Instruct, LoopReport, Notify
 
 GOALS = Goals({"go to {x}": ["move to {x}"], "wait": ["stay"]}, {"x": [1, 2, 3]}).goal_tools("cart")
 SURE = Decision(Call("push", {"force": 1}), {"function": 1.0}, 1, 1, 0)

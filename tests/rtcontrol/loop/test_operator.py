@@ -15,10 +15,9 @@ from arm import MOVE, STOP, Arm, arm_agent, failing, on
 from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, InvalidCall
-from rtcontrol.loop import suspend as suspends
-from rtcontrol.loop.confidence import ConfidenceGate, check_named
+from rtcontrol.loop import desk
 from rtcontrol.loop.config import RunConfig, confidence
-from rtcontrol.loop.rules import LegalCalls
+from rtcontrol.loop.rules import ConfidenceGate, LegalCalls, check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt
@@ -91,7 +90,7 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
 
 @pytest.mark.realtime
 def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspends, "HALT_WAIT_S", 0.2)
+    monkeypatch.setattr(desk, "HALT_WAIT_S", 0.2)
     halts: list[int] = []
 
     def person(flight: Flight, arm: Arm) -> None:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol import records as ev
 from rtcontrol.hosts.crowd import crowd_source
 from rtcontrol.hosts.deciders import answer
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.loop import events as ev
 from rtcontrol.loop.call_in_force import FallbackPolicy
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of
