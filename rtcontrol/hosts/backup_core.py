@@ -165,6 +165,8 @@ class FirstDecider:
 class BackupCore(host_core.WaitingCore[Question]):
     """Two deciders of one session, FIRST and BACKUP."""
 
+    name = "backup"
+
     def __init__(self, terms: Handover) -> None:
         super().__init__((FIRST, BACKUP), BACKUP)
         self.first = FirstDecider(terms)
@@ -175,6 +177,13 @@ class BackupCore(host_core.WaitingCore[Question]):
     def alone(self) -> bool:
         """Whether the first decider is left alone for good."""
         return self.views[BACKUP].gave_up is not None
+
+    @property
+    def deciding(self) -> str:
+        return FIRST if self.alone else BACKUP
+
+    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        return {**infos[FIRST], BACKUP: infos[BACKUP]}
 
     @property
     def alive(self) -> bool:

@@ -1,9 +1,13 @@
-"""The loop's end of a session's sockets to a decoder's process."""
+"""Sockets: of a session to a decoder's process, and of those whom any may connect to; waits for them that end."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
+import os
+import select
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -11,11 +15,21 @@ import zmq
 
 from rtcontrol.hosts.messages import PING, pack_request, unpack_reply
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable
-from rtcontrol.hosts.wake_file import Files, WakeFile
 
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 NUMBERS = itertools.count()
+
+
+def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
+    """Return a new ROUTER that numbers its peers from a random start.
+
+    libzmq 4.3.5 gives each peer a number that counts up from two values of the C library's rand(), which it never
+    seeds. A peer that claims the next number as its own id ends the process by an assertion, so rand() is seeded here.
+    """
+    # PyDLL keeps the interpreter's lock: no Python thread uses rand() between the two lines.
+    ctypes.PyDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
+    return context.socket(zmq.ROUTER)
 
 
 def dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socket[bytes]:
@@ -30,6 +44,49 @@ def dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socket
     sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
     sock.connect(endpoint)
     return sock
+
+
+class _Poll(ctypes.Structure):
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
+
+
+class Files:
+    """Waits for files to be readable, to the microsecond: poll() counts in whole milliseconds, and select() knows no
+    descriptors above 1023."""
+
+    def __init__(self, files: Sequence[int]) -> None:
+        self._files = (_Poll * len(files))(*(_Poll(fd, select.POLLIN, 0) for fd in files))
+        self._ppoll = ctypes.CDLL(None).ppoll
+
+    def wait(self, timeout_ns: int) -> bool:
+        """Whether one is readable within the time; a signal ends the wait."""
+        timeout = _Timespec(*divmod(timeout_ns, 1_000_000_000))
+        return bool(self._ppoll(self._files, len(self._files), ctypes.byref(timeout), None) > 0)
+
+
+class WakeFile:
+    """A file that is readable after `set` until `clear`; any thread may call them."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.files = Files([self.fd])
+
+    def set(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the counter is full: it is set
+            os.eventfd_write(self.fd, 1)
+
+    def clear(self) -> bool:
+        """Whether it was set."""
+        with contextlib.suppress(BlockingIOError):
+            return os.eventfd_read(self.fd) > 0
+        return False
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
 
 class DecoderLink:

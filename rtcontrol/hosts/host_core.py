@@ -40,14 +40,6 @@ class Cancel:
 
 
 @dataclass(slots=True)
-class Remember:
-    """The inner host of this name is not asked; it warms up with this request after a restart."""
-
-    host: str
-    request: DecisionRequest
-
-
-@dataclass(slots=True)
 class Reply:
     """Answer the loop."""
 
@@ -69,7 +61,7 @@ class Notify:
     text: str
 
 
-Action = Submit | Cancel | Remember | Reply | Report | Notify
+Action = Submit | Cancel | Reply | Report | Notify
 
 
 class HostListener(Protocol):
@@ -104,6 +96,8 @@ class HostCore:
     methods return what to do.
     """
 
+    name = "layered"
+
     def __init__(self, hosts: Sequence[str], main: str, sleepers: Sequence[str]) -> None:
         self.main, self.sleepers = main, sleepers
         self.incarnation = 0
@@ -116,6 +110,11 @@ class HostCore:
         return self.views[self.main].alive
 
     @property
+    def deciding(self) -> str:
+        """The host whose threads every tick depends on."""
+        return self.main
+
+    @property
     def polled(self) -> Sequence[str]:
         return ()
 
@@ -126,6 +125,10 @@ class HostCore:
     @property
     def wake_ns(self) -> int | None:
         return None
+
+    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """Return what the report says, by what the inner hosts say of themselves."""
+        return infos[self.main]
 
     def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
         """The loop asks for a decision."""

@@ -6,10 +6,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts import host_core
+from rtcontrol.hosts.backup_core import BACKUP, FIRST, BackupCore, Handover
+from rtcontrol.hosts.plan_core import PLANNER, PlanCore, PlanTerms
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
+from rtcontrol.models.call import Call
 
 # A host that is not slept in is polled so often while its answer would be given at once.
 POLL_NS = 500_000
@@ -21,12 +25,10 @@ class LayeredHost:
     `listener` receives reports (of the record, and for people); without one they wait in a `HostMailbox`.
     """
 
-    name = "layered"
-
     def __init__(
         self, core: host_core.HostCore, inner: Mapping[str, Host], listener: host_core.HostListener | None = None
     ) -> None:
-        self.core, self.inner = core, inner
+        self.core, self.inner, self.name = core, inner, core.name
         self.listener: host_core.HostListener = host_core.HostMailbox() if listener is None else listener
         self._replies: deque[DecisionReply] = deque()
         self._shown: list[Any] = []  # of the inner hosts, when it was last looked at
@@ -50,10 +52,15 @@ class LayeredHost:
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
-        return self.inner[self.core.main].threads
+        return self.inner[self.core.deciding].threads
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        return self.inner[self.core.main].start(stopped)
+        infos: dict[str, dict[str, Any]] = {}
+        for name, host in self.inner.items():
+            infos[name] = host.start(stopped)
+            if stopped():
+                return {}
+        return self.core.info(infos)
 
     def submit(self, request: DecisionRequest) -> None:
         self._collect()
@@ -136,5 +143,25 @@ class LayeredHost:
                 self._take(self.core.replied(action.host, reply, now), now)
         elif isinstance(action, host_core.Cancel):
             self.inner[action.host].cancel(action.tick)
-        elif not isinstance(action, host_core.Remember):
+        else:
             self.listener.report(action)
+
+
+def plan_host(
+    planner: Host, terms: PlanTerms, legal: Callable[[Call], bool], listener: host_core.HostListener | None = None
+) -> LayeredHost:
+    """Return a host that executes plans step by step, while the next one is made."""
+    return LayeredHost(PlanCore(terms, legal), {PLANNER: planner}, listener)
+
+
+def executes_plans(host: Host) -> bool:
+    """Return whether its replies are steps of plans."""
+    return isinstance(host, LayeredHost) and isinstance(host.core, PlanCore)
+
+
+def backup_host(
+    first: Host, backup: Host, terms: Handover, listener: host_core.HostListener | None = None
+) -> LayeredHost:
+    """Return a host of two deciders (`--backup`), which are asked at once."""
+    terms = replace(terms, plans=executes_plans(first))
+    return LayeredHost(BackupCore(terms), {FIRST: first, BACKUP: backup}, listener)

@@ -84,6 +84,8 @@ def _scope(request: DecisionRequest) -> tuple[int, str]:
 class PlanCore(WaitingCore[OpenTick]):
     """The ticks of one session over one PLANNER. `legal` judges a call. Every plan is reported."""
 
+    name = "plans"
+
     def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
         super().__init__((PLANNER,), PLANNER)
         self._terms, self._legal = terms, legal

@@ -19,10 +19,10 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.deciders import DeciderLane, answer, describe
-from rtcontrol.hosts.heartbeat import Heartbeat
+from rtcontrol.hosts.decoder_link import router_socket
 from rtcontrol.hosts.messages import PING, pack_error, pack_reply, unpack_request
+from rtcontrol.hosts.processes import Heartbeat
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.router_socket import router_socket
 from rtcontrol.hosts.scheduler import EdfScheduler
 
 BUILD = "build"

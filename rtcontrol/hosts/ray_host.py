@@ -7,10 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rtcontrol.hosts.decoder_link import NUMBERS, DecoderLink
+from rtcontrol.hosts.decoder_link import NUMBERS, DecoderLink, WakeFile
 from rtcontrol.hosts.pool_core import Session
 from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.hosts.wake_file import WakeFile
 
 log = logging.getLogger("rtcontrol.host")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.host_core import Action, Notify, Remember, Report
+from rtcontrol.hosts.host_core import Notify, Report
 from rtcontrol.hosts.layered import LayeredHost
 from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource
 from rtcontrol.hosts.ray_actor import yield_processor
@@ -18,9 +18,9 @@ from rtcontrol.hosts.standby_core import PAIR, StandbyCore
 log = logging.getLogger("rtcontrol.host")
 
 
-def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> StandbyHost:
+def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> LayeredHost:
     """Return a run's host: the one session of a pool of its own, with two decoders."""
-    return StandbyHost(StandbyPool(1, gpus, lanes, preload=False), source, "the run", own=True)
+    return _standby(StandbyPool(1, gpus, lanes, preload=False), source, "the run", own=True)
 
 
 def two_hosts(first: DeciderSource, second: DeciderSource, lanes: int = 1) -> tuple[RayHost, RayHost]:
@@ -62,8 +62,8 @@ class StandbyPool(RayPool):
             self.spare.start(stopped)
         return info
 
-    def open(self, session: str, source: DeciderSource) -> StandbyHost:  # type: ignore[override]
-        host = StandbyHost(self, source, session)
+    def open(self, session: str, source: DeciderSource) -> LayeredHost:  # type: ignore[override]
+        host = _standby(self, source, session)
         host.start()
         return host
 
@@ -83,39 +83,8 @@ class LogListener:
             log.warning("%s", report.text)
 
 
-class StandbyHost(LayeredHost):
-    """One session's part of a `StandbyPool`: a host in each of the two processes; `StandbyCore` says which decides."""
-
-    name = "ray"
-    core: StandbyCore
-    inner: dict[str, RayHost]
-
-    def __init__(self, pool: StandbyPool, source: DeciderSource, session: str, own: bool = False) -> None:
-        self._pool, self._own = pool, own
-        gentle = GentleSource(source)
-        hosts = RayHost(pool, gentle, session), RayHost(pool.spare, gentle, session)
-        super().__init__(StandbyCore(), dict(zip(PAIR, hosts, strict=True)), LogListener())
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        if self._own and not self.info:
-            self._pool.start(stopped)
-        for host in self.inner.values():
-            if not stopped():
-                host.start(stopped)
-        return self.info
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What the one that decides reports of itself, and the standby's process."""
-        info = self.inner[self.core.main].info
-        return info and {**info, "standby": self.inner[self.core.standby].info.get("pid")}
-
-    def do(self, action: Action) -> None:
-        super().do(action)
-        if isinstance(action, Remember):
-            self.inner[action.host].last = action.request
-
-    def close(self) -> None:
-        super().close()
-        if self._own:
-            self._pool.close()
+def _standby(pool: StandbyPool, source: DeciderSource, session: str, own: bool = False) -> LayeredHost:
+    """Return a session's host: one in each of the two processes; `StandbyCore` says which decides."""
+    gentle = GentleSource(source)
+    hosts = RayHost(pool, gentle, session, own), RayHost(pool.spare, gentle, session)
+    return LayeredHost(StandbyCore(), dict(zip(PAIR, hosts, strict=True)), LogListener())

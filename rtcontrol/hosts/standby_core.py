@@ -7,8 +7,9 @@ and one in so many seconds: its first decisions after a takeover would be slow.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from rtcontrol.hosts.host_core import Action, HostCore, HostView, Notify, Remember, Reply, Submit
+from rtcontrol.hosts.host_core import Action, HostCore, HostView, Notify, Reply, Submit
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 
 PAIR = ("a", "b")
@@ -18,6 +19,8 @@ TOOK_OVER = "the standby decides"
 
 class StandbyCore(HostCore):
     """Two hosts of one session, PAIR; `main` is the one that decides."""
+
+    name = "ray"
 
     def __init__(self) -> None:
         super().__init__(PAIR, PAIR[0], PAIR)
@@ -33,12 +36,16 @@ class StandbyCore(HostCore):
     def polled(self) -> tuple[str, ...]:
         return (self.standby,) if self._owed else ()
 
+    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """Return what the one that decides says, and the standby's process."""
+        return {**infos[self.main], "standby": infos[self.standby].get("pid")}
+
     def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
         actions: list[Action] = [Submit(self.main, request)]
         if self.views[self.standby].alive and self._is_due(now_ns):
             self._owed.add(request.tick)
             return [*actions, Submit(self.standby, request)]
-        return [*actions, Remember(self.standby, request)]
+        return actions
 
     def _is_due(self, now_ns: int) -> bool:
         """Return whether the standby is to decide this request, too."""

@@ -14,7 +14,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
 
-from rtcontrol.hosts.heartbeat import Heartbeat
+from rtcontrol.hosts.processes import Heartbeat
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.evidence import ran_and_delayed

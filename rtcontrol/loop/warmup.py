@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.failover import PlanHost
+from rtcontrol.hosts.layered import executes_plans
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
@@ -127,7 +127,7 @@ def warm_up(
     if seen is not None and config.warmup:
         warmup.decide(host, lambda tick: ask(tick, seen), config.warmup, config.warmup_s)
     # By a plan's steps ticks are in time that the plan itself is not.
-    if not isinstance(host, PlanHost) and (warning := warmup.warning(config)):
+    if not executes_plans(host) and (warning := warmup.warning(config)):
         notify(warning)
     return warmup
 

@@ -18,9 +18,9 @@ from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld, skill
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.backup_core import Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
-from rtcontrol.hosts.failover import BackupHost, PlanHost
 from rtcontrol.hosts.host_core import HostListener, HostMailbox
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.layered import LayeredHost, backup_host, plan_host
 from rtcontrol.hosts.plan_core import PlanTerms
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
@@ -236,14 +236,14 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
         )
     from rtcontrol.hosts.standby import two_hosts
 
-    return BackupHost(*two_hosts(source, spare, config.pipeline), handover(config, local))
+    return backup_host(*two_hosts(source, spare, config.pipeline), handover(config, local))
 
 
-def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
+def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> LayeredHost:
     """A first decider on threads of this process, and its backup."""
     terms, mailbox = handover(config, isinstance(source, STSource)), HostMailbox()
     first = planned(config, source, InProcessHost(source, terms.in_flight), chosen, mailbox)
-    return BackupHost(first, backup, terms, mailbox)
+    return backup_host(first, backup, terms, mailbox)
 
 
 def planned(
@@ -261,7 +261,7 @@ def planned(
         return True
 
     terms = PlanTerms(config.max_age_ns, config.pipeline, config.clock == "lockstep")
-    return PlanHost(host, terms, legal, listener)
+    return plan_host(host, terms, legal, listener)
 
 
 def handover(config: RunConfig, local: bool) -> Handover:

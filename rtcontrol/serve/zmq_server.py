@@ -23,7 +23,7 @@ from typing import Any
 
 import zmq
 
-from rtcontrol.hosts.router_socket import router_socket
+from rtcontrol.hosts.decoder_link import router_socket
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_auth import ZmqAuth

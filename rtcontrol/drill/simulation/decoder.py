@@ -12,8 +12,7 @@ from typing import Any
 from rtcontrol.drill.simulation.faults import Fault, Faults
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
 from rtcontrol.hosts.backup_core import Handover
-from rtcontrol.hosts.failover import BackupHost, PlanHost
-from rtcontrol.hosts.layered import LayeredHost
+from rtcontrol.hosts.layered import LayeredHost, backup_host, plan_host
 from rtcontrol.hosts.plan_core import PlanTerms
 from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.standby_core import PAIR, StandbyCore
@@ -213,10 +212,10 @@ def layered(mode: str, decoders: list[SimDecoder], settings: LoopSettings) -> La
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
         terms = PlanTerms(settings.max_age_ns, settings.pipeline)
-        return PlanHost(first, terms, lambda call: call.name in FUNCTIONS)  # type: ignore[arg-type]
+        return plan_host(first, terms, lambda call: call.name in FUNCTIONS)  # type: ignore[arg-type]
     if mode == "backup":
         handover = Handover(0.5, settings.period_ns, settings.pipeline)
-        return BackupHost(first, second, handover)  # type: ignore[arg-type]
+        return backup_host(first, second, handover)  # type: ignore[arg-type]
     if mode == "standby":
         return LayeredHost(StandbyCore(), dict(zip(PAIR, (first, second), strict=True)))  # type: ignore[arg-type]
     return None

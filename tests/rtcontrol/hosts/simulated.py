@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rtcontrol.hosts.host_core import Action, Cancel, HostCore, HostView, Notify, Remember, Reply, Report, Submit
+from rtcontrol.hosts.host_core import Action, Cancel, HostCore, HostView, Notify, Reply, Report, Submit
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call, Decision
 
@@ -30,7 +30,6 @@ class SimulatedHost:
     refuses: bool = False  # its `submit` raises
     asked: list[DecisionRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
-    remembered: DecisionRequest | None = None
     under_way: set[int] = field(default_factory=set)
     most: int = 0
     view: HostView = field(default_factory=HostView)
@@ -121,8 +120,6 @@ class Simulation:
             elif isinstance(action, Cancel):
                 self.hosts[action.host].cancelled.append(action.tick)
                 self.hosts[action.host].under_way.discard(action.tick)
-            elif isinstance(action, Remember):
-                self.hosts[action.host].remembered = action.request
             elif isinstance(action, Reply):
                 self.replies.append((self.now_ms, action.reply))
                 self.on_reply(action.reply)

@@ -13,8 +13,8 @@ from pooled import reply_of
 from simulated import MS, SimulatedHost, Simulation, call_of
 
 from rtcontrol.hosts.backup_core import BACKUP, FAILURES, FIRST, RETRY_NS, BackupCore, Handover
-from rtcontrol.hosts.failover import BackupHost
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.layered import backup_host
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
@@ -242,7 +242,7 @@ def test_threads_answer_before_deadline_and_any_ends_a_wait() -> None:
         gone.wait(20)
         return call_of(FIRST)(request)
 
-    host = BackupHost(InProcessHost(Scripted(slowly), 1), InProcessHost(Scripted(call_of(BACKUP)), 1), TERMS)
+    host = backup_host(InProcessHost(Scripted(slowly), 1), InProcessHost(Scripted(call_of(BACKUP)), 1), TERMS)
     host.start()
     host.submit(DecisionRequest(1, 1, "o1", "go", within_ns=60_000 * MS))
     threading.Timer(0.05, host.wake).start()

@@ -11,11 +11,10 @@ from pooled import request
 
 from rtcontrol.hosts import messages
 from rtcontrol.hosts.deciders import DeciderLane, NoopSource
-from rtcontrol.hosts.decoder_link import DecoderLink
+from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.hosts.scheduler import EdfScheduler
-from rtcontrol.hosts.wake_file import WakeFile
 from rtcontrol.models.call import Call, Decision
 
 

@@ -27,13 +27,12 @@ from cart import CartWorld, Flight, cart_agent
 from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, running
 
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.decoder_link import DecoderLink
+from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
 from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.standby import StandbyPool
-from rtcontrol.hosts.wake_file import WakeFile
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, environment, until
@@ -314,16 +313,16 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(no_ray
     pool.start()
     host = pool.open("a", naming("left"))
     assert called(host, 20) == 'left(at="x 20")'
-    lost, other = int(host.info["pid"]), int(host.info["standby"])
+    lost, other = int(host.start()["pid"]), int(host.start()["standby"])
     priority = os.getpriority(os.PRIO_PROCESS, 0)
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in (lost, other)} == {priority}
     os.kill(lost, signal.SIGKILL)
     until(lambda: host.alive() and host.incarnation == 1, seconds=5.0, every=0.001)
-    assert called(host, 41) == 'left(at="x 41")' and int(host.info["pid"]) == other
+    assert called(host, 41) == 'left(at="x 41")' and int(host.start()["pid"]) == other
     assert [event.event for event in host.events] == ["lost", "restarted"]
     # The lost one becomes the standby.
     until(lambda: host.inner[host.core.standby].alive(), seconds=60.0)
-    assert int(host.info["pid"]) == other and int(host.info["standby"]) not in (lost, other)
+    assert int(host.start()["pid"]) == other and int(host.start()["standby"]) not in (lost, other)
     host.close()
     folder = folder_of(pool)
     assert {"raylet", "gcs_server"} <= set(running(folder))

@@ -65,7 +65,6 @@ def test_standby_is_warm_by_the_first_requests_and_few_later() -> None:
     assert mirrored[:WARM_REQUESTS] == list(range(WARM_REQUESTS))
     every = WARM_EVERY_NS // (50 * MS)
     assert mirrored[WARM_REQUESTS:] == [7 + every, 7 + 2 * every]
-    assert pair.b.remembered is not None and pair.b.remembered.tick == 299, "a restarted one warms up with it"
 
 
 def test_reply_that_the_standby_owes_reaches_no_one() -> None:

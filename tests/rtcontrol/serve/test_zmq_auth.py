@@ -18,7 +18,7 @@ import pytest
 import zmq
 from zmq.auth import load_certificate
 
-from rtcontrol.hosts.router_socket import router_socket
+from rtcontrol.hosts.decoder_link import router_socket
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
@@ -250,7 +250,7 @@ def test_all_addresses_of_both_kinds_want_keys_and_are_served_with_them(tmp_path
 
 UNREAD = """
 import sys, time, zmq
-from rtcontrol.hosts.router_socket import router_socket
+from rtcontrol.hosts.decoder_link import router_socket
 from rtcontrol.serve.zmq_server import _profile
 from rtcontrol_client.wire import Limits
 
