@@ -1,4 +1,4 @@
-"""The page `/crowd`: its rules under Node, and the village in headless Chromium, played with the bundled model."""
+"""The page `/crowd`: its rules under Node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import chromium
 import pytest
 from gateway_peer import NODE, SCRIPTS, copy_page
 
@@ -21,7 +20,6 @@ village = recipe("village")
 
 under_node = pytest.mark.skipif(NODE is None, reason="there is no `node` to run the page's modules")
 pytestmark = pytest.mark.serial
-in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +89,3 @@ def test_whoever_does_what_is_right_gets_there(village_page: dict[str, Any], tmp
         there = json.loads(walk.stdout.readline())["well"]
         walk.kill()
     assert there >= 48
-
-
-# ------------------------------------------------------------------------------------------------------- in a browser

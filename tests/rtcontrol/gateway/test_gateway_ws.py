@@ -117,6 +117,18 @@ def test_what_is_no_message_is_answered_with_an_error_and_the_line_stays(
         assert client.until(Pong)
 
 
+def test_line_that_the_server_gives_up_gets_what_was_queued_and_ends(served: Served) -> None:
+    with line(served) as client:
+        client.hello()
+        for connection in list(served.admission.core.peers):
+            connection.send(Pong(id=7, t_ping_ns=0, t_received_ns=0, t_sent_ns=0))
+            connection.close()
+        assert client.until(Pong).id == 7
+        with pytest.raises(ConnectionClosed) as caught:
+            client.until(Pong)
+    assert caught.value.rcvd is not None and caught.value.rcvd.code == 1000
+
+
 def test_a_message_above_the_limit_ends_the_connection(served: Served) -> None:
     with line(served) as client, pytest.raises(ConnectionClosed) as caught:
         client.socket.send('{"type": "ping", "x": "' + "x" * LIMITS.max_message_bytes)
