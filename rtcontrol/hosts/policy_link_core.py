@@ -125,7 +125,7 @@ class LinkCore:
         self._question, self._pinged = None, True
         return [Ping(), Answer(message)]
 
-    def pong(self) -> list[Action]:
+    def pong(self, now_ns: int) -> list[Action]:
         """The ping is answered: all that the server sent before is here."""
         self._pinged = False
         return self._send()

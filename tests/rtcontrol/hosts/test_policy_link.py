@@ -52,7 +52,7 @@ class Link:
         return self.words(self.core.received(text.encode(), more, self.ns))
 
     def pong(self) -> list[str]:
-        return self.words(self.core.pong())
+        return self.words(self.core.pong(self.ns))
 
     def close(self, why: str = "gone") -> list[str]:
         return self.words(self.core.closed(why, self.ns))
