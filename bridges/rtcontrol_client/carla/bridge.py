@@ -121,7 +121,7 @@ class CarlaBridge:
         self._scene: Scene = world.scene()
         self._driver.look(self._scene)
         where = world.options
-        self._session = CarlaSession(options, world.town, f"carla-{where.host}-{where.port}"[:64])
+        self._session = CarlaSession(options, f"carla-{where.host}-{where.port}"[:64])
         self._began_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0  # since the first welcome
         self._obeyed: tuple[int, int | None] | None = None
         self._stopped = False
@@ -177,8 +177,8 @@ class CarlaBridge:
 
     def summary(self) -> str:
         """What the drive came to, in a line."""
-        told, driver = self._session.counts(), self._driver.counts
-        counts = ", ".join(f"{name} {told[name]}" for name in ("fresh", "held", "safe", "expired"))
+        told, driver = self._session.counts(("fresh", "held", "safe", "expired")), self._driver.counts
+        counts = ", ".join(f"{name} {count}" for name, count in told.items())
         return (
             f"{self._world.what}, {self._world.town}: {self._simulated_s:.1f} s driven, {driver.distance_m:.0f} m, "
             f"top {driver.top_kmh:.0f} km/h, lane changes {driver.lane_changes}, emergency brakes "

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol_client import Client, ClientError, Declined, Refused, Standing
-from rtcontrol_client.client.errors import checked
+from rtcontrol_client import ClientError, Declined, Standing
 from rtcontrol_client.ros2 import Unmappable, Unserved, check_server
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.diagnostics import array, level_of, on_time_share
@@ -20,12 +19,9 @@ from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.observer import Observer, clock_of, feed_of
+from rtcontrol_client.sessions import Sessions
 from rtcontrol_client.shutdown import rest
-from rtcontrol_client.wire import LIMITS
-from rtcontrol_client.wire.limits import check_value
-from rtcontrol_client.wire.messages import Instruct
 
-RETRY_S = 1.0
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
 # The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
@@ -58,7 +54,7 @@ class Ros2Bridge:
     def __init__(self, mapper: Mapper, bus: Any, options: Ros2BridgeOptions) -> None:
         self._mapper, self._bus, self._options = mapper, bus, options
         self._guard: Guard | None = None
-        served = {*mapper.links.actions, *mapper.links.services}
+        served = {*mapper.actions, *mapper.services}
         inputs: dict[str, Any] = {
             source.topic.name: bus.input(source.topic) for source in mapper.sources if source.topic.name not in served
         }
@@ -79,11 +75,8 @@ class Ros2Bridge:
         self._over = False
         self._halt: Callable[[], None] | None = None
         self._suspended = False
-        self._client: Client | None = None
-        self._ended: Counter[str] = Counter()  # counts of clients before this one
-        self._welcomed = False
-        self._retry_at = 0.0
-        self._instruction = options.instruction or mapper.config.instruction
+        instruction = options.instruction or mapper.config.instruction
+        self._sessions = Sessions(options.endpoint, self._hello, instruction, options.connect_timeout_s)
         self._declined, self._declined_s = "", 0.0  # why a call was refused, and when that was told
         self._complained = 0  # errors of the server that were told
         self._unsent: str | None = None  # why the last observation was not sent
@@ -114,17 +107,7 @@ class Ros2Bridge:
 
     def instruct(self, text: str) -> None:
         """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
-        try:
-            with checked("instruct"):
-                check_value(text, LIMITS)
-                Instruct(session="-" * 16, instruction=text)
-        except ClientError as error:
-            log.warning("The instruction was not taken: %s", error)
-            return
-        self._instruction = text
-        if self._client is not None:
-            self._client.instruct(text)
-        log.info("instruction: %s", text)
+        self._sessions.instruct(text)
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
         """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first,
@@ -139,7 +122,7 @@ class Ros2Bridge:
                 if self._halt is not None:
                     self._suspend(self._halt)
                 now = time.monotonic()
-                self._link(now, began)
+                self._sessions.keep()
                 if self._options.duration_s is not None and now - began >= self._options.duration_s:
                     self._check_served()
                     break
@@ -162,8 +145,8 @@ class Ros2Bridge:
 
     def _in_phase(self, release_s: float, period_s: float) -> float:
         """The next look is just in time for the server's tick, where it ticks as often as the bridge."""
-        client = self._client
-        if client is None or not self._welcomed or not client.connected or not client.timed:
+        client = self._sessions.client
+        if client is None or not client.connected or not client.timed:
             return release_s
         if abs(client.welcome.period_ms / 1e3 - period_s) > ALIKE * period_s:
             return release_s
@@ -176,7 +159,7 @@ class Ros2Bridge:
         for channel in self._channels.values():
             channel.advance()
         look = self._observer.look()
-        client = self._client
+        client = self._sessions.client
         guarded = self._guard is None or self._guard.ready
         if look is not None and guarded and client is not None and client.error is None:
             try:
@@ -189,7 +172,7 @@ class Ros2Bridge:
         self._hear_instruction()
         self._repeat()
         if self._feed is not None:  # last: nothing waits for it
-            self._feed.forward(self._client)
+            self._feed.forward(self._sessions.client)
 
     def _begin_anew(self) -> None:
         back_s = self._clock.back()
@@ -199,8 +182,9 @@ class Ros2Bridge:
             back_s,
         )
         self._observer.forget()
-        if self._client is not None and self._client.error is None and self._welcomed:
-            self._client.reset()
+        client = self._sessions.client
+        if client is not None and client.error is None and self._sessions.served:
+            client.reset()
 
     def _hear_instruction(self) -> None:
         try:
@@ -215,13 +199,12 @@ class Ros2Bridge:
             self._actuator.apply(self._standing)
 
     def _standing(self) -> Standing:
-        client = self._client
         if self._suspended:
             return Standing(None, "safe", cause="suspended")
         self._clock.read()
         if self._clock.jumped:
             return Standing(None, "safe", cause="reset")
-        return client.call() if client is not None else Standing(None, "safe", cause="no_session")
+        return self._sessions.standing()
 
     def _on_call(self, _: Standing) -> None:
         # What is in force now, which may be newer than what this was called for.
@@ -234,47 +217,16 @@ class Ros2Bridge:
                 self._declined, self._declined_s = str(error), now
             raise Declined(str(error)) from None
 
-    # The session.
-
-    def _link(self, now: float, began: float) -> None:
-        client = self._client
-        if client is not None and client.error is not None:
-            self._drop(client)
-            self._welcomed = self._ended["sessions"] > 0  # one may be over before a tick sees it
-            if isinstance(client.error, Refused) or not self._welcomed:
-                raise client.error
-            log.warning("%s Connecting anew.", client.error.what)
-            self._retry_at = now + RETRY_S
-        if self._client is None and now >= self._retry_at:
-            self._client = Client(self._options.endpoint, self._hello())
-        elif self._client is not None and not self._welcomed:
-            if self._client.connected:
-                self._welcomed = True
-                self._greet(self._client)
-            elif self._options.connect_timeout_s is not None and now - began > self._options.connect_timeout_s:
-                raise self._client.unwelcomed(self._options.connect_timeout_s)
-
     def _check_served(self) -> None:
-        if not self._welcomed and self._client is not None:
-            why = self._client.unwelcomed(self._options.duration_s or 0.0)
+        client = self._sessions.client
+        if not self._sessions.served and client is not None:
+            why = client.unwelcomed(self._options.duration_s or 0.0)
             what = f"No server was in session within the duration: only the safe call was published. {why.what}"
             raise Unserved(what, why.remedy)
 
-    def _drop(self, client: Client) -> None:
-        # The next client begins with what is in force, not with what a server refused.
-        self._instruction = client.instruction or self._instruction
-        self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
-        client.close()
-        self._client = None
-
-    def _hello(self) -> dict[str, Any]:
-        hello = self._mapper.hello(self._instruction, self._options.hz)
+    def _hello(self, instruction: str | None) -> dict[str, Any]:
+        hello = self._mapper.hello(instruction, self._options.hz)
         return {**hello, "on_call": self._on_call, **self._options.client}
-
-    def _greet(self, client: Client) -> None:
-        welcome = client.welcome
-        trained = "" if welcome.model_trained_on_tools else " (not trained on these tools)"
-        log.info("in session: model %s%s, %g Hz, ttl %g ms", welcome.model, trained, welcome.hz, welcome.ttl_ms)
 
     # What is told.
 
@@ -297,9 +249,9 @@ class Ros2Bridge:
             found["picture"] = self._feed.trouble
         if self._unsent is not None:
             found["observation"] = self._unsent
-        client = self._client
+        client = self._sessions.client
         errors = client.statistics["errors"] if client is not None else 0
-        if client is not None and self._welcomed and errors > self._complained:
+        if client is not None and self._sessions.served and errors > self._complained:
             # An instruction or an observation that it does not take; it says which.
             found["server"] = _sentence(client.trouble)
         self._complained = errors
@@ -312,10 +264,8 @@ class Ros2Bridge:
 
     def _tell(self) -> None:
         assert self._told is not None
-        client = self._client
-        connected = client is not None and client.connected
         figures = self.figures()
-        level, message = level_of(connected, self._actuator.state or "safe", figures, self._troubles)
+        level, message = level_of(self._sessions.live, self._actuator.state or "safe", figures, self._troubles)
         values = {**figures, **self._troubles}
         with contextlib.suppress(Unmappable):
             self._told.write(array(level, message, values, self._mapper.config.robot, self._clock.stamp_ns()))
@@ -323,12 +273,10 @@ class Ros2Bridge:
     def figures(self) -> dict[str, Any]:
         """Counts since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not), calls published
         and refused."""
-        client = self._client
-        now = client.statistics if client is not None else {}
         keys = ("observed", "fresh", "held", "safe", "expired", "errors", "sessions", "reconnects")
-        counts = {key: self._ended[key] + now.get(key, 0) for key in keys}
+        counts = self._sessions.counts(keys)
         return {
-            "instruction": (client.instruction if client is not None else None) or self._instruction,
+            "instruction": self._sessions.instruction,
             "on_time_share": on_time_share(counts),
             "misses": counts["held"] + counts["safe"],
             **counts,
@@ -342,8 +290,7 @@ class Ros2Bridge:
         with contextlib.ExitStack() as stack:
             if self._guard is not None:
                 stack.callback(self._guard.close)
-            if self._client is not None:
-                stack.callback(self._drop, self._client)
+            stack.callback(self._sessions.close)
             if self._told is not None:
                 stack.callback(self._tell)
             stack.callback(self._bus.flush, ARRIVE_S)

@@ -198,12 +198,12 @@ def _listed(mapper: Any) -> list[str]:
         lines.append(f"reads     {mapper.instructions.name}  {mapper.instructions.type}  -> the instruction")
     for topic in [*mapper.topics, *([mapper.diagnostics] if mapper.diagnostics is not None else [])]:
         lines.append(f"publishes {topic.name}  {topic.type}")
-    for link in mapper.links.actions.values():
+    for link in mapper.actions.values():
         lines.append(f"pursues   {link.name}  {link.form}")
-    for link in mapper.links.services.values():
+    for link in mapper.services.values():
         lines.append(f"asks      {link.name}  {link.form}")
     for name, tool in mapper.config.tools.items():
-        ends = [f"no goal of {one}" for one in mapper.links.cancels(name)]
+        ends = [f"no goal of {one}" for one in mapper.cancels(name)]
         does = ", ".join([*tool.publish, *tool.goal, *tool.request, *ends]) or "nothing"
         lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {does}")
     return [*lines, f"safe call {mapper.config.safe.name}"]

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol_client.ros2.config import Qos
-from rtcontrol_client.ros2.links import ServedLink
-from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.mapper import Mapper, ServedLink
 from rtcontrol_client.ros2.parts import Order, StateView, Topic, shown
 
 AGAIN_S = 0.5  # from one cancellation to the next
@@ -325,10 +324,10 @@ def channels(mapper: Mapper, net: Any, names: Iterable[str] | None = None, alone
     """
     answer_s = mapper.config.answer_ms / 1e3
     found: dict[str, Channel] = {}
-    for link in mapper.links.actions.values():
+    for link in mapper.actions.values():
         if names is None or link.name in names:
             found[link.name] = ActionClient(link, _wires(link, net), answer_s, sweeps=alone)
-    for link in mapper.links.services.values():
+    for link in mapper.services.values():
         if names is None or link.name in names:
             service = net.service(link.name, link.cls, link.relative)
             found[link.name] = ServiceClient(link.name, link.view, service, answer_s)

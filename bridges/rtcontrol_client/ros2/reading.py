@@ -9,8 +9,7 @@ from typing import Any
 
 from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.config import UNITS, FieldSpec, Scalar, SetSpec, ToolSpec
-from rtcontrol_client.ros2.paths import Path, bounds_of, compile_path, kind_of
-from rtcontrol_client.ros2.types import FieldType
+from rtcontrol_client.ros2.types import FieldType, Path, bounds_of, compile_path, kind_of
 
 Reader = Callable[[Any], Scalar]
 BESIDE = math.radians(3)  # how far beside a sector without an echo is looked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -264,8 +264,8 @@ class Session:
     def executed(self, standing: Standing, refused: str | None) -> None:
         assert refused is None
 
-    def counts(self) -> dict[str, int]:
-        return dict.fromkeys(("fresh", "held", "safe", "expired"), 0)
+    def counts(self, names: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(names, 0)
 
     def interrupt(self) -> None:
         pass

@@ -50,13 +50,13 @@ class Counting:
         self.now = 100.0
         self.send, self.ask, self.cancel = Wire(), Wire(), Wire()
         self.feedback, self.status = Heard(), Heard()
-        self.links = linked().links
-        link = self.links.actions["/count"]
+        self.mapper = linked()
+        link = self.mapper.actions["/count"]
         wires = ActionWires(self.send, self.ask, self.cancel, self.feedback, self.status)
         self.client = ActionClient(link, wires, 1.0, sweeps, lambda: self.now)
 
     def want(self, to: int | None) -> bool:
-        order = Order() if to is None else self.links.publications("count", {"to": to}, 0)[0].message
+        order = Order() if to is None else self.mapper.publications("count", {"to": to}, 0)[0].message
         return self.client.write(order)
 
     def id(self, at: int = -1) -> bytes:
@@ -172,7 +172,7 @@ def test_the_first_time_all_goals_are_canceled_and_by_a_guard_each_time() -> Non
 
 def test_service_that_is_silent_or_missing_is_reported() -> None:
     now, wire = [100.0], Wire()
-    client = ServiceClient("/lamp", linked().links.services["/lamp"].view, wire, 1.0, lambda: now[0])
+    client = ServiceClient("/lamp", linked().services["/lamp"].view, wire, 1.0, lambda: now[0])
 
     def state() -> str:
         client.advance()
