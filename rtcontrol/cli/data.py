@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,7 +14,6 @@ from rich.table import Table
 
 from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, group, save, say
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.console import printable
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow
@@ -82,24 +81,6 @@ def convert(
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
-
-
-@app.command()
-def show(
-    sources: Sources, count: Annotated[int, typer.Option("-n", min=1, help="How many rows, from the first.")] = 3
-) -> None:
-    """Rows to look at: what is asked and known, the tools shown, the calls before, the call, and what each head writes.
-
-    Example: rtcontrol data show train.jsonl -n 5
-    """
-    from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.sample import Tally
-    from rtcontrol.models.data.sources import registry
-
-    tally = Tally()
-    found = converting.rows(chain.from_iterable(map(registry.read, sources)), tally, "eval")
-    for row in islice(_some(found, tally), count):
-        print(_shown(row))
 
 
 @app.command("from-recording")
@@ -203,24 +184,3 @@ def _show_tally(console: Console, tally: Tally) -> None:
             for (source, reason), count in counts.most_common():
                 table.add_row(str(count), reason, source, tally.places[source, reason][0])
             console.print(table)
-
-
-def _shown(row: DataRow) -> str:
-    from rtcontrol.models.schema.domain import json_text
-    from rtcontrol.models.schema.tool_schema import ABSENT, ToolSchema
-
-    tools = [ToolSchema.from_openai(tool) for tool in row.tools]
-    lines = [f"{row.id}  ({row.source})", f"  instruction  {row.instruction}"]
-    lines += [f"  observation  {row.observation}"] if row.observation else []
-    for tool in tools:
-        names = (p.name if p.required else f"[{p.name}]" for p in tool.parameters)
-        lines.append(f"  tool         {tool.name}({', '.join(names)})")
-    lines += [f"  history      {text}" for text in row.history]
-    lines.append(f"  call         {row.call.text() if row.call else 'null: the call in force stays'}")
-    if row.call is not None:
-        called = next(tool for tool in tools if tool.name == row.call.name)
-        values = [value for slot in called.slots() if (value := slot.value(row.call.arguments)) is not ABSENT]
-        texts = [row.call.name, *(value if isinstance(value, str) else json_text(value) for value in values)]
-        lines.append(f"  heads        {' | '.join(texts)}")
-    lines += [f"  weight       {row.weight}"] if row.weight != 1.0 else []
-    return "\n".join(map(printable, lines))

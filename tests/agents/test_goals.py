@@ -230,14 +230,6 @@ def test_what_is_no_goal_is_refused(call: Call) -> None:
         LANDER.goal(call)
 
 
-def test_numbers_between_those_listed_are_values() -> None:
-    tools = TOOLS_YARD.goal_tools("yard")
-    assert tools.goal(Call("turn_to_angle_degrees", {"angle": 37.0})).text() == "turn to 37 degrees"
-    assert tools.goal(Call("drive_at_speed", {"speed": 1.7})).text() == "drive at 1.7"
-    with pytest.raises(InvalidCall):
-        tools.goal(Call("turn_to_angle_degrees", {"angle": 400}))
-
-
 @given(st.integers(-1999, 1999), st.randoms(use_true_random=False))
 def test_numbers_in_words_are_read(hundredths: int, rng: random.Random) -> None:
     assert number_of(hundredths_in_words(rng, hundredths)) == pytest.approx(hundredths / 100)

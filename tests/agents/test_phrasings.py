@@ -108,11 +108,6 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
         assert drawn == every and all(DRIVER.training_sentences(goal.kind)[goal.text()] == goal for goal in every)
 
 
-def test_canonical_words_are_trained() -> None:
-    assert {"hover at {Y}", "hover at {Y} and x {X}"} <= patterns("lander", "hover")
-    assert all(paddle_goal.CANONICAL[kind].lower() in trained("paddle", kind) for kind in KINDS["paddle"])
-
-
 @pytest.mark.parametrize(
     ("name", "text", "kind"),
     [

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rtcontrol.envs.base import Episode, Observation, WorldError
-from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.thread import GRACE_S
 from rtcontrol.models.call import Call
@@ -77,28 +76,6 @@ def latest(env: PacedEnvironment) -> Observation:
     seen = env.latest()
     assert seen is not None
     return seen
-
-
-def run_until(env: PacedEnvironment, least: int) -> float:
-    """The seconds after which so many steps were made or skipped: never more of them than the clock has room for."""
-    began = time.monotonic()
-    env.start("wall")
-    until(lambda: env.pace.steps + env.pace.skipped >= least)
-    taken_s = time.monotonic() - began
-    env.close()
-    assert env.pace.steps + env.pace.skipped <= (time.monotonic() - began) / Counter.step_s + 1
-    return taken_s
-
-
-def test_wall_clock_steps_at_the_native_rate(make: Make) -> None:
-    for _ in range(5):  # a busy machine may be late for once
-        env = make()
-        if (taken_s := run_until(env, 46)) <= 1.0:
-            break
-    assert taken_s <= 1.0
-    seen = latest(env)
-    # One observation a step and one for the reset.
-    assert seen.seq - 1 == seen.data["count"] == env.pace.steps
 
 
 def test_a_broken_simulation_is_reported_to_the_loop(make: Make) -> None:
@@ -227,20 +204,6 @@ def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:
     assert env.finished
     assert [episode.seed for episode in env.episodes] == [3, 1, 9]
     assert env.execute(Call("act"), latest(env).epoch) == "epoch_over"
-
-
-def test_lockstep_flights_repeat_by_seed() -> None:
-    def fly() -> list[Episode]:
-        env = PacedEnvironment("lander", Lander("land"))
-        env.start("lockstep", seeds=11, episodes=2)
-        tick = 0
-        while not env.finished:
-            env.execute(Call("engines", {"main": (0, 60, 70)[tick % 3], "side": 0}), latest(env).epoch)
-            env.advance(TICK_NS)
-            tick += 1
-        return env.episodes
-
-    assert fly() == fly()
 
 
 async def later(*given: object) -> None:

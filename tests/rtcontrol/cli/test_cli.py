@@ -185,9 +185,9 @@ def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_texts_that_are_no_ascii_are_shown_by_an_ascii_terminal(tmp_path: Path) -> None:
-    row = {"instruction": "zur Tür 右", "observation": "x", "tools": [], "history": [], "call": None, "id": "1"}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row, ensure_ascii=False), "utf-8")
-    done = cli("data", "show", "rows.jsonl", env={"PYTHONIOENCODING": "ascii"}, cwd=tmp_path)
+    agent = 'tools = [{"name": "go"}]\ninstruction = "zur Tür 右"\n'
+    (tmp_path / "agent.py").write_text(agent, "utf-8")
+    done = cli("agents", "agent.py", env={"PYTHONIOENCODING": "ascii"}, cwd=tmp_path)
     assert done.returncode == 0 and not done.stderr and done.stdout.isascii(), done.stderr
 
 

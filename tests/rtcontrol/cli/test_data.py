@@ -59,17 +59,6 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
     assert found["rows_written"] == 5 and len(found["noted"]) == 1
 
 
-def test_rows_are_shown(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "rows.jsonl"
-    assert call("data", "convert", f"openai={chats}", "--out", str(out)) == 0
-    capsys.readouterr()
-    assert call("data", "show", str(out), "-n", "4") == 0
-    said = capsys.readouterr().out
-    assert "history      lamp(" in said and "tool         lamp(on, [room])" in said and "heads        lamp | " in said
-    assert call("data", "show", str(out), "-n", "2") == 0
-    assert capsys.readouterr().out.count("instruction") == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -80,7 +69,6 @@ def test_rows_are_shown(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["convert", "openai={chats}", "--out", "/proc/o.jsonl"], "/proc/o.jsonl cannot be written"),
         (["convert", "openai={tmp}/bad.jsonl", "--out", "{tmp}/o.jsonl"], "bad.jsonl:2"),
         (["convert", "openai={tmp}/no_row.jsonl", "--out", "{tmp}/o.jsonl"], "There is no row. Dropped most: 1 for no"),
-        (["show", "{tmp}/bad.jsonl"], "bad.jsonl:1"),
     ],
 )
 def test_a_mistake_is_one_paragraph_and_nothing_is_written(

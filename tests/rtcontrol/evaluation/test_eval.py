@@ -18,7 +18,6 @@ from rtcontrol.models.data.row import DataRow, write_rows
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.api import Model
-from tests.models.chat.families import checkpoint
 from tests.models.small import tool
 from tests.rtcontrol.hosts.standin_endpoint import standin
 
@@ -47,14 +46,6 @@ def test_a_decision_endpoints_nonsense_is_wrong_and_its_refusal_ends_the_run() -
         RemoteAnswerer(f"decisions:{server.url}").answer(ROW)
     with standin(lambda n: (0.0, "drop")) as server, pytest.raises(UserError, match="What was answered is kept"):
         RemoteAnswerer(f"decisions:{server.url}").answer(ROW)
-
-
-def test_a_chat_model_is_judged_in_its_own_syntax(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    rows, tools = tmp_path / "rows.jsonl", (tool("go", to=["left", "right"]), tool("stop"))
-    texts = ("go left", "go right", "stop")
-    write_rows(rows, [DataRow(text, text, "test", text, "fast", tools, (), Call("stop")) for text in texts])
-    found = evaluated(capsys, str(rows), "--model", str(checkpoint(tmp_path / "model", "hermes")))
-    assert found["errors"] == {} and found["model"]["profile"] == "chat"
 
 
 ROWS = 12

@@ -24,9 +24,7 @@ from rtcontrol.evaluation.score_plan import Settings, plan, subjects
 from rtcontrol.evaluation.score_tables import paired, phrasing_shares, pick, share, tables
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.user_code import contents
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
@@ -211,16 +209,6 @@ def test_a_gate_looks_at_the_least_sure_head_at_one_or_at_how_far_null_is() -> N
             ScoringGate.parse(wrong)
 
 
-def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:
-    class Lost(Walker):
-        def decide(self, request: Any) -> Decision:
-            return Decision(None, {"function": 0.9})
-
-    flyer = ModelFlyer(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
-    flown = play(SKILL, flyer, cases(LEFT, [0]), HZ)
-    assert flown[0].kept["held"] == 30 and flown[0].kept["sure"] == pytest.approx([0.1] * 30)
-
-
 def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score({"hears": KNOWS_BOTH}, said=SAID).data
     path, flown = tmp_path / "scores.json", list[int]()
@@ -270,23 +258,6 @@ def test_a_score_of_other_files_is_not_gone_on_with(tmp_path: Path) -> None:
         document()
 
 
-class Partly(Walker):
-    """Fails where it is told what it does not know."""
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        if request.instruction not in self.knows:
-            raise DecodeError("no call")
-        return super().decide(request)
-
-
-def test_a_sentence_that_nothing_is_decided_for_is_unsure_and_the_others_keep_their_places() -> None:
-    found = phrasing_shares(
-        score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly"
-    )
-    assert found is not None and found["by_meaning"]["go left"]["unsure"] == 2
-    assert found["by_meaning"]["go right"] == {"said": 1, "right": 1, "canonical_right": 1, "unsure": 0}
-
-
 def test_model_that_never_decides_is_refused() -> None:
     class Mute(Walker):
         def decide(self, request: Any) -> Any:
@@ -313,16 +284,6 @@ def test_a_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: 
     path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
     with pytest.raises(UserError, match=f"list.jsonl, line 3: .*{what}"):
         lines(SKILL, str(path), ("walk",))
-
-
-def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "list.jsonl"
-    path.write_text(
-        '{"say": "west", "means": "go left", "env": "walk"}\n{"say": "up", "means": "x", "env": "paddle"}\n'
-    )
-    assert lines(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
-    with pytest.raises(UserError, match="no line of it is for"):
-        lines(SKILL, str(path), ("lander",))
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -388,13 +349,3 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     own = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
     for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
         assert f"{option[0]} is about a model" in refused(capsys, *own, *option)
-
-
-def test_every_goal_of_ones_own_is_scored_where_all_are_asked_for(tmp_path: Path) -> None:
-    skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
-    assert isinstance(skill, UserSkill)
-    few = replace(skill, goals=skill.goals[:1])
-    assert [one.title for one in subjects(few, 10.0, ("all",))] == [goal.text() for goal in skill.goals]
-    assert len(subjects(few, 10.0)) == 1 < len(skill.goals)
-    with pytest.raises(UserError, match="go left"):
-        subjects(SKILL, HZ, ["fly"])

@@ -128,15 +128,6 @@ def test_what_fails_in_flight_costs_its_ticks_and_ends_with_a_status_and_the_use
     assert error in said and "bad.py:" in last
 
 
-def test_a_replay_whose_expert_fails_ends_with_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fly(tmp_path, world_file(tmp_path), agent_file(tmp_path), "--duration", "2", "--instruct", "find the red box")
-    tired = agent_file(
-        tmp_path, ("x, y = data", "assert data['barrel'][0] == 99, 'tired'\n    x, y = data"), name="tired.py"
-    )
-    assert call("replay", str(tmp_path / "out"), "--agent", tired, "--model", "expert", "--diff") == 8
-    assert capsys.readouterr().err.splitlines()[-1].startswith("ERRORS: ")
-
-
 BOTH = WORLD + AGENT  # in one file
 
 
