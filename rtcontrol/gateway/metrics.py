@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from rtcontrol.serve.runs import COUNTS, TIMES
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.serve.stats import COUNTS, TIMES
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol.telemetry.histogram import BOUNDS_S
 from rtcontrol_client.wire import Code

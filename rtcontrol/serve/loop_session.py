@@ -9,8 +9,11 @@ from typing import Any
 
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
+from rtcontrol.envs.remote_parts import wire_call
 from rtcontrol.loop.clock import WallClock
-from rtcontrol.loop.interpreter import Understood
+from rtcontrol.loop.desk import OperatorControl
+from rtcontrol.loop.instructions import echo
+from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.ports import Listener, LoopOptions
 from rtcontrol.loop.realtime import NoCollector
@@ -18,16 +21,16 @@ from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LoopReport
 from rtcontrol.run.interpreting import goal_tools
-from rtcontrol.serve import errors, refusals
+from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.session_state import LoopStanding, Need
+from rtcontrol.serve.sessions import LoopStanding, Need
 from rtcontrol.telemetry.recorder import received
-from rtcontrol_client.wire import Message, WireError
-from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
+from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.messages import ControlMessage, Executed, Instruct, Observe, Picture, Reset
 
 
 class LoopSession(SessionThread, Listener):
@@ -38,7 +41,7 @@ class LoopSession(SessionThread, Listener):
         env = self.make_env(terms)
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
         interpreter = owner.interpreters.of(terms.agent) if terms.interprets else None
-        with errors.no_host(terms), errors.placed(life.welcomed):
+        with terms.decidable(), refusals.placed(life.welcomed):
             host = open_host(owner.pool, self.id, terms)
         try:
             recorder, self.record = open_record(self.id, life.runs, terms, config, tell=self.note)
@@ -79,10 +82,10 @@ class LoopSession(SessionThread, Listener):
         loop, tell = self.loop, self.owner.tell
         assert loop is not None, "it is open"
         try:
-            with errors.placed(self.facts.life.welcomed):
+            with refusals.placed(self.facts.life.welcomed):
                 loop.run()
         except DecisionFailed as error:
-            raise errors.undecodable(error, self.terms.agent.tools) from None
+            raise self.terms.undecodable(error) from None
         except UserError as error:
             (refuse,) = tell(ev.LoopUnfit(self.facts, error.what, error.remedy))
             assert isinstance(refuse, ev.RefuseLoop), "it is the core's only answer"
@@ -105,15 +108,15 @@ class LoopSession(SessionThread, Listener):
         elif what.what == "doubted":
             self.owner.tell(ev.ErrorReported(facts, refusals.unsure(what.why)))
         else:
-            self.send(errors.control_of(loop.operator, facts.token))
+            self.send(control_of(loop.operator, facts.token))
 
     def understood(self, result: Understood) -> None:
         if self.loop is not None and self.loop.interpretation is not None:
-            answer = errors.understood(result, self.facts.token, self.loop.interpretation.interpreter)
+            answer = answer_of(result, self.facts.token, self.loop.interpretation.interpreter)
             self.owner.tell(ev.SentenceUnderstood(self.facts, result.said, result.why == "overtaken", answer))
 
     def _undecided(self, emission: Emission, seq: int | None) -> None:
-        self.owner.tell(ev.ErrorReported(self.facts, errors.refusal(emission, seq), emission.error or ""))
+        self.owner.tell(ev.ErrorReported(self.facts, refusals.undecided(emission, seq), emission.error or ""))
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 
@@ -134,7 +137,7 @@ class LoopSession(SessionThread, Listener):
             return None
         slow = loop.state.warmup.warning(self.terms.config)
         release_ns = env.next_release_ns(loop.config.period_ns, time.monotonic_ns())
-        control = errors.control_of(loop.operator, self.facts.token)
+        control = control_of(loop.operator, self.facts.token)
         return LoopStanding(loop.instruction, env.epoch, release_ns, () if slow is None else (slow,), control)
 
     def stop_loop(self, why: str) -> None:
@@ -157,3 +160,27 @@ TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
     Reset: RemoteEnvironment.reset,
     Picture: lambda env, message: env.pictures.take(message),
 }
+
+
+def control_of(operator: OperatorControl, session: str) -> ControlMessage:
+    """The state as it is now, and the call that waits for a yes."""
+    now_ns = time.monotonic_ns()
+    told = ControlMessage(session=session, state=operator.state)
+    if (asking := operator.asking) is not None and not asking.denied:
+        left_ms = max(0.0, (asking.expires_ns - now_ns) / 1e6)
+        return told.model_copy(update={"id": asking.tick.k, "call": wire_call(asking.call), "ttl_ms": left_ms})
+    return told
+
+
+def answer_of(found: Understood, session: str, interpreter: Interpreter) -> Instruct | WireError:
+    """Return what a sentence was understood as; or why it was not, or is not taken, and what can be said instead."""
+    said = found.said
+    if found.text is not None:
+        return Instruct(session=session, instruction=found.text, said=said, by=found.by, confidence=found.sure)
+    if found.why == "overtaken":
+        what = f'"{echo(said)}" is not taken: {found.reason}. What was said last counts.'
+        remedy = "Say it again if it is meant."
+    else:
+        what = f'"{echo(said)}" is not understood: {found.reason}. The instruction before goes on.'
+        remedy = f"Say it in other words, such as: {interpreter.examples()}."
+    return WireError(Code.INSTRUCTION, what, remedy, field="instruction")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
@@ -27,7 +29,7 @@ from rtcontrol.run.user_module import tools_only_agent
 from rtcontrol.serve import refusals
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import CONTROL, refused_as
-from rtcontrol.serve.session_state import LoopStanding
+from rtcontrol.serve.sessions import LoopStanding
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
 from rtcontrol_client.wire.crowd import CrowdTerms
@@ -139,6 +141,21 @@ class Terms:
             what = f"The welcome to these tools would exceed the limits ({error.message.rstrip('.')})."
             remedy = "Bring fewer tools, or shorter lists of values and descriptions."
             raise _refused(Code.TOO_LARGE, what, remedy, "tools") from None
+
+    def decidable(self) -> AbstractContextManager[None]:
+        """What cannot be decided by in here is the client's tools, or the model that it named. Raises WireError."""
+        code = Code.TOOLS if self.named is None else Code.MODEL
+        return refused_as(code, code.value)
+
+    def undecodable(self, error: UserError) -> WireError:
+        """Return the refusal of a first decision that failed: it names the parameters that are decoded token by
+        token."""
+        slots = ((t.name, slot) for t in self.agent.tools.schemas for slot in t.slots())
+        free = [(name, slot) for name, slot in slots if isinstance(slot.domain, Free)]
+        named = "; ".join(f"{name}: {', '.join(p.name for p in slot.parameters)}" for name, slot in free)
+        what = f"{error.what} These are decoded token by token: {named[:300]}."
+        remedy = "Give them an enum or bounds, and no array or recursion; give a tool at most six parameters."
+        return _refused(Code.TOOLS, what, remedy, "tools")
 
     def described(self) -> str:
         """In words: for whom it decides, what decides, and how often."""

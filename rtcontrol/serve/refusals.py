@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rtcontrol.envs.base import Emission
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ControlMessage
@@ -108,3 +111,37 @@ def unsure(what: str) -> WireError:
 def lost_instruction(what: str, remedy: str, again: bool) -> WireError:
     """The run ends with it; whether it may begin `again` with the one before."""
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction", retryable=again, fatal=not again)
+
+
+def undecided(emission: Emission, seq: int | None) -> WireError:
+    """Of the observation `seq`, of which no decision could be made."""
+    error = emission.error or ""
+    # The cause may be another: on a busy machine a pause goes first.
+    if error.startswith("observe:"):
+        remedy = "Send the fields of `data` that the agent reads, or `text`."
+        return WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq)
+    if emission.mistake is not None:
+        # The instruction was decided by before: it is the observation that is too long.
+        remedy = "Send a shorter `text`, or fewer and shorter values in `data`."
+        return WireError(Code.TOO_LARGE, emission.mistake[0], remedy, field="text", seq=seq)
+    remedy = "Go on observing: the next tick decides anew. What is in force runs out as always."
+    return WireError(Code.DECODER, f"{emission.cause}: {error}", remedy, seq=seq, retryable=True)
+
+
+@contextmanager
+def placed(welcomed: bool) -> Iterator[None]:
+    """Where the place of decision is full or away in here, raises the WireError that says so. A session that was
+    welcomed is kept: its client says hello again."""
+    try:
+        yield
+    except DecoderUnavailable as error:
+        code = Code.BUSY if error.full else Code.DECODER
+        raise WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed) from None
+
+
+def failure(fault: BaseException) -> WireError:
+    """The session ended by a fault of the server, or for want of files."""
+    what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+    full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
+    code, remedy = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
+    return WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)

@@ -1,44 +1,102 @@
-"""The record and the report of one life of a session's loop, and what its session needs of the server."""
+"""What the runs of a server's sessions leave: a record and a report of each, and what all came to together."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol
 
-from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.config import RunConfig, size
-from rtcontrol.loop.sampling import PauseWatch
-from rtcontrol.run.interpreting import Interpreters
-from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import refused_as
-from rtcontrol.serve.session_state import Need
-from rtcontrol.serve.stats import CountedLoop, Totals
 from rtcontrol.telemetry import report
+from rtcontrol.telemetry.account import ANSWERS, Account
+from rtcontrol.telemetry.histogram import BOUNDS_S
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code
 
+# By the account's names.
+COUNTS = {
+    "releases": "Ticks that were due.",
+    "ticks": "Ticks that were begun.",
+    "on_time": "Ticks decided before their deadline.",
+    "skipped_releases": "Ticks that were due and not begun.",
+    "null": "Ticks that left the call in force.",
+    "held": "Ticks held back by a confidence gate, or by people.",
+    "calls_acted": "Calls that acted; a tick may take several.",
+    "calls_cut": "Further calls of a tick that its deadline cut.",
+    "decided_by_first": "Ticks decided by the first decider, where there is a backup.",
+    "decided_by_backup": "Ticks decided by the backup.",
+    **{f"first_{outcome}": f"Answers of the first decider that were {outcome}." for outcome in ANSWERS},
+}
+TIMES = {
+    "latency_ms": "From a tick's release to the effect of its call.",
+    "decide_ms": "A decision, in the decoder.",
+    "wake_ms": "How late the loop woke for a release.",
+    "observation_age_ms": "Of the observation, at the effect.",
+}
 
-class SessionOwner(Protocol):
-    """What a session's threads need of the server that it belongs to."""
 
-    options: ServeOptions
-    pool: DecoderPool
-    watch: PauseWatch
-    stats: Totals
-    say: Callable[[str], None]
-    interpreters: Interpreters
-    turns: dict[bool, threading.Semaphore]  # of those that open for the first time (True), or again
+class CountedLoop(Protocol):
+    """A loop, as far as its results are looked at."""
 
-    def tell(self, event: ev.Event) -> list[ev.Action]:
-        """Let the core take the event, do what it says, and return what is the caller's to do."""
+    @property
+    def account(self) -> Account: ...
 
-    def needs(self) -> dict[str, Need]:
-        """Return what each session needs of the decoder, as far as it is known, by their ids."""
+    @property
+    def recorder(self) -> Recorder: ...
+
+
+class ServerStats:
+    """Counts, misses by cause, and times in the bins of `BOUNDS_S` with their sums in seconds."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.misses: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.bins = {name: [0] * (len(BOUNDS_S) + 1) for name in TIMES}
+        self.seconds = dict.fromkeys(TIMES, 0.0)
+
+    def add(self, account: Account) -> None:
+        self.counts.update({name: getattr(account, name) for name in COUNTS})
+        self.misses.update(dict(account.misses_by_cause))
+        self.skipped.update(dict(account.skipped_by_cause))
+        for name in TIMES:
+            series = account.times[name]
+            self.bins[name] = [a + b for a, b in zip(self.bins[name], series.bins, strict=True)]
+            self.seconds[name] += series.total / 1e3
+
+
+class Totals:
+    """What all loops of a server came to, those that run included; from any thread."""
+
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self._over, self._open = ServerStats(), list[CountedLoop]()
+        self._lock = threading.Lock()
+
+    def begin(self, loop: CountedLoop) -> None:
+        """The loop will run."""
+        with self._lock:
+            self._open.append(loop)
+
+    def end(self, loop: CountedLoop) -> None:
+        """It is over: its counts stay."""
+        with self._lock:
+            self._open.remove(loop)
+            self._over.add(loop.account)
+
+    def now(self) -> ServerStats:
+        """Return the sum."""
+        with self._lock:
+            total = deepcopy(self._over)
+            for loop in self._open:
+                total.add(loop.account)
+        return total
 
 
 def open_record(session: str, run: int, terms: Terms, config: RunConfig, **more: Any) -> tuple[Recorder, Path]:

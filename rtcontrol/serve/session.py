@@ -5,20 +5,42 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rtcontrol.envs.remote import RemoteEnvironment
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.serve import errors
+from rtcontrol.loop.sampling import PauseWatch
+from rtcontrol.run.interpreting import Interpreters
+from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms, negotiate
-from rtcontrol.serve.runs import SessionOwner, finish
-from rtcontrol.serve.session_state import LoopStanding, Need, SessionFacts
-from rtcontrol.serve.stats import CountedLoop
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.runs import CountedLoop, Totals, finish
+from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts
 from rtcontrol_client.wire import Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
+
+
+class SessionOwner(Protocol):
+    """What a session's threads need of the server that it belongs to."""
+
+    options: ServeOptions
+    pool: DecoderPool
+    watch: PauseWatch
+    stats: Totals
+    say: Callable[[str], None]
+    interpreters: Interpreters
+    turns: dict[bool, threading.Semaphore]  # of those that open for the first time (True), or again
+
+    def tell(self, event: ev.Event) -> list[ev.Action]:
+        """Let the core take the event, do what it says, and return what is the caller's to do."""
+
+    def needs(self) -> dict[str, Need]:
+        """Return what each session needs of the decoder, as far as it is known, by their ids."""
 
 
 class SessionThread(ABC):
@@ -92,7 +114,7 @@ class SessionThread(ABC):
             error = refusal
         except BaseException as fault:  # also SystemExit of a user's agent
             log.exception("%s failed", self.id)
-            error = errors.failure(fault)
+            error = refusals.failure(fault)
         finally:
             self.owner.tell(ev.SessionEnded(self.facts, error))
 

@@ -15,15 +15,19 @@ from typing import Any
 
 from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.session_state import HELLOS_PER_S, Need, Peer, SessionFacts, TokenBucket
 from rtcontrol.serve.sessions import (
     BY_HAND,
     BYE,
+    HELLOS_PER_S,
     LEAVING,
     LOST,
     STOPPED,
+    Need,
+    Peer,
+    SessionFacts,
     SessionRules,
     Sessions,
+    TokenBucket,
     same,
     session_of,
     weigh,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rtcontrol.serve.session_state import Agreement, Connection, LoopStanding, Need, Peer, SessionFacts
+from rtcontrol.serve.sessions import Agreement, Connection, LoopStanding, Need, Peer, SessionFacts
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Instruct
 

@@ -9,9 +9,9 @@ from collections import Counter
 from typing import Any
 
 from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.runs import ServerStats
 from rtcontrol.serve.session_shell import SessionShell
-from rtcontrol.serve.session_state import Connection
-from rtcontrol.serve.stats import ServerStats
+from rtcontrol.serve.sessions import Connection
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Bye, ControlMessage, Hello, Picture
 

@@ -17,10 +17,10 @@ from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.runs import Totals
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.session_state import Need, SessionFacts
-from rtcontrol.serve.stats import Totals
+from rtcontrol.serve.sessions import Need, SessionFacts
 from rtcontrol_client.wire import WireError
 
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened

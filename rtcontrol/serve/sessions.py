@@ -1,17 +1,252 @@
-"""The sessions of a server: who may come in, who may come back. Part of the sessions' core."""
+"""What a server knows of its clients' sessions and connections, and who may come in or come back. Part of the sessions'
+core: no thread, socket or clock."""
 
 from __future__ import annotations
 
 import hmac
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from rtcontrol.serve import refusals
-from rtcontrol.serve.session_state import Need, Peer, SessionFacts
-from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.messages import Hello
+from rtcontrol_client.wire import Message, WireError
+from rtcontrol_client.wire.messages import ControlMessage, ErrorMessage, Hello, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
+
+# A client that says hello and bye in turns makes the server open and end a session each time.
+HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
+# An error repeats what it refuses; of that, so many characters.
+MAX_TOLD, MAX_FIELD = 600, 200
+
+
+class Connection(Protocol):
+    """One transport connection. `peer` is for logs (an address, or a key's name; never a secret), `key` the client's
+    Z85 CURVE public key if it has one. One whose `closed` is true is gone: what it still hands in is ignored."""
+
+    peer: str
+    key: str | None
+
+    def send(self, message: Message) -> None:
+        """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
+        calls `SessionManager.disconnected` for one that is gone)."""
+
+    def close(self) -> None:
+        """Forget the peer; from any thread. The server has sent what it had to send."""
+
+
+class TokenBucket:
+    """`rate` tokens a second, at most `burst` of them at once. Not locked: two threads may get one token too many."""
+
+    __slots__ = ("_burst", "_filled_ns", "_rate", "_tokens")
+
+    def __init__(self, rate: float, burst: float, now_ns: int) -> None:
+        self._rate, self._burst = rate / 1e9, burst
+        self._tokens, self._filled_ns = burst, now_ns
+
+    def take(self, now_ns: int) -> bool:
+        """Return whether there was a token; it is gone then."""
+        if self._tokens < 1.0:
+            self._tokens = min(self._burst, self._tokens + (now_ns - self._filled_ns) * self._rate)
+            self._filled_ns = now_ns
+            if self._tokens < 1.0:
+                return False
+        self._tokens -= 1.0
+        return True
+
+
+@dataclass(frozen=True)
+class Need:
+    """A session's rate, and the seconds of the decoder that one of its decisions takes; those that are decided together
+    share theirs."""
+
+    hz: float
+    share_s: float
+
+    @classmethod
+    def of(cls, shares: Sequence[float], hz: float) -> Need | None:
+        """Return the need of a session whose decisions took so many nanoseconds; None before its first decision."""
+        # The first quartile: other load on the machine makes some of them longer.
+        return cls(hz, sorted(shares)[len(shares) // 4] / 1e9) if shares else None
+
+    @property
+    def busy(self) -> float:
+        """The part of the decoder's time that it takes."""
+        return self.hz * self.share_s
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStanding:
+    """What is active in a session's loop, for a welcome. `control`: what people did, or what waits for a yes."""
+
+    instruction: str
+    epoch: int = 0
+    release_ns: int | None = None
+    warnings: tuple[str, ...] = ()
+    control: ControlMessage | None = None
+
+
+class Agreement(Protocol):
+    """The terms of a session (`negotiate.Terms`), as far as they decide what is sent."""
+
+    @property
+    def interprets(self) -> bool:
+        """Whether an interpreter reads its instructions."""
+
+    def welcome(
+        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
+    ) -> Welcome:
+        """Return the welcome to these terms."""
+
+    def described(self) -> str:
+        """Return them in words."""
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """How far a session is. `why` it ends, and cannot be resumed; `lost`: its client went while it opened or ran;
+    `attached`: there is a loop; `paused` by a person, whatever becomes of its client; `leaving`: its client goes to
+    another server after its next call; `runs` so far."""
+
+    state: Literal["opening", "live", "parked", "over"] = "opening"
+    why: str | None = None
+    welcomed: bool = False
+    lost: bool = False
+    attached: bool = False
+    paused: bool = False
+    leaving: bool = False
+    parked_ns: int = 0
+    runs: int = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether there is no client to open it for."""
+        return self.why is not None or (self.lost and not self.welcomed)
+
+
+@dataclass(slots=True, eq=False)
+class SessionInstructions:
+    """`newest` of the client's, `wanted`: the newest of all that was not refused, `began`: the one that the run started
+    with, `proven`: the one that the run before ended with. `refusal`: why one was refused, until the client knows;
+    `shown`: the same, until its tick's error is due; `error`: what was reported last (seq, error)."""
+
+    newest: str | None = None
+    wanted: str | None = None
+    began: str | None = None
+    proven: str | None = None
+    refusal: str | None = None
+    shown: str | None = None
+    error: tuple[int | None, str] = (None, "")
+
+    def begin(self, interprets: bool) -> str | None:
+        """Return what the next run starts with; None: the terms' own."""
+        first = self.began = self.wanted
+        if interprets:  # what waits for a yes is not in force after a pause either
+            first = first or self.proven
+            self.wanted = None
+        return first
+
+    def overtaken(self) -> str | None:
+        """Return what is newer than the run's first one, for its loop; None: nothing is."""
+        return None if self.wanted in (None, self.began) else self.wanted
+
+    def ran(self, proven: str, newest: str, interprets: bool) -> None:
+        """A run is over: the next one starts also with what was understood, and nothing was decided by yet."""
+        self.proven = proven
+        if interprets and self.wanted is None and newest != proven:
+            self.wanted = newest
+
+    def give_way(self) -> bool:
+        """Return whether the next run may start with the one before this, which the decider cannot take."""
+        again = self.proven is not None and bool({self.began, self.wanted} - {None, self.proven})
+        if again:
+            self.wanted = self.proven
+        return again
+
+
+@dataclass(slots=True, eq=False)
+class SessionFacts:
+    """One client's session. `token`: what resumes it, with the CURVE `key` of its first connection; `peer`: the
+    connection that owns it, None while there is none; `lines`: what it may log; `crowd`: it is of many members."""
+
+    id: str
+    token: str
+    hello: Hello
+    lines: TokenBucket
+    key: str | None = None
+    peer: Peer | None = None
+    terms: Agreement | None = None
+    life: Life = field(default_factory=Life)
+    instructions: SessionInstructions = field(default_factory=SessionInstructions)
+    refused: Counter[str] = field(default_factory=Counter)
+    crowd: bool = False
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """A connection, its session if it has one, when either side last spoke. `greeted`: that session's welcome was sent
+    here; `unsent`: errors beyond the rate."""
+
+    connection: Connection
+    messages: TokenBucket
+    hellos: TokenBucket
+    errors: TokenBucket
+    in_ns: int
+    out_ns: int
+    session: SessionFacts | None = None
+    greeted: bool = False
+    pings: int = 0
+    gone: bool = False
+    unsent: int = 0
+
+    @classmethod
+    def of(cls, connection: Connection, messages_per_s: float, errors_per_s: float, now_ns: int) -> Peer:
+        """Return what is known of a new connection."""
+        messages = TokenBucket(messages_per_s, messages_per_s, now_ns)
+        hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns)
+        errors = TokenBucket(errors_per_s, 2 * errors_per_s, now_ns)
+        return cls(connection, messages, hellos, errors, now_ns, now_ns)
+
+    def join(self, session: SessionFacts) -> None:
+        """It owns the session from now on, and has still to be welcomed."""
+        self.session, session.peer = session, self
+        self.greeted = False
+
+    @property
+    def live(self) -> bool:
+        """Whether its session runs."""
+        return self.session is not None and self.session.life.state == "live"
+
+    def error(self, error: WireError, now_ns: int, always: bool = False) -> ErrorMessage | None:
+        """Return the message, as far as the rate of errors allows; the next one says how many were not sent."""
+        if not (self.errors.take(now_ns) or always):
+            self.unsent += 1
+            return None
+        dropped, self.unsent = self.unsent, 0
+        return ErrorMessage(
+            code=error.code.value,
+            message=cut(error.message, MAX_TOLD),
+            remedy=cut(error.remedy, MAX_TOLD),
+            field=error.field and cut(error.field, MAX_FIELD),
+            seq=error.seq,
+            t_client_ns=error.t_client_ns,
+            retryable=error.retryable,
+            fatal=error.fatal,
+            dropped=dropped,
+            members=list(error.members) or None,
+        )
+
+
+def cut(text: str, limit: int) -> str:
+    """Return the text, or its beginning and its end where it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
 
 # Beside the sessions: those that are just ending.
 SPARE = 16

@@ -22,8 +22,7 @@ from rtcontrol.envs.remote_parts import RemoteTerms, wire_call, wire_calls
 from rtcontrol.records import Instructed
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.session_state import LoopStanding, SessionFacts
-from rtcontrol.serve.sessions import SessionRules
+from rtcontrol.serve.sessions import LoopStanding, SessionFacts, SessionRules
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack

@@ -11,7 +11,7 @@ from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.warmup import Warmup
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Action, Instruct, Instructed, OperatorCommand
-from rtcontrol.serve import errors
+from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
@@ -19,8 +19,7 @@ from rtcontrol.serve.crowd.members import Roster, crowd_terms
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.session_state import LoopStanding, Need
-from rtcontrol.serve.sessions import BY_HAND
+from rtcontrol.serve.sessions import BY_HAND, LoopStanding, Need
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire import messages as wire
 from rtcontrol_client.wire.crowd import CallMany, in_messages
@@ -38,7 +37,7 @@ class CrowdSession(SessionThread):
 
     def open(self, instruction: str | None) -> CrowdLoop:
         owner, terms = self.owner, self.terms
-        with errors.no_host(terms), errors.placed(self.facts.life.welcomed):
+        with terms.decidable(), refusals.placed(self.facts.life.welcomed):
             host = owner.pool.open(self.id, terms.source)
         try:
             roster, k = self._members()
@@ -79,7 +78,7 @@ class CrowdSession(SessionThread):
             fatal = not self.facts.life.welcomed
             raise WireError(Code.DECODER, error.what, error.remedy, retryable=True, fatal=fatal) from None
         except UserError as error:
-            raise errors.undecodable(error, self.terms.agent.tools) from None
+            raise self.terms.undecodable(error) from None
         finally:
             crowd.stop("over")
             crowd.host.close()

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.session_state import LoopStanding, Need, SessionFacts
-from rtcontrol.serve.sessions import SessionRules
+from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts, SessionRules
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.crowd import CrowdWish
 from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Hello, Observe, Program, Timing, Welcome

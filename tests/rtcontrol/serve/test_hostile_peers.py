@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.serve import zmq_auth
-from rtcontrol.serve.session_state import Need
-from rtcontrol.serve.sessions import weigh
+from rtcontrol.serve.sessions import Need, weigh
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.wire.messages import Bye, Welcome

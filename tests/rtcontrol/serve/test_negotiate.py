@@ -10,7 +10,7 @@ import pytest
 from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.session_state import LoopStanding
+from rtcontrol.serve.sessions import LoopStanding
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.messages import FunctionCall, Hello, Program, Welcome
 

@@ -14,8 +14,7 @@ import pytest
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.session_core import MAX_STRANGERS
-from rtcontrol.serve.session_state import LoopStanding, Need, SessionFacts
-from rtcontrol.serve.sessions import LEAVING, SPARE
+from rtcontrol.serve.sessions import LEAVING, SPARE, LoopStanding, Need, SessionFacts
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import Join
 from rtcontrol_client.wire.messages import (

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.session_state import SessionFacts
-from rtcontrol.serve.sessions import SPARE
+from rtcontrol.serve.sessions import SPARE, SessionFacts
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
