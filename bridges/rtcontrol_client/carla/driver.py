@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol_client.carla import hazards, observing, pace
@@ -17,7 +16,7 @@ from rtcontrol_client.carla.control import CURVE, Control, Steer, Throttle, look
 from rtcontrol_client.carla.intent import LEFT, TURNS, Intent, Place, Turn
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.localise import Track
-from rtcontrol_client.carla.neighbours import Body, LaneOccupancy
+from rtcontrol_client.carla.neighbours import LaneOccupancy
 from rtcontrol_client.carla.observing import Scene, View
 from rtcontrol_client.carla.pace import KMH, Near
 from rtcontrol_client.carla.route import Route
@@ -69,7 +68,6 @@ CLEAR_M = 0.25
 CLOSING = 0.5
 BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
 GIVE_UP_S = 4.0  # after which a lane change should have been done
-HARD_LATERAL = 7.5  # m/s2
 LARGEST = 200.0  # of the numbers in calls
 TELL_EVERY_S = 5.0
 log = logging.getLogger("rtcontrol.carla")
@@ -79,27 +77,12 @@ STANDSTILL = Control(brake=0.6)
 
 @dataclass(slots=True)
 class Counts:
-    """`emergencies` and `beyond_limits` count beginnings, not steps.
+    """What a drive came to; `emergencies` counts beginnings, not steps."""
 
-    `beyond_limits`: the lateral acceleration passed what the steering keeps to. `lights`: emergencies before a stop
-    line. `unfit`: steps whose figures were not numbers, answered by braking. `fallbacks`: junctions where the lane did
-    not allow the turn that was called.
-    """
-
-    steps: int = 0
-    calls: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
     emergencies: int = 0
-    lights: int = 0
-    bends: int = 0
     lane_changes: int = 0
-    lane_changes_given_up: int = 0
-    ways: Counter[str] = field(default_factory=Counter)
-    fallbacks: int = 0
     distance_m: float = 0.0
     top_kmh: float = 0.0
-    beyond_limits: int = 0
-    unfit: int = 0
 
 
 class Driver:
@@ -125,10 +108,10 @@ class Driver:
         self._occupancy = LaneOccupancy(road)
         self._scene: Scene | None = None
         self._view: View | None = None
-        self._yaw: float | None = None
-        self._braking = self._slowing = self._beyond = False
+        self._braking = False
         self._could = self._at_line = False  # of the stop line ahead
-        self._tell_s: dict[str, float] = {}  # when a refusal is told again, of the steps' time
+        self._time_s = 0.0  # of the steps
+        self._tell_s: dict[str, float] = {}  # when a refusal is told again
 
     @property
     def shift(self) -> int:
@@ -153,9 +136,6 @@ class Driver:
             self._lane_change.moved(passed.sideways_m)
         if passed.lost:
             self._lane_change = None
-        for way, asked in passed.junctions:
-            self.counts.ways[way] += 1
-            self.counts.fallbacks += way != asked
         if passed.sideways_m or passed.lost:
             self._other_lane(scene.own.speed)
         if passed.entered and not self._leads_over():
@@ -167,7 +147,6 @@ class Driver:
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         """Take a call; gives why it is refused, or None. No lane is changed before the first look."""
-        self.counts.calls += 1
         reason = self._obey(name, arguments)
         if reason is not None:
             self._refuse(reason)
@@ -175,16 +154,14 @@ class Driver:
 
     def step(self, scene: Scene) -> Control:
         """What the vehicle does until the next step."""
-        self.counts.steps += 1
+        self._time_s += self.dt_s
         try:
             view = self.look(scene)
         except ValueError:
-            self.counts.unfit += 1
             return STANDSTILL
         speed = view.own.speed
         self.counts.distance_m += speed * self.dt_s
         self.counts.top_kmh = max(self.counts.top_kmh, speed * KMH)
-        self._watch(view.own)
         self._advance(view, speed)
         pedals = self._throttle.step(self._wanted(view, speed), speed)
         return replace(pedals, steer=self._steering(view, speed))
@@ -192,12 +169,10 @@ class Driver:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _refuse(self, reason: str) -> None:
-        """Count it, and tell whoever gives instructions: now and then, for a model repeats its calls at each tick."""
+        """Tell whoever gives instructions: now and then, for a model repeats its calls at each tick."""
         kind = reason.split(":")[0]
-        self.counts.refused[kind] += 1
-        now_s = self.counts.steps * self.dt_s
-        if now_s >= self._tell_s.get(kind, 0.0):
-            self._tell_s[kind] = now_s + TELL_EVERY_S
+        if self._time_s >= self._tell_s.get(kind, 0.0):
+            self._tell_s[kind] = self._time_s + TELL_EVERY_S
             log.warning("not done: %s", reason)
 
     def _late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
@@ -266,7 +241,6 @@ class Driver:
 
     def _give_up(self, lateral_m: float) -> None:
         """Back to the middle of the lane we are in."""
-        self.counts.lane_changes_given_up += self.shift != 0
         self._lane_change = LaneChange(0, lateral_m, 0.0)
 
     def _cut_off(self, view: View, change: LaneChange) -> bool:
@@ -295,13 +269,10 @@ class Driver:
             braking = braking or hazards.danger(near, speed, self._braking)
         bend = hazards.bend(view, speed)
         self._could, self._at_line = hazards.line(view, speed, self._could, self._at_line)
-        self.counts.lights += self._at_line and not braking and not self._braking
         braking = braking or self._at_line
-        slowing = bend < want - 0.2
         want = -pace.FULL_BRAKE if braking else min(want, bend)
         self.counts.emergencies += braking and not self._braking
-        self.counts.bends += slowing and not self._slowing
-        self._braking, self._slowing = braking, slowing
+        self._braking = braking
         return want
 
     def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
@@ -337,16 +308,6 @@ class Driver:
         dx, dy = x - ty * over - (own.x - half * cos), y + tx * over - (own.y - half * sin)
         off = view.lateral_m - (0.0 if self._lane_change is None else self._lane_change.lateral(0.0, speed))
         return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, off)
-
-    def _watch(self, own: Body) -> None:
-        """Counts the lateral acceleration that was too much."""
-        last, self._yaw = self._yaw, own.yaw_deg
-        if last is None:
-            return
-        turned = math.radians(math.remainder(own.yaw_deg - last, 360.0))
-        beyond = abs(turned / self.dt_s * own.speed) > HARD_LATERAL
-        self.counts.beyond_limits += beyond and not self._beyond
-        self._beyond = beyond
 
 
 def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rtcontrol_client.carla.intent import Intent, Turn
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.neighbours import Body
-from rtcontrol_client.carla.route import LaneLine, Route, Way
+from rtcontrol_client.carla.route import LaneLine, Route
 
 # Farther off the lane, or farther along it between two steps: somebody put the vehicle elsewhere.
 LOST_M, JUMP_M = 6.0, 25.0
@@ -18,11 +18,9 @@ FIRM_M = 0.05
 @dataclass(slots=True)
 class Passed:
     """What a step led over: `sideways_m` by how much farther right of its lane's centre the vehicle is for being in
-    another lane now; `junctions` behind us, each the way taken and the one asked for; `entered` one; `lost`: elsewhere.
-    """
+    another lane now; `entered`: a junction; `lost`: elsewhere."""
 
     sideways_m: float = 0.0
-    junctions: list[tuple[Way, Turn]] = field(default_factory=list)
     entered: bool = False
     lost: bool = False
 
@@ -35,7 +33,6 @@ class Track:
         self.s = 0.0
         self.lateral_m = 0.0
         self._lane: LaneLine | None = None
-        self._asked: Turn | None = None  # at the entry of the junction that we are in
 
     def route(self, turn: Turn) -> Route:
         """The way ahead from the start of our lane, under the choice of turn for the next junction."""
@@ -67,10 +64,8 @@ class Track:
             if self.s <= lane.length or not lane.after:
                 return
             following = self.route(intent.turn).lanes[1]
-            if following.junction and not lane.junction:
-                passed.entered, self._asked = True, intent.turn
+            passed.entered = passed.entered or (following.junction and not lane.junction)
             if lane.junction and not following.junction:
-                passed.junctions.append((lane.way, self._asked or lane.way))
                 intent.passed_junction()
             self._lane = following
             self.s, self.lateral_m = following.project(own.x, own.y, self.s - lane.length)
@@ -92,7 +87,6 @@ class Track:
         if position is None:
             raise ValueError("there is no road")
         self._lane, self.s, self.lateral_m = position
-        self._asked = position.lane.way if position.lane.junction else None
 
     def _here(self) -> LaneLine:
         if self._lane is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rtcontrol_client.wire.errors import RemedyError
+
 # CARLA's physics is only right up to its substeps: 10 of 0.01 s. One step of the simulation is at most this long.
 LONGEST_STEP_S = 0.0625
 STANDIN, STANDIN_TOWN = "CARLA stand-in, not CARLA", "Standin"
@@ -16,12 +18,8 @@ Clock = Literal["wall", "lockstep"]
 WAIT_S: dict[str, float] = {"wall": 0.8, "lockstep": 5.0}
 
 
-class CarlaBridgeError(Exception):
-    """What whoever started the bridge must mend: `what` and `remedy`, in sentences."""
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} {remedy}".rstrip())
-        self.what, self.remedy = what, remedy
+class CarlaBridgeError(RemedyError):
+    """What whoever started the bridge must mend."""
 
 
 class ServerLost(Exception):

@@ -50,7 +50,6 @@ class CarlaWorld:
         self.options = options
         self.map: Any = None
         self.ego: Any = None
-        self.found: dict[str, Any] = {}
         self.frame = 0
         self._journal = journal
         self._client: Any = None
@@ -129,13 +128,13 @@ class CarlaWorld:
         self._journal.moved(self._world.id)
 
     def _settings(self) -> None:
-        self.found = settings_of(self._world)
-        if self.found["synchronous_mode"]:
+        found = settings_of(self._world)
+        if found["synchronous_mode"]:
             # Somebody else's, or left so by one that died.
             self._nobody_ticks()
             log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
-            self.found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
-        self._journal.settings(self.found)
+            found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
+        self._journal.settings(found)
         substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
         wanted = {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps}
         apply_settings(self._world, wanted)

@@ -9,15 +9,12 @@ from pydantic import ValidationError
 
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.codec import explain
+from rtcontrol_client.wire.errors import RemedyError
 from rtcontrol_client.wire.messages import ErrorMessage
 
 
-class ClientError(Exception):
+class ClientError(RemedyError):
     """A mistake in what was given, or a server that cannot be used: `what` and `remedy`, in sentences."""
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} {remedy}".rstrip())
-        self.what, self.remedy = what, remedy
 
 
 class Refused(ClientError):

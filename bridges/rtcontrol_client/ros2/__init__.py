@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rtcontrol_client.wire.endpoint import EndpointError, check_client
+from rtcontrol_client.wire.errors import RemedyError
 
 EXAMPLE = Path(__file__).parent / "examples" / "robot.yaml"
 
@@ -29,14 +30,10 @@ def sim_time(ros: Sequence[str]) -> bool | None:
     return None if not given else given[-1] == "true"
 
 
-class Ros2BridgeError(Exception):
-    """A mistake in what was given: `what` and `remedy`, in sentences. `status` is the program's exit status."""
+class Ros2BridgeError(RemedyError):
+    """A mistake in what was given. `status` is the program's exit status."""
 
     status = 2
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} {remedy}")
-        self.what, self.remedy = what, remedy
 
 
 def check_server(endpoint: str) -> None:

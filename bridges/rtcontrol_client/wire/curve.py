@@ -10,15 +10,13 @@ from pathlib import Path
 from zmq.auth import load_certificate
 from zmq.utils import z85
 
+from rtcontrol_client.wire.errors import RemedyError
+
 SERVER = "server"
 
 
-class KeyFileError(Exception):
-    """A key file that cannot be used: `what` and `remedy`, in sentences. No key is ever in them."""
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} {remedy}")
-        self.what, self.remedy = what, remedy
+class KeyFileError(RemedyError):
+    """A key file that cannot be used. No key is ever in its words."""
 
 
 @dataclass(frozen=True)

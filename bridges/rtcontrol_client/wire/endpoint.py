@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from rtcontrol_client.wire.errors import RemedyError
+
 FORM = "tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or ipc://PATH"
 CONNECT = ("http://", "https://")  # where a server is requested (docs/protocol.md, GET /connect)
 
 
-class EndpointError(Exception):
-    """What is no endpoint: `what` and `remedy`, in sentences."""
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} {remedy}")
-        self.what, self.remedy = what, remedy
+class EndpointError(RemedyError):
+    """What is no endpoint."""
 
 
 @dataclass(frozen=True)

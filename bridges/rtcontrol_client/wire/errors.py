@@ -31,6 +31,14 @@ class Code(StrEnum):
     INTERNAL = "internal"  # a fault of the server
 
 
+class RemedyError(Exception):
+    """What is wrong, and what to do about it: `what` and `remedy`, in sentences."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} {remedy}".rstrip())
+        self.what, self.remedy = what, remedy
+
+
 @dataclass(eq=False)
 class WireError(Exception):
     """A message that is refused: names field, rule and remedy. It becomes an `error` message for the sender.

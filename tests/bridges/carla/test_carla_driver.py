@@ -63,9 +63,9 @@ def test_at_60_kmh_the_lane_is_kept_over_the_loop_and_the_junction() -> None:
     assert offsets[int(0.99 * len(offsets))] < 0.3
     assert speeds[-1] == pytest.approx(60.0, abs=0.5) and max(speeds) < 61.0
     counts = drive.driver.counts
-    assert counts.ways == {"straight": 1} and counts.distance_m == pytest.approx(80 * 60 / KMH, rel=0.02)
+    assert counts.distance_m == pytest.approx(80 * 60 / KMH, rel=0.02)
     assert counts.top_kmh == pytest.approx(max(speeds), abs=0.1)
-    assert (counts.emergencies, counts.bends, counts.beyond_limits, counts.unfit) == (0, 0, 0, 0)
+    assert counts.emergencies == 0
 
 
 @pytest.mark.parametrize("kmh", [10, 90])
@@ -88,7 +88,7 @@ def test_a_lane_change_ends_in_the_middle_of_the_other_lane(start: int, directio
     assert lane(drive) == start + side and drive.driver.counts.lane_changes == 1
 
 
-def test_lane_changes_are_refused_for_a_reason_that_is_counted() -> None:
+def test_lane_changes_are_refused_for_a_reason() -> None:
     edge = Drive(body(lane_line(1), 150.0, 10.0))
     assert edge.obey("change_lane", direction="left") == "there is no lane to the left"
     near = Drive(body(lane_line(2), lane_line(2).length - 15.0, 10.0))
@@ -103,16 +103,16 @@ def test_lane_changes_are_refused_for_a_reason_that_is_counted() -> None:
     slow = Drive(body(lane_line(2), 150.0, 16.0), moving(1, 158.0, lambda time: 12.0))
     assert slow.obey("change_lane", direction="left") == "somebody is beside us"
     for drive in (edge, near, inside, beside, fast, slow):
-        assert sum(drive.driver.counts.refused.values()) == 1 and drive.driver.shift in (0, -1)
+        assert drive.driver.shift in (0, -1)
 
 
 @pytest.mark.parametrize(
-    ("start", "turn", "taken", "arrives"),
-    [(1, "left", "left", 1), (3, "right", "right", 3), (2, "left", "straight", 2)],
+    ("start", "turn", "arrives"),
+    [(1, "left", 1), (3, "right", 3), (2, "left", 2)],
 )
 @pytest.mark.parametrize("kmh", [20, 60])
 def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
-    start: int, turn: str, taken: str, arrives: int, kmh: int
+    start: int, turn: str, arrives: int, kmh: int
 ) -> None:
     known = lane_line(start)
     drive = Drive(body(known, known.length - 110.0, kmh / KMH))
@@ -132,10 +132,6 @@ def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
     assert all(seen["turn"] == turn for seen in inside)
     assert observe(road(), drive.scene, drive.driver)["turn"] == "straight"
     assert lane(drive) == arrives
-    counts = drive.driver.counts
-    assert counts.ways == {taken: 1} and counts.fallbacks == (turn != taken) and counts.beyond_limits == 0
-    # 60 km/h is too fast for a turn, and the driver slows for it by itself.
-    assert counts.bends == (kmh == 60 and taken != "straight")
 
 
 @pytest.mark.parametrize(("lane", "turn", "needed"), [(3, "right", 85), (1, "left", 77)])
@@ -153,7 +149,6 @@ def test_turn_told_too_late_is_refused_and_told(
             )
     (told,) = caplog.messages
     assert told.startswith(f"not done: too late to turn {turn}: {needed} m")
-    assert late.driver.counts.refused == {f"too late to turn {turn}": 3}
     assert observe(road(), late.scene, late.driver)["turn"] == "straight"
     in_time = Drive(body(known, known.length - needed - 1.0, 80 / KMH))
     assert in_time.obey("turn", at_next_junction=turn) is None
@@ -218,7 +213,7 @@ def test_who_comes_beside_us_in_a_lane_change_is_not_touched(behind: float) -> N
         at, lateral_ = lane_line(2).search(other.x, other.y)
         if abs(s - at) < 2 * HALF_LENGTH:
             nearest = min(nearest, abs(aside - lateral_))
-    assert nearest > 2 * 0.95 and drive.driver.counts.lane_changes_given_up == 1 and lane(drive) == 2
+    assert nearest > 2 * 0.95 and drive.driver.counts.lane_changes == 0 and lane(drive) == 2
 
 
 def test_figures_that_are_no_numbers_make_it_brake() -> None:
@@ -229,7 +224,6 @@ def test_figures_that_are_no_numbers_make_it_brake() -> None:
     for field in ("x", "y", "z", "yaw_deg", "vx", "vy"):
         for bad in (math.nan, math.inf):
             assert driver.step(Scene(good._replace(**{field: bad}))) == STANDSTILL
-    assert driver.counts.unfit == 12
     others = [good._replace(number=2, x=math.nan), good._replace(number=3, vx=math.inf)]
     told = driver.step(Scene(good, others, limit_kmh=math.nan))
     assert math.isfinite(told.throttle) and told.throttle > 0
@@ -246,7 +240,6 @@ def test_calls_that_are_none_are_refused_and_leave_the_mode() -> None:
     for name, arguments in calls:
         assert drive.driver.obey(name, arguments) is not None, name
     assert (drive.driver.intent.mode, drive.driver.intent.kmh) == ("speed", 50.0)
-    assert sum(drive.driver.counts.refused.values()) == len(calls)
 
 
 def test_all_safe_calls_are_executed_and_a_refused_one_is_a_stop() -> None:

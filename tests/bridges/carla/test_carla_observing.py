@@ -17,6 +17,9 @@ from rtcontrol_client.carla.driver import Driver, observe
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.neighbours import Body
 from rtcontrol_client.carla.observing import Scene
+from rtcontrol_client.carla.standin.roads import network
+from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.standin.wire import yaw
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, country_opendrive, lane_line, road
 
 SIGHT_M, EVERY_M = 150.0, 0.5
@@ -163,3 +166,18 @@ def test_where_the_road_ends_the_car_stops() -> None:
     assert drive.driver.obey("change_lane", {"direction": "right"}) is None  # where the third lane has begun
     drive.run(25.0)
     assert drive.scene.own.speed < 0.3 and 285.0 < drive.scene.own.x < 300.0 and drive.driver.counts.emergencies == 0
+
+
+def test_standins_lanes_are_those_of_its_map() -> None:
+    town = carla.Map("standin", opendrive())
+    for lane in network().lanes.values():
+        for s in (1.0, 100.0, 200.0, 400.0, lane.length - 1.0):
+            x, y, heading = lane.curve.at(s)
+            waypoint = town.get_waypoint(carla.Location(x, -y, 0.0))
+            place = waypoint.transform.location
+            assert (waypoint.road_id, waypoint.lane_id) == (lane.road, lane.number)
+            east, north = place.x - x, -place.y - y
+            assert abs(north * math.cos(heading) - east * math.sin(heading)) < 0.01
+            # Along an arc the map finds the nearest place less exactly.
+            assert math.hypot(east, north) < 0.5
+            assert math.remainder(waypoint.transform.rotation.yaw - yaw(heading), 360.0) == pytest.approx(0.0, abs=0.1)

@@ -4,7 +4,6 @@ Once it listens it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or S
 standard input make things go wrong, and each is answered with `done: LINE`:
 
   freeze       answer and stream nothing any more, with all connections open; `thaw` ends it
-  garbage      send one packet that makes CARLA's client library abort its process
   state        write the state file now
 """
 
@@ -12,14 +11,217 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from rtcontrol_client.carla.standin.server import HOST, Server
-from rtcontrol_client.carla.standin.wire import VERSION
+from rtcontrol_client.carla.standin import actors, wire
+from rtcontrol_client.carla.standin.actors import physics
+from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.standin.wire import Calls, Refused, Stream, Subscriber, Table, answering
 from rtcontrol_client.carla.standin.world import World
+
+MAP = "Standin/Maps/Standin"
+
+
+class Methods:
+    """What needs more than one line of the world."""
+
+    def __init__(self, world: World, stream_port: int) -> None:
+        self.world, self.stream_port = world, stream_port
+
+    def token(self, stream: int = wire.WORLD_STREAM) -> list[bytes]:
+        return [wire.token(stream, self.stream_port)]
+
+    def map_info(self) -> list[Any]:
+        return [MAP, [wire.write_transform(pose, 0.3) for pose in self.world.spawn_points()]]
+
+    def actors(self, numbers: list[int]) -> list[Any]:
+        return [self.world.actors[number].write() for number in numbers if number in self.world.actors]
+
+    def box(self, number: int) -> list[Any]:
+        if number not in self.world.actors:
+            raise Refused(f"unable to find the actor {number}: actor not found")
+        return self.world.actors[number].box()
+
+    def spawn(self, described: list[Any], transform: list[Any]) -> list[Any]:
+        return self.world.spawn(described, wire.read_transform(transform)).write()
+
+    def load(self, name: str, reset: bool = True, layers: int = 0) -> None:
+        # Without a name: the same again.
+        if name and name.rsplit("/", 1)[-1] != MAP.rsplit("/", 1)[-1]:
+            raise Refused("map not found")
+        self.world.begin()
+        if reset:
+            self.world.apply(wire.Settings())
+        self.world.on_step(self.world.packet())
+
+    def tick(self) -> int:
+        """In asynchronous mode a cue changes nothing: the next frame comes by itself."""
+        return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
+
+    def batch(self, commands: list[Any], tick: bool) -> list[Any]:
+        # Whoever wants a tick, too, cues it after the batch.
+        return [self.command(*command[0]) for command in commands]
+
+    def command(self, variant: int, fields: list[Any]) -> list[Any]:
+        """One command of a batch: the actor's id, or why not."""
+        world = self.world
+        try:
+            if variant == 0:
+                return [[1, world.spawn(fields[0], wire.read_transform(fields[1])).number]]
+            if variant != 1:
+                raise Refused(f"the CARLA stand-in does not know command {variant}")
+            if not world.destroy(*fields):
+                raise Refused(f"unable to destroy actor {fields[0]}: not found")
+        except Refused as refused:
+            return [[0, [str(refused)]]]
+        return [[1, fields[0]]]
+
+
+def table(world: World, stream_port: int) -> Table:
+    """All methods of the server."""
+    methods = Methods(world, stream_port)
+    values: dict[str, Callable[..., Any]] = {
+        "version": lambda: wire.VERSION,
+        "get_episode_info": lambda: [world.episode, methods.token()],
+        "get_sensor_token": methods.token,
+        "get_episode_settings": lambda: world.settings.write(),
+        "set_episode_settings": lambda values: world.apply(wire.Settings.read(values)),
+        "get_required_files": lambda folder="": [],
+        "query_lights_state": lambda address="": [],
+        "get_actor_definitions": actors.definitions,
+        "get_map_info": methods.map_info,
+        "get_map_data": opendrive,
+        "get_available_maps": lambda: [f"/Game/{MAP}"],
+        "get_spectator": lambda: world.spectator.write(),
+        "get_actors_by_id": methods.actors,
+        "spawn_actor": methods.spawn,
+        "destroy_actor": world.destroy,
+        "get_actor_bounding_box": methods.box,
+        "tick_cue": methods.tick,
+        "get_physics_control": lambda number: physics(world.driven(number)),
+    }
+    voids: dict[str, Callable[..., Any]] = {
+        "apply_control_to_vehicle": world.control,
+        "load_new_episode": methods.load,
+    }
+    found = {name: answering(method) for name, method in values.items()}
+    found |= {name: answering(method, void=True) for name, method in voids.items()}
+    return found | {"apply_batch": methods.batch}
+
+
+# The server: two listeners, the clock of asynchronous mode, and what goes wrong on command.
+
+
+HOST = "127.0.0.1"
+# Of asynchronous mode without a fixed step.
+PERIOD_S = 0.05
+STATE_EVERY_S = 1.0
+
+
+class Server:
+    """Serves a world until it is told to stop."""
+
+    def __init__(self, world: World, state_path: Path | None) -> None:
+        self.world, self.state_path = world, state_path
+        self.stream = Stream(world.packet)
+        self.calls: set[Calls] = set()
+        self.frozen = False
+        self.stopped = asyncio.Event()
+        world.on_step = self.stepped
+
+    async def listen(self, port: int) -> int:
+        """Opens both listeners; the port that clients connect to (0 asks for a free one)."""
+        loop = asyncio.get_running_loop()
+        streams = await loop.create_server(lambda: Subscriber(self.stream), HOST, 0)
+        methods = table(self.world, streams.sockets[0].getsockname()[1])
+        rpc = await loop.create_server(lambda: self.connect(Calls(methods, self.calls)), HOST, port)
+        return int(rpc.sockets[0].getsockname()[1])
+
+    def connect(self, calls: Calls) -> Calls:
+        calls.paused = self.frozen
+        return calls
+
+    async def run(self) -> None:
+        """Until it is told to stop; what fails within a step ends it with that error."""
+        tasks = [asyncio.ensure_future(one) for one in (self.stopped.wait(), self.keep_time(), self.keep_state())]
+        ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        self.write_state()
+        for task in ended:
+            task.result()
+
+    async def keep_time(self) -> None:
+        """Steps on the wall clock's grid while the mode is asynchronous."""
+        due = time.monotonic()
+        while True:
+            due = max(due + (self.world.settings.fixed_delta_s or PERIOD_S), time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+            if not self.frozen and not self.world.settings.synchronous:
+                self.world.step()
+
+    async def keep_state(self) -> None:
+        while True:
+            self.write_state()
+            await asyncio.sleep(STATE_EVERY_S)
+
+    def write_state(self) -> None:
+        if self.state_path:
+            write(self.state_path, state(self.world, len(self.calls)))
+
+    def stepped(self, packet: bytes) -> None:
+        self.stream.send(packet)
+
+    def command(self, text: str) -> None:
+        """A line of the standard input: what is to go wrong now."""
+        match text.split():
+            case ["freeze"]:
+                self.freeze(True)
+            case ["thaw"]:
+                self.freeze(False)
+            case ["state"]:
+                self.write_state()
+            case _:
+                print(f"unknown command: {text.strip()}", flush=True)
+                return
+        print(f"done: {text.strip()}", flush=True)
+
+    def freeze(self, frozen: bool) -> None:
+        """Keeps all connections open and says nothing on them; then answers what has come in."""
+        self.frozen = self.stream.paused = frozen
+        for calls in self.calls:
+            calls.paused = frozen
+            if not frozen:
+                calls.serve()
+
+
+def state(world: World, clients: int) -> dict[str, Any]:
+    """Its settings, who is alive, and who was destroyed."""
+    return {
+        "what": "the CARLA stand-in, not CARLA",
+        "frame": world.frame,
+        "elapsed_s": round(world.elapsed_s, 4),
+        "episode": world.episode,
+        "clients": clients,
+        "settings": asdict(world.settings),
+        "alive": [world.to_dict(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
+        "destroyed": world.gone,
+    }
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Whole or not at all, so that a reader never sees half of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(found, indent=1))
+    part.replace(path)
 
 
 def read_lines(loop: asyncio.AbstractEventLoop, server: Server, leashed: bool) -> None:
@@ -31,7 +233,7 @@ def read_lines(loop: asyncio.AbstractEventLoop, server: Server, leashed: bool) -
 
 
 async def serve(options: argparse.Namespace) -> None:
-    server = Server(World(), options.claim_version, options.state)
+    server = Server(World(), options.state)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopped.set)
@@ -50,7 +252,6 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=2000, help="port of the RPC; 0 takes a free one")
     parser.add_argument("--state", type=Path, help="JSON file that is written each second and at the end")
     parser.add_argument("--leash", action="store_true", help="end when the standard input is closed")
-    parser.add_argument("--claim-version", default=VERSION, help="the version to claim to clients")
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -129,9 +129,6 @@ BLUEPRINTS = {
     for one in (
         Blueprint("vehicle.tesla.model3", (2.40, 1.08, 0.74), "1"),
         Blueprint("vehicle.lincoln.mkz_2020", (2.45, 1.06, 0.75)),
-        Blueprint("vehicle.audi.tt", (2.09, 1.00, 0.69), "1"),
-        Blueprint("vehicle.nissan.micra", (1.82, 0.92, 0.75), "1"),
-        Blueprint("vehicle.toyota.prius", (2.26, 1.00, 0.76), "1"),
     )
 }
 
@@ -198,8 +195,13 @@ class TrafficLight(Actor):
         return self.placed.volume
 
     def pack(self, elapsed_s: float) -> bytes:
-        state, since = lights.state(self.arm, elapsed_s), lights.since_change(self.arm, elapsed_s)
-        times = (lights.GREEN_S, lights.YELLOW_S, lights.CLEAR_S, since)
+        state = lights.state(self.arm, elapsed_s)
+        times = (
+            lights.GREEN_S,
+            lights.YELLOW_S,
+            lights.CLEAR_S,
+            0.0,
+        )  # the last: since its change, which we do not tell
         return wire.TRAFFIC_LIGHT.pack(*self.where(), self.placed.sign.encode(), *times, 0, False, state)
 
 

@@ -93,11 +93,3 @@ def state(arm: str, elapsed_s: float) -> int:
     if within < GREEN_S:
         return GREEN
     return YELLOW if within < GREEN_S + YELLOW_S else RED
-
-
-def since_change(arm: str, elapsed_s: float) -> float:
-    """Seconds for which the light of an arm has been what it is."""
-    within = (elapsed_s - PHASE_S * list(ARMS).index(arm)) % CYCLE_S
-    if within < GREEN_S:
-        return within
-    return within - GREEN_S if within < GREEN_S + YELLOW_S else within - GREEN_S - YELLOW_S
