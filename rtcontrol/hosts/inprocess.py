@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.deciders import DeciderLane, build, describe, end
-from rtcontrol.hosts.protocol import (
-    LIMIT,
-    SHARES,
-    Decider,
-    DeciderSource,
-    DecisionReply,
-    DecisionRequest,
-    DecoderUnavailable,
-    HostEvent,
-)
+from rtcontrol.hosts.pool import Pool, PooledHost
+from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
 from rtcontrol.hosts.scheduler import EdfScheduler
 
 
-class Places:
-    """How many sessions are open or being opened; at most `limit`. Any thread may call it."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.taken = limit, 0
-        self._lock = threading.Lock()
-
-    def take(self) -> None:
-        """Raise DecoderUnavailable when all are taken."""
-        with self._lock:
-            if self.taken >= self.limit:
-                what = f"The decoder has {self.limit} open sessions, as many as it may."
-                raise DecoderUnavailable(what, "Close one, or try again later.", full=True)
-            self.taken += 1
-
-    def free(self) -> None:
-        with self._lock:
-            self.taken -= 1
-
-
-class InProcessPool:
+class InProcessPool(Pool):
     """Deciders are built on the thread that opens the session, one at a time, and asked on the workers' threads: one
     for each lane. Without lanes each is asked inside `submit`: for those that take no time (no-op, random, expert).
 
@@ -53,15 +25,12 @@ class InProcessPool:
     `preload` loads torch at the start: it holds the interpreter for a second or two, so not while sessions go on.
     """
 
-    gave_up: str | None = None
-
     def __init__(self, limit: int = LIMIT, lanes: int = 1, preload: bool = True) -> None:
+        super().__init__(limit)
         self.name = "inprocess" if lanes else "inline"
         self.lanes, self._preload = lanes, preload and lanes > 0
-        self.places = Places(limit)
+        self.core.restored(self)  # it lives as long as this process
         self.rota = EdfScheduler(lanes)
-        self.arrived = threading.Condition()
-        self.closed = False
         self._building = threading.Lock()
         made = [self._lane(i) for i in range(lanes or 1)]
         self.inline = None if lanes else made[0]
@@ -76,22 +45,33 @@ class InProcessPool:
             worker.start()
         return {}
 
-    def open(self, session: str, source: DeciderSource) -> InProcessHost:
-        host = InProcessHost(source, pool=self)
-        host.start()
-        return host
+    def host(self, session: str, source: DeciderSource) -> InProcessHost:
+        return InProcessHost(source, pool=self, session=session)
 
-    def build(self, source: DeciderSource) -> list[Decider]:
-        """A decider for each lane, and a place for the session; free it."""
-        self.places.take()
+    def admit(self, host: InProcessHost, stopped: Callable[[], bool]) -> None:
+        """Build the host a decider for each lane."""
+        with self.changed:
+            self.core.open()
         try:
             with self._building:
-                if self.closed:
+                if self.core.closed:
                     raise DecoderUnavailable("The decoder is closed.", "Start it again.")
-                return [build(source) for _ in range(self.lanes or 1)]
-        except BaseException:
-            self.places.free()
-            raise
+                host.deciders = [build(host.source) for _ in range(self.lanes or 1)]
+            host.info = describe(host.deciders[0])
+            with self.changed:
+                self.core.built(host.session, self.core.life, time.monotonic_ns())
+        finally:
+            with self.changed:
+                self.core.opened(host.session)
+
+    def release(self, host: InProcessHost) -> None:
+        """Free the deciders of a host that is being closed."""
+        with self.changed:
+            self.rota.remove(host)
+            self.core.released(host.session)
+            deciders, host.deciders = host.deciders, []
+        for decider in deciders:
+            end(decider)
 
     @property
     def threads(self) -> list[tuple[int, int]]:
@@ -99,13 +79,13 @@ class InProcessPool:
         return [(os.getpid(), worker.native_id) for worker in self._workers if worker.native_id is not None]
 
     def alive(self) -> bool:
-        return not self.closed and all(worker.is_alive() for worker in self._workers)
+        return super().alive() and all(worker.is_alive() for worker in self._workers)
 
     def close(self) -> None:
         """A decision that is being made ends with the process: the workers are daemons."""
-        with self.arrived:
-            self.closed = True
-            self.arrived.notify_all()
+        with self.changed:
+            self.core.end()
+            self.changed.notify_all()
         for worker in self._workers:
             if worker.is_alive():
                 worker.join(timeout=1.0)
@@ -117,30 +97,25 @@ class InProcessPool:
 
     def _work(self, lane: DeciderLane) -> None:
         while True:
-            with self.arrived:
+            with self.changed:
                 turn = lane.take(time.monotonic_ns())
-                while not (turn or self.closed or not lane.idle):
-                    self.arrived.wait()
+                while not (turn or self.core.closed or not lane.idle):
+                    self.changed.wait()
                     turn = lane.take(time.monotonic_ns())
                 for host, request in turn:
                     host.deciding.add(request.tick)
-            if self.closed:
+            if self.core.closed:
                 return
             lane.run(turn)
 
 
-class InProcessHost:
+class InProcessHost(PooledHost):
     """One session's part of an `InProcessPool`; without one it has a pool of its own, with so many lanes."""
 
-    gave_up: str | None = None
-
-    def __init__(self, source: DeciderSource, lanes: int = 1, pool: InProcessPool | None = None) -> None:
-        self.incarnation = 0
-        self.shares: deque[float] = deque(maxlen=SHARES)
-        self.events: list[HostEvent] = []
-        self._source, self._own = source, pool is None
-        self._pool = pool or InProcessPool(1, lanes, preload=False)
-        self.name = self._pool.name
+    def __init__(
+        self, source: DeciderSource, lanes: int = 1, pool: InProcessPool | None = None, session: str = "the run"
+    ) -> None:
+        super().__init__(pool or InProcessPool(1, lanes, preload=False), source, session, pool is None)
         self.deciders: list[Decider] = []
         # Ticks; what is cancelled is no longer among them, and is given up before its next forward pass.
         self.deciding: set[int] = set()
@@ -149,14 +124,8 @@ class InProcessHost:
 
     @property
     def threads(self) -> list[tuple[int, int]]:
-        return self._pool.threads
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        if not self.deciders:
-            self.deciders = self._pool.build(self._source)
-            if self._own:
-                self._pool.start()
-        return describe(self.deciders[0])
+        pool: InProcessPool = self._pool
+        return pool.threads
 
     def submit(self, request: DecisionRequest) -> None:
         pool = self._pool
@@ -167,40 +136,22 @@ class InProcessHost:
             for _ in pool.inline.decide([(self, request)]):
                 pass
             return
-        with pool.arrived:
+        with pool.changed:
             pool.rota.put(self, request, time.monotonic_ns())
-            pool.arrived.notify()
+            pool.changed.notify()
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
-        try:
-            reply = self._replies.get_nowait() if timeout_ns <= 0 else self._replies.get(timeout=timeout_ns / 1e9)
-        except Empty:
-            return None
-        if reply is not None:
-            self.shares.append(reply.decide_ns / reply.together)
-        return reply
+        with contextlib.suppress(Empty):
+            return self.noted(self._replies.get(timeout_ns > 0, max(timeout_ns, 0) / 1e9))
+        return None
 
     def wake(self) -> None:
         self._replies.put(None)
 
-    def alive(self) -> bool:
-        return bool(self.deciders) and not self._pool.closed
-
     def cancel(self, tick: int) -> None:
-        with self._pool.arrived:
+        with self._pool.changed:
             self.deciding.discard(tick)
             self._pool.rota.cancel(self, tick)
-
-    def close(self) -> None:
-        with self._pool.arrived:
-            self._pool.rota.remove(self)
-            deciders, self.deciders = self.deciders, []
-        for decider in deciders:
-            end(decider)
-        if deciders:
-            self._pool.places.free()
-        if self._own:
-            self._pool.close()
 
     # -- for the lanes ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.hosts.processes import GONE, STOPPED, WAITING
-from rtcontrol.hosts.protocol import HostEvent
+from rtcontrol.hosts.protocol import LIMIT, DecoderUnavailable, HostEvent
 
 # A build that ends the process each time must not end it for ever.
 ATTEMPTS = 3
@@ -43,15 +43,28 @@ class Session:
 
 
 class PoolCore:
-    """The sessions of one process. Methods that return keys want these deciders freed, now."""
+    """The sessions of one process, at most `limit`. Methods that return keys want these deciders freed, now."""
 
-    def __init__(self, remembered: int) -> None:
+    def __init__(self, limit: int) -> None:
+        self.limit, self.opening = limit, 0
         self.life: Any = None  # None: the process is away
         self.gave_up: str | None = None
         self.closed = False
         self.sessions: set[Session] = set()
         # Of sessions that ended while the process was away: it may only have been silent.
-        self._unfreed: deque[bytes] = deque(maxlen=remembered)
+        self._unfreed: deque[bytes] = deque(maxlen=max(limit, LIMIT))
+
+    def open(self) -> None:
+        """A session is being opened, until `opened`. Raises DecoderUnavailable where there are as many as may be."""
+        if self.opening + len(self.sessions) >= self.limit:
+            what = f"The decoder has {self.limit} open sessions, as many as it may."
+            raise DecoderUnavailable(what, "Close one, or try again later.", full=True)
+        self.opening += 1
+
+    def opened(self, session: Session) -> list[bytes]:
+        """The session's decider is there, or was not built: then it may be there, or be built still."""
+        self.opening -= 1
+        return [] if session in self.sessions else self.freed(session.key)
 
     def restored(self, life: Any) -> list[bytes]:
         """The process is up, by this life."""
@@ -87,8 +100,10 @@ class PoolCore:
 
     def released(self, session: Session) -> list[bytes]:
         """The session is closed."""
-        self.sessions.discard(session)
         session.up = False
+        if session not in self.sessions:
+            return []
+        self.sessions.discard(session)
         return self.freed(session.key)
 
     def freed(self, key: bytes) -> list[bytes]:

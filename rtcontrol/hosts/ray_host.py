@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rtcontrol.hosts.decoder_link import NUMBERS, DecoderLink, WakeFile
-from rtcontrol.hosts.pool_core import Session
-from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.pool import PooledHost
+from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest
 
 log = logging.getLogger("rtcontrol.host")
 
 
-class RayHost:
+class RayHost(PooledHost):
     """One session's part of a `RayPool`, which it starts and ends where it is its `own`.
 
     Its loop's thread owns the link in use. The pool's threads, under the pool's lock, keep its `session`, and offer the
     link to a restarted process.
     """
 
-    name = "ray"
-
     def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
-        self.shares: deque[float] = deque(maxlen=SHARES)
-        self.session = Session(session, b"")
-        self.source = source
-        self.info: dict[str, Any] = {}
+        super().__init__(pool, source, session, own)
         self.last: DecisionRequest | None = None
         self.woken = WakeFile()
-        self._pool, self._own = pool, own
         self.renew()
         self._link: DecoderLink | None = None
         self._offers: deque[DecoderLink] = deque()
@@ -38,26 +32,6 @@ class RayHost:
     def renew(self) -> None:
         """Take another key: what had the one before was freed for good."""
         self.session.key = b"%d" % next(NUMBERS)
-
-    @property
-    def incarnation(self) -> int:
-        return self.session.incarnation
-
-    @property
-    def events(self) -> list[HostEvent]:
-        return self.session.events
-
-    @property
-    def gave_up(self) -> str | None:
-        return self.session.gave_up
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        if not self.info:
-            if self._own:
-                self._pool.start(stopped)
-            if not stopped():
-                self._pool.admit(self, stopped)
-        return self.info
 
     def submit(self, request: DecisionRequest) -> None:
         self._adopt()
@@ -71,10 +45,7 @@ class RayHost:
             self.woken.files.wait(max(timeout_ns, 0))
             self.woken.clear()
             return None
-        reply = self._link.receive(timeout_ns)
-        if reply is not None:
-            self.shares.append(reply.decide_ns / reply.together)
-        return reply
+        return self.noted(self._link.receive(timeout_ns))
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
@@ -83,9 +54,6 @@ class RayHost:
 
     def wake(self) -> None:
         self.woken.set()
-
-    def alive(self) -> bool:
-        return self.session.up
 
     def cancel(self, tick: int) -> None:
         if self._link is not None:

@@ -11,6 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import zmq
+
+from rtcontrol.hosts.decoder_link import dealer
+from rtcontrol.hosts.messages import PING
+from rtcontrol.hosts.pool_core import PING_EVERY_S, SilenceCore
+from rtcontrol.hosts.processes import Progress
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_start import REMEDY, START_TIMEOUT_S, RaySession, actor_options, ask, share
@@ -59,6 +65,36 @@ class DecoderProcess:
         for key in keys:
             with contextlib.suppress(Exception):
                 self.actor.close.remote(key)
+
+    def until_lost(self, answer: dict[str, Any], stop: threading.Event) -> int | None:
+        """Watch the process that gave this answer; return when it was lost, or a part of Ray; None when `stop` was set
+        before."""
+        heart = dealer(answer["heartbeat"], answer["key"])
+        monitor = heart.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        poller = zmq.Poller()
+        for watched in (heart, monitor, *self.ray.files):
+            poller.register(watched, zmq.POLLIN)
+        progress, silence = Progress(answer["pid"]), SilenceCore()
+        try:
+            while not stop.is_set():
+                with contextlib.suppress(zmq.Again):
+                    heart.send(PING, zmq.NOBLOCK)
+                silence.pinged()
+                until = time.monotonic() + PING_EVERY_S
+                while (left := until - time.monotonic()) > 0:
+                    ready = dict(poller.poll(max(1, int(1e3 * left))))
+                    if heart in ready:
+                        heart.recv()
+                        silence.answered()
+                        del ready[heart]
+                    if ready:
+                        return time.monotonic_ns()
+                if silence.silent and silence.lost(progress.look()):
+                    return time.monotonic_ns()
+            return None
+        finally:
+            heart.disable_monitor()
+            heart.close(0)
 
     def until_back(self, closed: threading.Event) -> dict[str, Any] | None:
         """Ask Ray for the process until it answers; None when the pool is closed. Raises DecoderUnavailable when that

@@ -9,7 +9,7 @@ from typing import Any
 
 from rtcontrol.hosts.host_core import Notify, Report
 from rtcontrol.hosts.layered import LayeredHost
-from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource
+from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, Host
 from rtcontrol.hosts.ray_actor import yield_processor
 from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_pool import RayPool
@@ -62,10 +62,8 @@ class StandbyPool(RayPool):
             self.spare.start(stopped)
         return info
 
-    def open(self, session: str, source: DeciderSource) -> LayeredHost:  # type: ignore[override]
-        host = _standby(self, source, session)
-        host.start()
-        return host
+    def host(self, session: str, source: DeciderSource) -> Host:
+        return _standby(self, source, session)
 
     def alive(self) -> bool:
         return super().alive() or self.spare.alive()

@@ -99,7 +99,11 @@ def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
 def _waiting(source: DeciderSource) -> Host:
     """On threads of its own: it waits for another machine, or is a user's code, and others must not wait with it."""
     host = InProcessHost(source)
-    host.start()
+    try:
+        host.start()
+    except BaseException:
+        host.close()
+        raise
     return host
 
 

@@ -228,7 +228,7 @@ def test_least_used_set_gives_way_and_tools_beyond_a_limit_evict_none(serve: Ser
     for i in (*range(5), 0):
         renamed = {**TURN, "function": {**TURN["function"], "name": f"turn_{i}"}}
         assert called(one.post("v1/chat/completions", _asked([renamed]))) == f"turn_{i}"
-    assert one.pool.places.taken <= 3
+    assert len(one.pool.core.sessions) <= 3
     for number in range(4):
         refused = one.post("v1/chat/completions", _asked([_wide(number)]))
         assert refused.status_code == 400 and "1000 alternatives" in refused.text

@@ -18,7 +18,7 @@ from rtcontrol.hosts.pool_core import (
     Session,
     SilenceCore,
 )
-from rtcontrol.hosts.protocol import LIMIT
+from rtcontrol.hosts.protocol import LIMIT, DecoderUnavailable
 
 S = 1_000_000_000
 STOPPED, WAITING, BUSY, GONE = "stopped", "waiting", "busy", "gone"  # as the kernel's word is read
@@ -62,6 +62,19 @@ def test_every_session_that_ends_while_the_process_is_away_is_freed_when_it_is_b
     assert [core.released(session) for session in sessions] == [[]] * LIMIT
     assert core.freed(b"one that was being built") == [] and len(core.restored("life 2")) == LIMIT
     assert core.freed(b"x") == [b"x"] and core.restored("life 3") == []
+
+
+def test_session_counts_from_its_opening_and_a_failed_one_is_freed() -> None:
+    core, (a,) = PoolCore(2), [Session("a", b"a")]
+    core.restored("life 1")
+    core.open()
+    assert core.built(a, "life 1", 0) and core.opened(a) == []
+    core.open()
+    with pytest.raises(DecoderUnavailable, match="2 open sessions") as refused:
+        core.open()
+    assert refused.value.full
+    assert core.opened(Session("b", b"b")) == [b"b"]
+    assert core.released(a) == [b"a"] and core.released(a) == [] and not core.sessions
 
 
 def test_closed_pool_and_one_that_gave_up_have_no_decider() -> None:

@@ -32,17 +32,6 @@ def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
         assert decision == Decision(Call(name, {"at": "x 7"}), {"function": 0.5}, 1, 9, 3)
 
 
-def test_a_patient_sessions_decision_gives_way_to_others_between_its_steps(pool: DecoderPool) -> None:
-    late, other = pool.open("a", naming("late", "patient")), pool.open("b", naming("other"))
-    late.submit(request(1, "steps 20"))  # 1 s
-    time.sleep(0.1)
-    for tick in range(5):
-        assert called(other, tick) == f'other(at="x {tick}")'
-    assert late.wait(0) is None  # it is under way still
-    assert reply_of(late).tick == 1
-    assert called(late, 2) == 'late(at="x 2")'
-
-
 def test_a_decision_that_nobody_waits_for_is_given_up_between_its_steps(pool: DecoderPool) -> None:
     host = pool.open("a", naming("long"))
     host.submit(request(1, "steps 800"))  # 40 s
