@@ -12,53 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm import HZ, MOVE, PERIOD_S, STOP, Arm, arm_agent, beside, failing, flight, safes, until
+from arm import HZ, MOVE, PERIOD_S, STOP, Arm, arm_agent, beside, flight, safes, until
 from cart import CartWorld, Flight
 
 from rtcontrol.agents import Agent
-from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.loop import loop as loops
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Left
 from rtcontrol.telemetry import report
 
 pytestmark = pytest.mark.realtime
-
-
-def silent_from(tick: int) -> Any:
-    """Decides until this tick, then takes too long."""
-
-    def decide(request: DecisionRequest) -> Decision:
-        if request.tick >= tick:
-            time.sleep(10)
-        return Decision(MOVE)
-
-    return decide
-
-
-def test_a_safe_call_that_raises_is_tried_again_each_period_until_in_force(tmp_path: Path) -> None:
-    arm = Arm()
-    arm.refuse = failing(3)
-    flown = flight(tmp_path, arm, silent_from(4), duration_s=1.0).run()
-    attempts = safes(flown)
-    assert [(a["attempt"], "error" in a, a["in_force"]) for a in attempts] == [
-        (1, True, False),
-        (2, True, False),
-        (3, True, False),
-        (4, False, True),
-    ]
-    gaps = [b["t_s"] - a["t_s"] for a, b in pairwise(attempts)]
-    assert min(gaps) >= 0.9 * PERIOD_S, gaps
-    assert flown.loop.account.safe_calls == 1 and flown.loop.account.fallback_errors == 3
-    # While it is not in force, no tick says that it is.
-    bringing = [t for t in flown.ticks if t["kind"] == "miss" and t["action"] == "none"]
-    assert all(t["t_s"] + PERIOD_S >= attempts[-1]["t_s"] for t in bringing)
-    assert "pending" in {t.get("action") for t in flown.ticks}
-    # Said once, with the place; the report made from the record counts the same.
-    assert sum("does not answer" in line for line in flown.said) == 1
-    made = report.of_record(flown.path)
-    assert (made["safe_calls"], made["fallback_errors"]) == (1, 3)
-    assert any(e["count"] == 3 and "arm.py:" in e["where"] for e in made["errors"])
 
 
 def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(tmp_path: Path) -> None:
@@ -192,16 +154,6 @@ def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path:
 
 # What is in force stays so: no miss of a busy machine's brings the safe call before the end does.
 PATIENT = {"hold_ms": 60_000.0}
-
-
-def test_a_safe_call_that_never_succeeds_is_told_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "LEAVE_S", 0.3)
-    arm = Arm()
-    arm.refuse = failing(1000, error=SystemExit)
-    flown = flight(tmp_path, arm, **PATIENT, duration_s=0.3).run()
-    assert not flown.loop.state.safe_in_force and not flown.lines[-1]["safe_in_force"]
-    assert any("NOT IN FORCE" in line for line in flown.said)
-    assert len(safes(flown, "exit")) >= 3 and not any(a["in_force"] for a in safes(flown, "exit"))
 
 
 @pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect"])

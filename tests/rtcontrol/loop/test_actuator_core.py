@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from random import Random
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 import pytest
 from worker import CLOSE, MOVE, MS, NAMES, OPEN, PARK, STOP, Worker, said
 
 from rtcontrol.envs.base import Emission
-from rtcontrol.loop import actuator_core, safe_calls
 from rtcontrol.loop.actuator_core import Action, Perform
 from rtcontrol.loop.safe_calls import EXIT_RETRY_NS, PATIENCE_LOCKSTEP_NS, Attempt, Emit
 from rtcontrol.models.call import Call
@@ -591,12 +588,3 @@ def test_random_walk_keeps_the_laws() -> None:
     for seed in range(400):
         reached.update(name for _, name in walk(seed).log)
     assert all(reached[name] > 20 for name in ("stop:hang", "stop:wait", "look stop", "emit 1001:raise", "move:hang"))
-
-
-@pytest.mark.parametrize("module", [actuator_core, safe_calls])
-def test_core_has_no_clock_thread_or_chance(module: ModuleType) -> None:
-    nodes = list(ast.walk(ast.parse(inspect.getsource(module))))
-    imports = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    ours = {"rtcontrol.envs.base", "rtcontrol.loop.safe_calls", "rtcontrol.models.call", "rtcontrol.records"}
-    assert imports <= {"__future__", "collections", "collections.abc", "dataclasses", "typing"} | ours
-    assert not any(isinstance(node, ast.Import) for node in nodes)

@@ -47,6 +47,14 @@ def on(tick: int, answer: Answer) -> Any:
     return lambda request: answer if request.tick == tick else Answer(go())
 
 
+def counted(rig: Rig) -> Account:
+    """What the run's record says in all."""
+    account = Account()
+    for line in rig.lines:
+        account.add(line)
+    return account
+
+
 def gate(least: float) -> Any:
     def doubt(decision: Decision) -> Doubt | None:
         sure = min(decision.confidence.values(), default=1.0)
@@ -79,8 +87,9 @@ def files_of(name: str) -> set[Path]:
     return found
 
 
-def test_core_imports_at_most_twenty_files_and_nothing_real() -> None:
-    core = ROOT / "rtcontrol/loop/core.py"
+@pytest.mark.parametrize("name", ["core", "actuator_core"])
+def test_core_imports_at_most_twenty_files_and_nothing_real(name: str) -> None:
+    core = ROOT / f"rtcontrol/loop/{name}.py"
     waiting, ours = [core], set[Path]()
     while waiting:
         path = waiting.pop()
@@ -333,9 +342,7 @@ def test_releases_skipped_before_a_tick_in_flight_are_counted() -> None:
     loop: Any = SimpleNamespace(state=RunState(ended_by="duration"), shell=SimpleNamespace(core=rig.core))
     loop.recorder = SimpleNamespace(write=rig.lines.append)
     write_end(loop)
-    account = Account()
-    for line in rig.lines:
-        account.add(line)
+    account = counted(rig)
     account.check()
     assert (account.ticks, account.skipped_releases, rig.lines[-1]["open"]) == (5, 2, 1)
 
@@ -443,6 +450,8 @@ def test_safe_call_that_fails_is_pending_until_it_is_active() -> None:
     assert [rig.ticks[k]["action"] for k in (2, 3, 4, 5)] == ["safe", "pending", "pending", "none"]
     assert [line["in_force"] for line in rig.said("safe")][:3] == [False, False, True]
     assert sum("does not answer" in note for note in rig.notes) == 1
+    account = counted(rig)
+    assert (account.safe_calls, account.fallback_errors) == (1, 2)
 
 
 def test_call_that_failed_after_the_safe_call_demands_it_again() -> None:
