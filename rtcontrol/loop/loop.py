@@ -83,9 +83,9 @@ class ControlLoop(RunningLoop):
             prepare(self)
             if state.ended_by is None:
                 # Their threads come before `favour`, which is for this thread and the actuator's alone.
-                watching = self._watch if self.options.watch is None else nullcontext()
-                given = self.options.collector
-                with watching, SlackCollector() if given is None else nullcontext(given) as collector:
+                shared = self.options.watch is not None  # by all loops of the process, and garbage is collected for all
+                watching = nullcontext() if shared else self._watch
+                with watching, nullcontext() if shared else SlackCollector() as collector:
                     launch(self)
                     state.phase = "running"
                     self.shell.run(collector)

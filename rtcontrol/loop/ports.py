@@ -15,7 +15,6 @@ from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.desk import OperatorControl
 from rtcontrol.loop.interpreter import Interpreter, Understood
-from rtcontrol.loop.realtime import Collector
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.records import LoopReport
 
@@ -33,16 +32,15 @@ class Listener:
 @dataclass(frozen=True)
 class LoopOptions:
     """What a loop may be given besides. `sample` is an observation to warm up with before the environment starts;
-    `notify` takes plain lines for people. `watch` and `collector` are for the whole process: whoever runs many loops in
-    one gives them, already entered. Without a `clock` the configuration says which. `interpreter` understands what is
-    said, and is closed with the loop. `goals`: what the agent can be told, where it has goals. `retake` takes back
-    signals that user code has taken, and returns the names of new ones."""
+    `notify` takes plain lines for people. `watch` is for the whole process: whoever runs many loops in one gives it,
+    already entered, and collects their garbage. Without a `clock` the configuration says which. `interpreter`
+    understands what is said, and is closed with the loop. `goals`: what the agent can be told, where it has goals.
+    `retake` takes back signals that user code has taken, and returns the names of new ones."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
     clock: LoopClock | None = None
     watch: PauseWatch | None = None
-    collector: Collector | None = None
     interpreter: Interpreter | None = None
     retake: Callable[[], list[str]] = list
     goals: GoalTools | None = None

@@ -7,25 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 T = TypeVar("T")
 
 # A thread that waits for the interpreter asks for it after this long. A decision takes it anew for each operation:
 # beside a thread that computes, Python's own 5 ms would be felt at 16 Hz, and 0.5 ms at 30.
 SWITCH_INTERVAL_S = 0.0001
-
-
-class Collector(Protocol):
-    """Collects garbage when the loop has `slack_ns` to spare."""
-
-    def collect(self, slack_ns: int) -> None: ...
-
-
-class NoCollector:
-    """Collects nothing: garbage is somebody else's, for all loops of the process."""
-
-    def collect(self, slack_ns: int) -> None: ...
 
 
 class SlackCollector:

@@ -17,7 +17,7 @@ from rtcontrol.hosts.host_core import Notify, mailbox_of
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.ports import Ports, read
-from rtcontrol.loop.realtime import Collector, SlackCollector
+from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.records import HostState
 
 RETAKE_NS = 10_000_000  # the handlers of signals are looked at once a tick, but no more often than this
@@ -37,7 +37,7 @@ class TickShell:
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
         self._reports = mailbox_of(ports.host)
 
-    def run(self, collector: Collector) -> None:
+    def run(self, collector: SlackCollector | None) -> None:
         """Run until the core is over."""
         core, clock, host = self.core, self.clock, self.ports.host
         self.dispatch(ev.Started(self.ports.sampler.follow()))
@@ -50,7 +50,7 @@ class TickShell:
             self.collect()
             self.dispatch(ev.Woke() if reply is None else ev.Replied(reply))
             # With a decision always in flight there is never slack, but garbage must not grow without bounds.
-            if gc.get_count()[0] >= SlackCollector.THRESHOLD:
+            if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 
     def dispatch(self, event: ev.Event) -> None:

@@ -16,7 +16,6 @@ from rtcontrol.loop.instructions import echo
 from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.ports import Listener, LoopOptions
-from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LoopReport
@@ -54,7 +53,6 @@ class LoopSession(SessionThread, Listener):
             notify=self.note,
             clock=terms.arrivals(env) or WallClock(config.period_ns, spin_ns=0),
             watch=owner.watch,
-            collector=NoCollector(),  # the housekeeper collects, for all sessions
             interpreter=interpreter,
             goals=goal_tools(terms.agent),
             listener=self,

@@ -308,7 +308,7 @@ class SimRun:
     def loop(self) -> None:
         """Run until it is stopped, and end with the safe call. Raises Violation."""
         self.referee.renewed()
-        self.shell.run(SimpleNamespace(collect=lambda slack_ns: None))
+        self.shell.run(None)
         self.state.t_end_ns = self.time.now_ns
         self.referee.leaves()
         finish(self, 10.0)  # type: ignore[arg-type]
