@@ -21,7 +21,7 @@ from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy, FallbackState, Measure, Status
-from rtcontrol.loop.evidence import MissFinding, Witness, spans_of
+from rtcontrol.loop.evidence import MissFinding, Witness, spans_of, to_ms
 from rtcontrol.loop.grid import ReleaseGrid
 from rtcontrol.loop.instructions import GoalList, Instructions, Requests
 from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields
@@ -689,7 +689,7 @@ class LoopCore:
         ours = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
         line["action"] = self._fall_back(measure, tick, cause, reply, None if ours else line.get("error"))
         if reply is not None and fault is not None:
-            line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
+            line["decide_ms"] = to_ms(reply.decide_ns)
 
     def _expects(self, miss: OpenMiss, finding: MissFinding) -> bool:
         """Whether evidence is still to come that may change the cause: the tick's own reply, or the end of its call."""

@@ -71,7 +71,7 @@ class Witness:
             tick,
             sample,
             _filled(spans, reply),
-            _ms(end_ns - tick.release_ns),
+            to_ms(end_ns - tick.release_ns),
             since,
             over=reply is not None and fault is None,
             fault=fault,
@@ -119,7 +119,7 @@ class Witness:
     def skip_fields(self, tick: Tick, first_ns: int, sample: EvidenceSample) -> dict[str, Any]:
         """Return why the releases from `first_ns` until the tick's did not begin: the loop's thread was away."""
         skipped = replace(tick, release_ns=first_ns)
-        woke = _ms(tick.woke_ns - first_ns)
+        woke = to_ms(tick.woke_ns - first_ns)
         away: dict[str, Any] = {"over": True, "late_ms": woke, "decoder": ThreadUsage()}
         evidence = self._evidence(skipped, sample, {"woke": woke}, woke, **away)
         fields = MissFinding(skipped, evidence, attribute(evidence)).fields()
@@ -141,7 +141,7 @@ class Witness:
             "acting": _acting(tick, sample, end),
             **self._usages(tick, sample),
         }
-        deadline = _ms(tick.deadline_ns - tick.release_ns)
+        deadline = to_ms(tick.deadline_ns - tick.release_ns)
         return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
 
     def _lateness(self, outcome: TickOutcome, spans: Mapping[str, float]) -> tuple[float | None, float]:
@@ -151,8 +151,8 @@ class Witness:
             return None, 0.0
         # What kept the loop from looking kept the world's own thread, too.
         ages = [spans["woke"] - spans["captured"] for spans in self._on_time if "captured" in spans]
-        late = _ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
-        return late, _ms(tick.capture_ns - tick.release_ns)
+        late = to_ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
+        return late, to_ms(tick.capture_ns - tick.release_ns)
 
     def _usages(self, tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
         """Return what the kernel counted of each role since the release; what is older is none of this tick's."""
@@ -167,7 +167,7 @@ class Witness:
                     usage,
                     state=thread.state,
                     major_faults=_since(thread.major_faults, past.major_faults),
-                    throttled_ms=None if throttled is None else _ms(throttled),
+                    throttled_ms=None if throttled is None else to_ms(throttled),
                 )
             )
         return _worst(sample, usages)
@@ -200,7 +200,7 @@ def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str
     filled = {name: t for name, t in spans.items() if name not in ("captured", "received")}
     if reply is not None and "begun" not in filled and "submitted" in filled and "replied" in filled:
         filled["decided"] = filled["replied"]
-        filled["begun"] = max(filled["submitted"], filled["replied"] - _ms(reply.decide_ns))
+        filled["begun"] = max(filled["submitted"], filled["replied"] - to_ms(reply.decide_ns))
     return filled
 
 
@@ -228,10 +228,10 @@ def _times(tick: Tick, sample: EvidenceSample) -> list[ThreadUsage]:
             ran, delayed = ran_and_delayed(raw)
             waking = None
             if i < min(LOCAL, len(tick.runs_before)):
-                waking = _ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
+                waking = to_ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
         except ValueError:
             continue
-        times[i] = ThreadUsage(None, _ms(thread.ran_ns - ran), _ms(thread.delayed_ns - delayed), waking)
+        times[i] = ThreadUsage(None, to_ms(thread.ran_ns - ran), to_ms(thread.delayed_ns - delayed), waking)
     return times
 
 
@@ -246,7 +246,7 @@ def _worst(sample: EvidenceSample, usages: Sequence[ThreadUsage]) -> dict[str, T
 
 
 def _pauses(tick: Tick, sample: EvidenceSample, since: float, until: float) -> list[tuple[float, float, str]]:
-    spans = ((_ms(begin - tick.release_ns), _ms(end - tick.release_ns), kind) for begin, end, kind in sample.pauses)
+    spans = ((to_ms(begin - tick.release_ns), to_ms(end - tick.release_ns), kind) for begin, end, kind in sample.pauses)
     return [(max(b, since), min(e, until), kind) for b, e, kind in spans if e > since and b < until]
 
 
@@ -258,7 +258,7 @@ def _acting(tick: Tick, sample: EvidenceSample, until: float) -> list[tuple[floa
 
 
 def _clip(tick: Tick, spans: Sequence[tuple[int, int]], until: float) -> list[tuple[float, float]]:
-    relative = [(_ms(begin - tick.release_ns), _ms(end - tick.release_ns)) for begin, end in spans]
+    relative = [(to_ms(begin - tick.release_ns), to_ms(end - tick.release_ns)) for begin, end in spans]
     return [(max(b, 0.0), min(e, until)) for b, e in relative if e > 0.0 and b < until]
 
 
@@ -266,5 +266,6 @@ def _since(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else now - before
 
 
-def _ms(ns: int) -> float:
+def to_ms(ns: int) -> float:
+    """Return milliseconds, as the record has them."""
     return round(ns / 1e6, 4)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.loop.evidence import spans_of
+from rtcontrol.loop.evidence import spans_of, to_ms
 from rtcontrol.models.call import Call
 from rtcontrol.records import Action, Completion, Fault, InFlightCall, Notify, Record, SafeAttempt, Tick, TickOutcome
 from rtcontrol.telemetry.causes import Cause
@@ -19,17 +19,9 @@ from rtcontrol.telemetry.causes import Cause
 # So many different errors are shown to people; what differs every time must not fill the memory.
 MAX_SHOWN = 256
 Line = dict[str, Any]
+LineSlot = list[Line]  # the place of a line: empty until that is known
 # An exception's text, and where it came from (None: not from code that is ours to show).
 Describe = Callable[[BaseException], tuple[str, str | None]]
-
-
-class LineSlot:
-    """The place of a line: None until it is known."""
-
-    __slots__ = ("line",)
-
-    def __init__(self, line: Line | None = None) -> None:
-        self.line = line
 
 
 class Ledger:
@@ -54,27 +46,25 @@ class Ledger:
     def write(self, line: Line) -> None:
         """Record a line, after those that wait."""
         if self._slots:
-            self._slots.append(LineSlot(line))
+            self._slots.append([line])
         else:
             self._out.append(Record(line))
 
     def reserve(self) -> LineSlot:
         """Keep a place for a line."""
-        slot = LineSlot()
+        slot: LineSlot = []
         self._slots.append(slot)
         return slot
 
     def fill(self, slot: LineSlot, line: Line) -> None:
         """Record the line at its place, and what waited for it."""
-        slot.line = line
-        slots = self._slots
-        while slots and (first := slots[0].line) is not None:
-            slots.popleft()
-            self._out.append(Record(first))
+        slot.append(line)
+        while self._slots and self._slots[0]:
+            self._out.append(Record(self._slots.popleft()[0]))
 
     def finish(self) -> None:
         """Record what waits: no line is to come any more."""
-        self._out += [Record(slot.line) for slot in self._slots if slot.line is not None]
+        self._out += [Record(line) for slot in self._slots for line in slot]
         self._slots.clear()
 
     # -- lines of ticks ------------------------------------------------------------------------------------------------
@@ -151,9 +141,9 @@ class Ledger:
         used = done is not None and done.effect == "acted"
         waited_ns = 0 if tick is None else tick.waited_ns  # a person's time: none of the loop's figures
         line: Line = {"late": reply.tick, "used": used}
-        line |= {"waited_ms": _ms(waited_ns)} if waited_ns else {"decide_ms": _ms(reply.decide_ns)}
+        line |= {"waited_ms": to_ms(waited_ns)} if waited_ns else {"decide_ms": to_ms(reply.decide_ns)}
         if tick is not None and not waited_ns:
-            line["latency_ms"] = _ms(now_ns - tick.release_ns)
+            line["latency_ms"] = to_ms(now_ns - tick.release_ns)
             line["spans_ms"] = spans_of(tick, reply, done)
         if done is not None:
             if used:
@@ -172,8 +162,8 @@ class Ledger:
         line: Line = {"overran": tick.k, "call": flight.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
         line["spans_ms"] = spans_of(tick, flight.reply, done)
         if done.effect == "acted" and not tick.calls:
-            line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
-            line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
+            line["latency_ms"] = to_ms(done.ended_ns - tick.release_ns)
+            line["execute_ms"] = to_ms(done.ended_ns - done.began_ns)
             self.acted_k, self.acted_ns = tick.k, done.ended_ns
         self.put_error(line, done.error, "execute: ")
         self.write(line)
@@ -251,7 +241,3 @@ def cut_fields(outcome: TickOutcome) -> Line:
     if fault[1] is not None:
         line["subcause"] = fault[1]
     return line
-
-
-def _ms(ns: int) -> float:
-    return round(ns / 1e6, 4)

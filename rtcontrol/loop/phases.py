@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from rtcontrol.envs.base import Acknowledging, Observation, WorldError
-from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.hosts.layered import executes_plans
 from rtcontrol.loop import errors
 from rtcontrol.loop.interpreter import Interpretation
 from rtcontrol.loop.ports import read
 from rtcontrol.loop.running import RunningLoop
-from rtcontrol.loop.warmup import first_look, warm_up
+from rtcontrol.loop.warmup import Warmup, first_look
 from rtcontrol.records import Closed, Left, Overdue, Replied
 
 UNSAFE = "THE SAFE CALL IS NOT IN FORCE in the world: {}. Whatever acted last may act still: stop it by other means."
@@ -63,10 +63,15 @@ def launch(loop: RunningLoop) -> None:
 
 
 def _warm_up(loop: RunningLoop, seen: Observation | None) -> None:
-    def ask(tick: int, seen: Observation) -> DecisionRequest:
-        return loop.shell.core.requests.make(tick, seen, read(loop.agent, seen.data))
-
-    loop.state.warmup = warm_up(loop.config, loop.host, seen, ask, loop.tell)
+    """Decide what was seen a few times on the started host; nothing where there is none."""
+    config, host, warmup = loop.config, loop.host, Warmup(loop.config.pipeline)
+    if seen is not None and config.warmup:
+        make = loop.shell.core.requests.make
+        warmup.decide(host, lambda tick: make(tick, seen, read(loop.agent, seen.data)), config.warmup, config.warmup_s)
+    loop.state.warmup = warmup
+    # By a plan's steps ticks are in time that the plan itself is not.
+    if not executes_plans(host) and (warning := warmup.warning(config)):
+        loop.tell(warning)
 
 
 def finish(loop: RunningLoop, patience_s: float) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.layered import executes_plans
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
@@ -113,23 +112,6 @@ class Warmup:
                 f"None of {len(self.round_trip_ms) * self.lanes} decisions came; of the last one: {lost.error}.",
                 "Check the endpoint's address, its model and its key (docs/decisions.md, for robots docs/policies.md).",
             )
-
-
-def warm_up(
-    config: RunConfig,
-    host: Host,
-    seen: Observation | None,
-    ask: Callable[[int, Observation], DecisionRequest],
-    notify: Callable[[str], None],
-) -> Warmup:
-    """Decide `seen` a few times on the started host; nothing where there is none."""
-    warmup = Warmup(config.pipeline)
-    if seen is not None and config.warmup:
-        warmup.decide(host, lambda tick: ask(tick, seen), config.warmup, config.warmup_s)
-    # By a plan's steps ticks are in time that the plan itself is not.
-    if not executes_plans(host) and (warning := warmup.warning(config)):
-        notify(warning)
-    return warmup
 
 
 def first_look(
