@@ -105,7 +105,7 @@ class Rig:
         self.acknowledged: Any = None
         self.wakes: dict[int, float] = {}  # by release: so late the loop wakes
         self.runs: Callable[[float], tuple[bytes, ...]] = lambda ms: ()
-        self._seq = itertools.count()
+        self.seq = itertools.count()
         self._heap: list[tuple[int, int, Callable[[], Any]]] = []
         self._n = itertools.count()
         self._host = HostState()
@@ -207,7 +207,7 @@ class Rig:
             case ev.Observe(since):
                 data = self.look(self.ms)
                 age_ns = round(self.age_ms * MS)
-                seen = None if data is None else Observation(next(self._seq), self.epoch, self.now_ns - age_ns, data)
+                seen = None if data is None else Observation(next(self.seq), self.epoch, self.now_ns - age_ns, data)
                 sample = None if since is None else self.sample
                 return ev.Observed(seen, self.finished, self.runs(self.ms), self.heard, sample)
             case ev.Read(observation):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from collections import deque
 from dataclasses import fields, replace
@@ -113,7 +114,10 @@ def test_core_has_at_most_twelve_attributes() -> None:
 
 
 def test_run_on_time_counts_every_release() -> None:
-    rig = Rig(duration_ns=500 * MS).run(1000)
+    rig = Rig(duration_ns=500 * MS)
+    rig.seq = itertools.count(0, 2)  # the world makes two observations a period
+    rig.run(1000)
+    assert [tick["superseded"] for tick in rig.ticks.values()] == [0, *[1] * 24]
     assert rig.kinds == ["call"] * 25 and rig.actions.count(ev.Stop("duration")) == 1
     assert [t["t_s"] for t in rig.ticks.values()] == [round(0.02 * k, 3) for k in range(25)]
     assert rig.acts[-1] == (500.0, "SAFE")
