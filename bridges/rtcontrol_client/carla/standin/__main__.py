@@ -4,6 +4,7 @@ Once it listens it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or S
 standard input make things go wrong, and each is answered with `done: LINE`:
 
   freeze       answer and stream nothing any more, with all connections open; `thaw` ends it
+  garbage      send one packet that makes CARLA's client library abort its process
   state        write the state file now
 """
 
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import json
 import signal
+import struct
 import sys
 import threading
 import time
@@ -187,6 +189,9 @@ class Server:
                 self.freeze(True)
             case ["thaw"]:
                 self.freeze(False)
+            case ["garbage"]:
+                # The length is right, the content is shorter than any packet of this stream.
+                self.stream.send(struct.pack("<I", 7) + b"garbage")
             case ["state"]:
                 self.write_state()
             case _:
