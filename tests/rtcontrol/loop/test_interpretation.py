@@ -182,22 +182,17 @@ def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "why"), [((500, b"{}"), "http"), (completion(("nothing", "{}")), "illegal"), ((0, b""), "connection")]
-)
-def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(
-    tmp_path: Path, said: tuple[int, bytes], why: str
-) -> None:
+def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(tmp_path: Path) -> None:
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: any("not understood" in line for line in flight.said))
         k = flight.loop.shell.core.flights.newest_k
         until(lambda: flight.loop.shell.core.flights.newest_k >= k + 5)
 
-    with chat(lambda body: said) as (_, interpreter):
+    with chat(lambda body: (500, b"{}")) as (_, interpreter):
         flight = flown(tmp_path, interpreter, person)
     assert flight.loop.instruction == "go to 0" and flight.loop.ended_by == "enough"
     (told,) = (line for line in flight.said if "not understood" in line)
     assert "What was said before goes on. It can be said so: go to -2.0; wait; " in told
-    assert events(flight)[-1]["not_understood"] == why and events(flight)[-1]["understood"] is None
-    assert f"not understood 1 ({why} 1)" in understood(report.of_record(flight.path))
+    assert events(flight)[-1]["not_understood"] == "http" and events(flight)[-1]["understood"] is None
+    assert "not understood 1 (http 1)" in understood(report.of_record(flight.path))
