@@ -6,19 +6,87 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Barrier, ClockKind, Effect, Emission, Episode, Observation
-from rtcontrol.envs.remote_core import Arrivals, Episodes, Instructions, SentCalls
-from rtcontrol.envs.remote_parts import MessageCounts, RemoteData, RemotePictures, RemoteTerms
+from rtcontrol.envs.remote_core import Arrivals, Episodes, MessageCounts, RemoteTerms, SentCalls
 from rtcontrol.models.call import Call
-from rtcontrol_client.wire import Message
-from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Reset
+from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Picture, Reset
+from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
-__all__ = ["MessageCounts", "RemoteData", "RemoteEnvironment", "RemoteTerms"]
-
+# A stamp that lies further back is a client's mistake, or a picture for nobody.
+OLDEST_NS = 60_000_000_000
 # How long one wait for the client lasts, so that whoever waits looks now and then whether it shall stop.
 WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePicture:
+    """A file as it came, and when it was taken (CLOCK_MONOTONIC), as far as the client's stamps tell."""
+
+    format: str
+    data: bytes
+    t_ns: int
+
+
+class RemotePictures:
+    """Of one session. `take` is for the transport's thread, `newest` for any; `counts` has what was `taken` and
+    `dropped`. None is taken but from `start` to `close`, the loop's."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self.newest: RemotePicture | None = None
+        self.taken: Callable[[RemotePicture, int], None] = lambda one, now_ns: None  # told of each, on that thread
+        self._counts, self._lock, self._open = counts, threading.Lock(), False
+        self._later_ns: int | None = None  # our clock minus the client's, and what a message takes
+        self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
+
+    def observed(self, t_ns: int, now_ns: int) -> None:
+        """An observation of `t_ns` by the client's clock arrived."""
+        self._later_ns = now_ns - t_ns
+
+    def take(self, message: Picture) -> None:
+        """Keep it instead of the one before. Raises WireError (rate)."""
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
+            self._filled_ns = now_ns
+            taken = self._open and self._room >= 1
+            what = "taken" if taken else "dropped"
+            self._counts[what] = self._counts.get(what, 0) + 1
+            if taken:
+                self._room -= 1
+                self._keep(message, now_ns)
+            elif self._open:
+                what = f"More than {MAX_PICTURES_HZ:g} pictures a second."
+                raise WireError(Code.RATE, what, "Send fewer: the newest one counts.", retryable=True)
+
+    def _keep(self, message: Picture, now_ns: int) -> None:
+        taken_ns = now_ns if self._later_ns is None else message.t_ns + self._later_ns
+        image = message.image
+        self.newest = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
+        self.taken(self.newest, now_ns)
+
+    def age_s(self) -> float | None:
+        """Of the newest; None where there is none."""
+        newest = self.newest
+        return None if newest is None else round((time.monotonic_ns() - newest.t_ns) / 1e9, 1)
+
+    def start(self) -> None:
+        """A loop begins."""
+        with self._lock:
+            self._open = True
+
+    def close(self) -> None:
+        """It is over: what comes before its client is known to be gone is nobody's."""
+        with self._lock:
+            self._open = False
+            self.forget()
+
+    def forget(self) -> None:
+        """Nobody is told of what was before."""
+        self.newest = self._later_ns = None
 
 
 class RemoteEnvironment:
@@ -41,7 +109,8 @@ class RemoteEnvironment:
         self.name, self.terms, self.traffic = name, terms, MessageCounts()
         self.pictures = RemotePictures(self.traffic.pictures)
         self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
-        self._episodes, self._instructions = Episodes(), Instructions()
+        self._episodes = Episodes()
+        self._instruction = self._known = ""  # what the loop decides by, and what the client knows of that
         self._send, self._started, self._trouble = send, started, trouble
         self._changed = threading.Condition()  # guards arrivals and calls
 
@@ -104,7 +173,7 @@ class RemoteEnvironment:
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self.calls.start()
         self.pictures.start()
-        self._instructions.welcomed()
+        self._known = self._instruction
         self._episodes.start(episodes)
         self._started()
 
@@ -162,11 +231,12 @@ class RemoteEnvironment:
 
     def instruct(self, text: str) -> None:
         """The client is told by the welcome, or once it is `accepted`."""
-        self._instructions.current = text
+        self._instruction = text
 
     def accepted(self, text: str) -> None:
         """Something was decided by this instruction: the client is told that it is in force."""
-        if self._instructions.is_new(text):
+        if text != self._known:
+            self._known = text
             self._send(Instruct(session=self.terms.session, instruction=text))
 
     def close(self) -> None:

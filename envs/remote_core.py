@@ -1,31 +1,116 @@
-"""What a world behind a wire decides, without a clock or a thread: which of its client's messages count, and how the
-loop's emissions are numbered and sent."""
+"""What a world behind a wire decides, without a clock or a thread: what was agreed, which messages of its client
+count, and how the loop's emissions are numbered and sent."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
 
 from rtcontrol.envs.base import Acknowledgement, Emission, Episode, Observation
-from rtcontrol.envs.remote_parts import (
-    MessageCounts,
-    RemoteObservation,
-    RemoteTerms,
-    Sent,
-    look_of,
-    wire_call,
-    wire_calls,
-)
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.messages import CallMessage, Executed, Observe, Reset, Timing
+from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, Observe, Reset, Timing
 
 # Calls that may still be acknowledged, and observations that may still be answered.
 REMEMBERED = 1024
 # Characters of a client's words that are logged and recorded; the protocol allows 65,536.
 MAX_ERROR, MAX_RESULT = 1_000, 8_192
+
+
+class RemoteData(dict[str, Any]):
+    """An observation's `data`, and its arrays under their names (NumPy, read-only); `text` where the client wrote
+    itself what the model reads."""
+
+    text: str | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any] | None, text: str | None) -> RemoteData:
+        look = cls(data or {})
+        look.text = text
+        return look
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTerms:
+    """What was agreed with the client. `minor`: the version that both speak; `deadline_ns`: from release to deadline;
+    `queue` bounds the observations that wait for their call (client-paced only);
+    `ttl_ms` 0 is no limit; `reads_arrays`: there is an agent whose `observe` may use arrays."""
+
+    session: str
+    tools: tuple[str, ...]
+    paced_by_client: bool = False
+    ttl_ms: float = 0.0
+    acknowledges: bool = False
+    queue: int = 64
+    reads_arrays: bool = True
+    minor: int = 0
+    deadline_ns: int = 0
+
+
+@dataclass(slots=True)
+class MessageCounts:
+    """What came and went, for the report."""
+
+    observations: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    resets: int = 0
+    pictures: dict[str, int] = field(default_factory=dict)  # taken, dropped
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObservation:
+    """An observation with the client's own numbers."""
+
+    observation: Observation
+    seq: int
+    t_ns: int
+
+
+@dataclass(slots=True)
+class Sent:
+    """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history. `k` is the
+    loop's number of the tick, `n` how many calls of it came before."""
+
+    epoch: int
+    call: Call | None
+    k: int
+    n: int = 0
+    told: bool = False
+
+
+def wire_call(call: Call | None) -> FunctionCall | None:
+    """A call as the wire tells it."""
+    return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
+
+
+def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
+    """The same of several; None where there are none."""
+    return [FunctionCall(name=c.name, arguments=dict(c.arguments)) for c in calls] or None
+
+
+def look_of(message: Observe, terms: RemoteTerms) -> RemoteData:
+    """What the agent gets to see. Raises WireError (invalid) for arrays that nobody can make a text of, or whose names
+    are taken."""
+    look = RemoteData.of(message.data, message.text)
+    if not message.arrays:
+        return look
+    if message.text is None and not message.data and not terms.reads_arrays:
+        what = "observe has arrays alone, and no agent here makes a text of them."
+        remedy = "Send `text` or `data` beside them, or name an agent that reads arrays."
+        raise WireError(Code.INVALID, what, remedy, field="arrays", seq=message.seq)
+    for i, array in enumerate(message.arrays):
+        if array.name in look:
+            what = f"arrays[{i}].name {array.name!r} is the name of another array, or of a value of `data`."
+            remedy = "Give each a name of its own."
+            raise WireError(Code.INVALID, what, remedy, field=f"arrays[{i}].name", seq=message.seq)
+        kind = np.dtype("?" if array.dtype == "b1" else f"<{array.dtype}")
+        look[array.name] = np.frombuffer(array.data, kind).reshape(array.shape)
+    return look
 
 
 class Arrivals:
@@ -241,21 +326,6 @@ class Episodes:
         self.epoch = message.epoch
         if (ended := message.ended) is not None:
             self.ended.append(Episode(ended.seed, ended.ret, ended.success, ended.seconds))
-
-
-class Instructions:
-    """The instruction that the loop decides by, and what the client knows of that."""
-
-    def __init__(self) -> None:
-        self.current = self._known = ""
-
-    def welcomed(self) -> None:
-        self._known = self.current
-
-    def is_new(self, text: str) -> bool:
-        """Return whether the client does not know it yet; from now on it does."""
-        before, self._known = self._known, text
-        return text != before
 
 
 def _brief(text: str | None, most: int) -> str | None:

@@ -23,8 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_parts import RemotePicture
+from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture
 from rtcontrol.loop.desk import take_word
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rtcontrol.envs.base import Emission, Observation
-from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
-from rtcontrol.envs.remote_parts import wire_call
+from rtcontrol.envs.remote import RemoteEnvironment
+from rtcontrol.envs.remote_core import RemoteData, wire_call
+from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.desk import OperatorControl
 from rtcontrol.loop.instructions import echo
@@ -19,11 +20,11 @@ from rtcontrol.loop.ports import Listener, LoopOptions
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LoopReport
+from rtcontrol.run import assembly
 from rtcontrol.run.interpreting import goal_tools
 from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import LoopStanding, Need
@@ -65,7 +66,7 @@ class LoopSession(SessionThread, Listener):
     def make_env(self, terms: Terms) -> RemoteEnvironment:
         """Return the client's world."""
         if self.env is None:
-            remote = terms.remote(self.facts.token, self.owner.options.queue)
+            remote = terms.remote(self.facts.token)
             self.env = RemoteEnvironment("remote", remote, self.send, self.warm, self._undecided)
         return self.env
 
@@ -149,7 +150,7 @@ class LoopSession(SessionThread, Listener):
         return self.needed
 
     def traffic(self) -> dict[str, Any]:
-        return {} if self.env is None else self.env.traffic.to_dict()
+        return {} if self.env is None else asdict(self.env.traffic)
 
 
 TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
@@ -182,3 +183,12 @@ def answer_of(found: Understood, session: str, interpreter: Interpreter) -> Inst
         what = f'"{echo(said)}" is not understood: {found.reason}. The instruction before goes on.'
         remedy = f"Say it in other words, such as: {interpreter.examples()}."
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction")
+
+
+def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
+    """A session's host; where there is a backup, that is the pool's."""
+    config = terms.config
+    if config.backup is None:
+        return assembly.planned(config, terms.source, pool.open(session, terms.source), terms.agent)
+    spare = assembly.decider(config, terms.agent, config.backup)
+    return assembly.backed(config, terms.source, pool.open(session, spare), terms.agent)

@@ -11,8 +11,8 @@ from typing import Any
 from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_parts import RemoteTerms, wire_calls
-from rtcontrol.envs.remote_parts import wire_call as told_call
+from rtcontrol.envs.remote_core import RemoteTerms, wire_calls
+from rtcontrol.envs.remote_core import wire_call as told_call
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import is_policy
@@ -29,7 +29,7 @@ from rtcontrol.run.user_module import tools_only_agent
 from rtcontrol.serve import refusals
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import CONTROL, refused_as
-from rtcontrol.serve.sessions import LoopStanding
+from rtcontrol.serve.sessions import GRACE_S, LoopStanding
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
 from rtcontrol_client.wire.crowd import CrowdTerms
@@ -62,7 +62,7 @@ class Terms:
         """Whether an interpreter reads its instructions."""
         return self.config.interpreter is not None
 
-    def remote(self, session: str, queue: int) -> RemoteTerms:
+    def remote(self, session: str) -> RemoteTerms:
         return RemoteTerms(
             session=session,
             tools=tuple(tool.name for tool in self.agent.tools),
@@ -71,7 +71,6 @@ class Terms:
             paced_by_client=self.hello.pacing == "client",
             ttl_ms=self.ttl_ms,
             acknowledges=EXECUTED in self.hello.capabilities,
-            queue=queue,
             reads_arrays=self.named is not None,
         )
 
@@ -123,7 +122,7 @@ class Terms:
             calls_per_tick=config.calls_per_tick if config.calls_per_tick > 1 else None,
             crowd=self.crowd,
             heartbeat_ms=options.heartbeat_s * 1e3,
-            session_grace_s=options.session_grace_s,
+            session_grace_s=GRACE_S,
             limits=options.limits.to_dict(),
             warnings=[*self.warnings, *standing.warnings],
         )

@@ -19,10 +19,7 @@ class ServeOptions(DeciderOptions):
     """`agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: of those who do
     neither; `default_tools`: these or the agent's, once they are read (`ready`); `model`: for whoever names
     none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none,
-    `hz_max`: the highest rate of a server-paced session. `busy_max`: the share of the decoder's time that sessions may
-    ask for together; `session_grace_s`: how long a session waits for its lost client.
-
-    `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
+    `hz_max`: the highest rate of a server-paced session.
     """
 
     out: Annotated[Path, Flag("Folder of records and reports. (default: runs/serve-TIME)", parse=folder)] = Path()
@@ -42,13 +39,8 @@ class ServeOptions(DeciderOptions):
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: float = 100.0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
-    busy_max: float = 0.8
-    session_grace_s: float = 30.0
     heartbeat_s: float = 1.0
     silent_heartbeats: int = 3
-    messages_per_s: float = 5_000.0
-    errors_per_s: float = 10.0
-    queue: int = 64
     limits: Limits = LIMITS
     default_tools: tuple[dict[str, Any], ...] = ()
 
@@ -74,12 +66,8 @@ class ServeOptions(DeciderOptions):
         """Return what the sessions' core decides by."""
         return SessionRules(
             limit=self.max_sessions,
-            grace_ns=round(self.session_grace_s * 1e9),
             beat_ns=round(self.heartbeat_s * 1e9),
             silent_beats=self.silent_heartbeats,
-            messages_per_s=self.messages_per_s,
-            errors_per_s=self.errors_per_s,
-            busy_max=self.busy_max,
             outlives=outlives,
         )
 

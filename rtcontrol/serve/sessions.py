@@ -250,6 +250,7 @@ def cut(text: str, limit: int) -> str:
 
 # Beside the sessions: those that are just ending.
 SPARE = 16
+GRACE_S = 30.0  # how long a session waits for its lost client
 # So many sessions are remembered that a person stopped.
 MAX_STOPPED = 256
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
@@ -261,11 +262,13 @@ SAME = ("agent", "tools", "pacing", "capabilities", "robot", "calls_per_tick")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRules:
     """`limit`: sessions that run, and as many that wait for their clients, each for `grace_ns`; `beat_ns` between two
-    pings, `silent_beats` until a client counts as lost; `busy_max`: of the decoder's time; `outlives`: a session goes
+    pings, `silent_beats` until a client counts as lost; `busy_max`: the share of the decoder's time that sessions
+    may ask for together; `messages_per_s` and `errors_per_s` of a connection, each with a burst of a second's worth
+    (errors: two); `outlives`: a session goes
     on while its client is away, and one that says the same hello may take its place."""
 
     limit: int = 64
-    grace_ns: int = 30_000_000_000
+    grace_ns: int = round(GRACE_S * 1e9)
     beat_ns: int = 1_000_000_000
     silent_beats: int = 3
     messages_per_s: float = 5_000.0

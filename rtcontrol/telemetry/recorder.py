@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.envs.base import Environment
-from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_parts import RemotePicture, RemotePictures
+from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture, RemotePictures
 from rtcontrol.models.files import no_link, part_of
 from rtcontrol.telemetry.channels import SCHEMA_VERSION
 from rtcontrol.telemetry.encoder import Encoder

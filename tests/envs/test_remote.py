@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rtcontrol.envs.base import Emission, Observation
-from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
-from rtcontrol.envs.remote_core import REMEMBERED
+from rtcontrol.envs.remote import RemoteEnvironment
+from rtcontrol.envs.remote_core import REMEMBERED, RemoteTerms
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Array, CallMessage, Executed, Instruct, Observe, Outcome, Reset

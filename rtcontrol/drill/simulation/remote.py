@@ -18,7 +18,7 @@ from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, sim
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Timeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_parts import RemoteTerms, wire_call, wire_calls
+from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
 from rtcontrol.records import Instructed
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.session_core import SessionCore

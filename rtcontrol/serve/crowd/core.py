@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rtcontrol import records as ev
-from rtcontrol.envs.remote_parts import wire_call
+from rtcontrol.envs.remote_core import wire_call
 from rtcontrol.hosts.crowd import crowd_request, unpack
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.call_in_force import Measure, Status
