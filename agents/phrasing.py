@@ -141,16 +141,6 @@ class Grammar:
                 found.update(split_words(_SLOT.sub(" ", part)))
         return found
 
-    def held_out(self, rng: random.Random, templates: Iterable[str], trained: frozenset[str], count: int) -> list[str]:
-        """`count` different sentences that are not in `trained`, spread evenly over the templates."""
-        patterns: dict[str, None] = {}
-        endless = itertools.cycle(templates)
-        while len(patterns) < count:
-            pattern = self.fill(rng, next(endless))
-            if pattern not in trained:
-                patterns[pattern] = None
-        return list(patterns)
-
 
 class SpokenGoal(Protocol):
     """A goal of a kind: its `text()` is the canonical instruction."""
@@ -165,13 +155,12 @@ GoalT = TypeVar("GoalT", bound=SpokenGoal)
 class Phrasings(ABC, Generic[KindT, GoalT]):
     """Many ways to tell a bundled agent what to do: drawn for training, listed for evaluation.
 
-    Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
-    never produces, made of its words; list 2 (`unseen_words`) uses words that those templates never show. A pattern is
-    a sentence with the marks of its goal's numbers left in. What people say who were never shown a template is
-    `spoken_patterns`; list 3 (`held_out_words`) is the tenth of it that is kept back.
+    Training draws sentences from templates. A pattern is a sentence with the marks of its goal's numbers left in. What
+    people say who were never shown a template is `spoken_patterns`; the evaluation list (`held_out_words`) is the tenth
+    of it that is kept back.
 
-    `agent` is the folder of the tables; `seed` begins the seeds by which lists are drawn; lists have `per_goal`
-    sentences of a kind; `canonical` is the share of training sentences in canonical words.
+    `agent` is the folder of the tables; `seed` begins the seeds by which the list is drawn, of `per_goal` sentences a
+    kind; `canonical` is the share of training sentences in canonical words.
     """
 
     per_goal = 60
@@ -185,7 +174,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         self.tables = sentences(agent)
         self.grammar = Grammar({name.strip("<>"): values for name, values in self.tables["slots"].items()})
         self.templates = cache(self._templates)
-        self._lists = cache(self._seen), cache(self._unseen), cache(self._held_out)
+        self.held_out_words = cache(self._held_out)
 
     # -- what an agent has of it ---------------------------------------------------------------------------------------
 
@@ -199,14 +188,15 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     @abstractmethod
     def goals_of(self, kind: KindT) -> tuple[GoalT, ...]:
-        """The goals of a kind that list 3 is spread over."""
+        """The goals of a kind that the evaluation list is spread over."""
 
     @abstractmethod
     def goal_kinds(self) -> tuple[GoalKind, ...]:
         """Its kinds of goals as tools."""
 
     @abstractmethod
-    def _templates(self, split: str, kind: KindT) -> tuple[str, ...]: ...
+    def _templates(self, kind: KindT) -> tuple[str, ...]:
+        """The training templates of a kind."""
 
     @abstractmethod
     def _drawn(self, rng: random.Random, goal: GoalT) -> str:
@@ -233,9 +223,6 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     def _typed(self, rng: random.Random, text: str) -> str:
         return as_typed(rng, text)
 
-    def _with_goal(self, rng: random.Random, pattern: str, kind: KindT, index: int) -> tuple[str, GoalT]:
-        return pattern, self.goals_of(kind)[0]
-
     def _values(self) -> Iterable[str]:
         """The words of goals' values."""
         return ()
@@ -248,7 +235,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     def training_patterns(self, kind: KindT) -> Iterator[str]:
         """Every pattern that training can draw for a kind, in small letters and without a mark; with repeats."""
-        for template in self.templates("train", kind):
+        for template in self.templates(kind):
             yield from self.grammar.expand(template)
 
     def training_sentences(self, kind: KindT) -> Iterable[str]:
@@ -260,17 +247,17 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return self.written(rng, rng.choice(self.spoken_patterns(goal, kept=False)), goal)
 
     def spoken_instruction(self, rng: random.Random, goal: GoalT) -> str:
-        """The same as it is typed; never a sentence of an evaluation list."""
+        """The same as it is typed; never a sentence of the evaluation list."""
         while True:
             typed = casual(rng, self.spoken_sentence(rng, goal), words_of(self.agent))
             if bare(typed) not in self._listed:
                 return typed
 
     def vocabulary(self) -> frozenset[str]:
-        """Every word, number and mark of the training sentences and of evaluation list 1."""
+        """Every word, number and mark of the training sentences."""
         words = {*self.marks, *self._values()}
         for kind in self.kinds:
-            words |= self.grammar.words(self.templates("train", kind) + self.templates("eval", kind))
+            words |= self.grammar.words(self.templates(kind))
         return frozenset(words | {word.capitalize() for word in words})
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
@@ -281,31 +268,11 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return self._meanings.get(bare(text)) or self.recognise(text)
 
     def lists(self) -> Mapping[str, Callable[[KindT], Sequence[tuple[str, GoalT]]]]:
-        """The evaluation lists by their names."""
-        return {"seen": self.seen_words, "unseen": self.unseen_words, "held-out": self.held_out_words}
-
-    def seen_words(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        """Evaluation list 1: sentences with their goals, spread evenly over the templates, always the same."""
-        return self._lists[0](kind)
-
-    def unseen_words(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        """Evaluation list 2: sentences with words that training never shows."""
-        return self._lists[1](kind)
-
-    def held_out_words(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        """Evaluation list 3: what people say, kept from training, `per_goal` sentences at most, always the same."""
-        return self._lists[2](kind)
-
-    def _seen(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        rng = random.Random(f"{self.seed} {kind}")
-        trained = frozenset(self.training_patterns(kind))
-        patterns = self.grammar.held_out(rng, self.templates("eval", kind), trained, self.per_goal)
-        return tuple(self._with_goal(rng, pattern, kind, i) for i, pattern in enumerate(patterns))
-
-    def _unseen(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        return tuple((text, self.goals_of(kind)[0]) for text in self.tables["unseen"][kind])
+        """The evaluation list by its name."""
+        return {"held-out": self.held_out_words}
 
     def _held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+        """What people say, kept from training: `per_goal` sentences at most with their goals, always the same."""
         rng, goals = random.Random(f"{self.seed} held out {kind}"), self.goals_of(kind)
         listed: dict[str, GoalT] = {}
         for index in range(self.per_goal):
@@ -330,7 +297,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     @cached_property
     def _listed(self) -> frozenset[str]:
-        return frozenset(bare(text) for kind in self.kinds for listed in self._lists for text, _ in listed(kind))
+        return frozenset(bare(text) for kind in self.kinds for text, _ in self.held_out_words(kind))
 
 
 KEPT_EVERY = 10

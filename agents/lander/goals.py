@@ -147,7 +147,7 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
 
     def _drawn(self, rng: random.Random, goal: LanderGoal) -> str:
         if goal.kind != "hover":
-            return self.grammar.fill(rng, rng.choice(self.templates("train", goal.kind)))
+            return self.grammar.fill(rng, rng.choice(self.templates(goal.kind)))
         with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
         template = rng.choice(self.tables["train"]["place" if with_x else "height"])
         return self.grammar.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
@@ -158,23 +158,11 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
             text = text[0].upper() + text[1:]
         return text + "." if rng.random() < 0.1 else text
 
-    def _unseen(self, kind: LanderKind) -> tuple[tuple[str, LanderGoal], ...]:
-        rng, patterns = random.Random(0), self.tables["unseen"][kind]
-        rounds = range(2 if kind == "hover" else 1)
-        return tuple(self._with_goal(rng, pattern, kind, i) for i in rounds for pattern in patterns)
-
-    def _with_goal(self, rng: random.Random, pattern: str, kind: LanderKind, index: int) -> tuple[str, LanderGoal]:
-        if kind != "hover":
-            return pattern, LanderGoal(kind)
-        places = HOVER_PLACES if "{X}" in pattern else [place for place in HOVER_PLACES if place[0] == 0]
-        x, y = (hundredths / 100 for hundredths in places[index % len(places)])
-        return pattern.format(X=_write(rng, x), Y=_write(rng, y)), LanderGoal("hover", x, y)
-
     def _values(self) -> Iterable[str]:
         return itertools.chain(*map(_written, itertools.chain(X_HUNDREDTHS, Y_HUNDREDTHS)))
 
-    def _templates(self, split: str, kind: LanderKind) -> tuple[str, ...]:
-        templates: dict[str, tuple[str, ...]] = self.tables[split]
+    def _templates(self, kind: LanderKind) -> tuple[str, ...]:
+        templates: dict[str, tuple[str, ...]] = self.tables["train"]
         if kind == "hover":
             return templates["height"] + templates["place"]
         if kind == "land":

@@ -137,7 +137,7 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
         return spoken("paddle", goal.kind, kept=kept)
 
     def _drawn(self, rng: random.Random, goal: PaddleGoal) -> str:
-        return self.grammar.fill(rng, rng.choice(self.templates("train", goal.kind)))
+        return self.grammar.fill(rng, rng.choice(self.templates(goal.kind)))
 
     def _held_out(self, kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
         """Spread over the tables."""
@@ -145,8 +145,8 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
         patterns = [text for text in self.spoken_patterns(goal, kept=True) if bare(text) not in self._trained]
         return tuple((text, goal) for text in patterns[:: max(1, len(patterns) // self.per_goal)][: self.per_goal])
 
-    def _templates(self, split: str, kind: PaddleKind) -> tuple[str, ...]:
-        templates = self.tables[split][_FAMILY.get(kind, kind)]
+    def _templates(self, kind: PaddleKind) -> tuple[str, ...]:
+        templates = self.tables["train"][_FAMILY.get(kind, kind)]
         return tuple(self._directed(template, kind in MIRRORED) for template in templates)
 
     def _directed(self, template: str, mirrored: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, get_args
@@ -204,20 +204,14 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         template = rng.choice(self.tables["train"][goal.kind] + usual)
         return self.value_words(goal).fill(rng, self.grammar.fill(rng, template))
 
-    def _seen(self, kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
-        return self._draw(f"driver {kind}", self.grammar, "eval", kind, self.training_sentences(kind))
-
-    def _unseen(self, kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
-        return self._draw(f"driver unseen {kind}", Grammar(self.tables["unseen_slots"]), "unseen", kind, ())
-
     def _values(self) -> Iterable[str]:
         ways = (way for goal in self.named_goals() for way in self.value_words(goal).slots.values())
         return (word for way in itertools.chain(*ways) for word in split_words(way))
 
-    def _templates(self, split: str, kind: RoadKind) -> tuple[str, ...]:
+    def _templates(self, kind: RoadKind) -> tuple[str, ...]:
         """A `follow` pattern without a mark for its value is drawn for USUAL_GAP only."""
-        usual = self.tables["train_usual_gap"] if (split, kind) == ("train", "follow") else ()
-        templates: tuple[str, ...] = self.tables[split][kind] + usual
+        usual = self.tables["train_usual_gap"] if kind == "follow" else ()
+        templates: tuple[str, ...] = self.tables["train"][kind] + usual
         return templates
 
     def _all_sentences(self, kind: RoadKind) -> Mapping[str, RoadGoal]:
@@ -230,23 +224,6 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
             return Grammar({})
         listed = self.tables["values"].get(goal.kind)
         return Grammar({"V": (str(goal.value),)} if listed is None else listed[str(goal.value)])
-
-    def _draw(
-        self, seed: str, grammar: Grammar, split: str, kind: RoadKind, known: Container[str]
-    ) -> tuple[tuple[str, RoadGoal], ...]:
-        """Spread evenly over templates and values."""
-        rng, templates = random.Random(seed), self.templates(split, kind)
-        drawn: dict[str, RoadGoal] = {}
-        for index, template in enumerate(itertools.cycle(templates)):
-            pattern = grammar.fill(rng, template)
-            goals = self.pattern_goals(pattern, kind)
-            goal = goals[(index + index // len(templates)) % len(goals)]  # each template meets each value
-            text = self.value_words(goal).fill(rng, pattern)
-            if text not in known:
-                drawn.setdefault(text, goal)
-            if len(drawn) == self.per_goal:
-                break
-        return tuple(drawn.items())
 
 
 def _goal_kind(kind: RoadKind) -> GoalKind:

@@ -47,7 +47,10 @@ def score(
         typer.Option(help="Score this goal alone (or `all` of your own); may be repeated. (default: the world's list)"),
     ] = None,
     phrasings: Annotated[
-        str | None, typer.Option(help="JSONL file of what people say, or a list of the world's own: seen, unseen.")
+        str | None,
+        typer.Option(
+            help="JSONL file of what people say, or the world's own list: held-out (of your own world: unseen)."
+        ),
     ] = None,
     gate: Annotated[
         list[str] | None,
@@ -72,7 +75,7 @@ def score(
 
       rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/scores.md)
 
-      rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
+      rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or the world's own list: held-out)
 
       rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
 

@@ -28,14 +28,12 @@ RULES: dict[str, Any] = {
 PHRASINGS: dict[str, Any] = {"lander": LANDER, "paddle": PADDLE, "road": DRIVER}
 KINDS = {"lander": LANDER.kinds, "paddle": paddle_goal.KINDS, "road": driver_goal.KINDS}
 CASES = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
-LIST_ONE = {"lander": 100, "paddle": 60, "road": 60}
 GOALS: dict[str, list[Any]] = {
     "lander": [*map(LanderGoal, ("land", "left", "right")), *(LanderGoal("hover", x, 0.65) for x in (0.0, -0.25, 0.3))],
     "paddle": [PaddleGoal(kind) for kind in paddle_goal.KINDS],
     "road": [RoadGoal(k, value) for k in driver_goal.KINDS for value in driver_goal.VALUES.get(k, (None,))],
 }
 MISREAD = tomllib.loads((Path(__file__).parent / "misread.toml").read_text("utf-8"))
-of_each_kind = pytest.mark.parametrize(("name", "kind"), CASES)
 of_each = pytest.mark.parametrize("name", GOALS)
 
 
@@ -51,28 +49,8 @@ def trained(name: str, kind: str) -> frozenset[str]:
 
 
 @cache
-def everything(name: str) -> frozenset[str]:
-    return frozenset().union(*(trained(name, kind) for kind in KINDS[name]))
-
-
-@cache
 def vocabulary(name: str) -> frozenset[str]:
     return frozenset(PHRASINGS[name].vocabulary())
-
-
-@of_each_kind
-def test_list_one_holds_sentences_that_training_never_makes(name: str, kind: str) -> None:
-    listed = PHRASINGS[name].seen_words(kind)
-    assert len({text for text, _ in listed}) >= LIST_ONE[name]
-    assert everything(name).isdisjoint(text for text, _ in listed)
-
-
-@of_each_kind
-def test_the_plain_rule_never_contradicts_a_label(name: str, kind: str) -> None:
-    for text, goal in PHRASINGS[name].seen_words(kind):
-        assert RULES[name](text) == goal, text
-    for text, goal in PHRASINGS[name].unseen_words(kind):
-        assert RULES[name](text) in (goal, None), text
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "lander"])
@@ -173,8 +151,7 @@ def test_nonsense_names_no_goal_of_any_world() -> None:
 @of_each
 def test_training_says_no_sentence_of_an_evaluation_list_and_nothing_that_is_kept_back(name: str) -> None:
     rng, module = random.Random(1), PHRASINGS[name]
-    lists = (module.seen_words, module.unseen_words, module.held_out_words)
-    listed = {bare(text) for kind in module.kinds for words in lists for text, _ in words(kind)}
+    listed = {bare(text) for kind in module.kinds for text, _ in module.held_out_words(kind)}
     for goal in GOALS[name]:
         kept, shown = set(module.spoken_patterns(goal, kept=True)), set(module.spoken_patterns(goal, kept=False))
         assert kept.isdisjoint(shown)
