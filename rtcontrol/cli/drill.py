@@ -101,7 +101,7 @@ def _fly(run: dict[str, Any], minutes: float, names: tuple[str, ...], out: Path 
 
 def _simulate(seeds: range, ticks: int | None, minutes: float | None, only: tuple[str, ...], trace: bool) -> int:
     """Run the seeds until the last, or a signal; print the table. Return the exit status."""
-    from rtcontrol.drill.simulation.campaign import TICKS, Tally, campaign, traced
+    from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, traced
     from rtcontrol.drill.simulation.run import scenario
     from rtcontrol.run.run import MISSED, OK
     from rtcontrol_client.shutdown import Shutdown
@@ -109,7 +109,7 @@ def _simulate(seeds: range, ticks: int | None, minutes: float | None, only: tupl
     for name in only:
         if name not in SIMULATED:
             raise UserError(f"--only {name}: there is no such simulated fault.", f"There are {', '.join(SIMULATED)}.")
-    console, total = widened(Terminal(), LOG_WIDTH), Tally()
+    console, total = widened(Terminal(), LOG_WIDTH), SimTally()
     with Shutdown() as ending, Bar("ticks", BarColumn(), TextColumn("{task.description}"), total=len(seeds)) as bar:
         ending.of(lambda name: None)
         for done, seed in enumerate(seeds, 1):

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.drill.simulation.campaign import TICKS, Tally, campaign
+from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign
 
 
 def main() -> int:
@@ -25,24 +25,24 @@ def main() -> int:
     return 1 if total.failures else 0
 
 
-def resumed(seeds: range, ticks: int, folder: Path) -> Tally:
+def resumed(seeds: range, ticks: int, folder: Path) -> SimTally:
     """Run each hundred seeds that `folder` has no result of, write it there, and return the sum of all."""
-    total = Tally()
+    total = SimTally()
     for first in range(seeds.start, seeds.stop, 100):
         chunk = range(first, min(first + 100, seeds.stop))
         path = folder / f"{chunk.start}-{chunk.stop}-{ticks}.json"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             tally = campaign(chunk, ticks)
-            path.write_text(json.dumps({one.name: getattr(tally, one.name) for one in fields(Tally)}))
+            path.write_text(json.dumps({one.name: getattr(tally, one.name) for one in fields(SimTally)}))
         total.add(_read(json.loads(path.read_text())))
     return total
 
 
-def _read(saved: dict[str, Any]) -> Tally:
+def _read(saved: dict[str, Any]) -> SimTally:
     failures = {int(seed): what for seed, what in saved.pop("failures").items()}
     counts = {name: Counter(value) if isinstance(value, dict) else value for name, value in saved.items()}
-    return Tally(**counts, failures=failures)
+    return SimTally(**counts, failures=failures)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rtcontrol.drill.simulation.campaign import Tally, uncollected
+from rtcontrol.drill.simulation.campaign import SimTally, uncollected
 from rtcontrol.drill.simulation.decoder import SimDecoder, SimHost
-from rtcontrol.drill.simulation.faults import Fault, Faults
+from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.run import simulated
-from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, Thread, Timeline
+from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, SimTimeline, Thread
 from rtcontrol.hosts.crowd import CrowdScript
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.config import RunConfig
@@ -95,7 +95,7 @@ class CrowdDecoder(SimDecoder):
 class CrowdHost(SimHost):
     """Lets simulated time pass while the crowd's loop waits."""
 
-    def __init__(self, time: Timeline, decoder: CrowdDecoder, thread: Thread) -> None:
+    def __init__(self, time: SimTimeline, decoder: CrowdDecoder, thread: Thread) -> None:
         super().__init__(time, [decoder], None)
         self._thread = thread
 
@@ -125,7 +125,7 @@ class SimCrowd:
     trace = False
 
     def __init__(self, seed: int) -> None:
-        self.time = time = Timeline(seed)
+        self.time = time = SimTimeline(seed)
         self.chance = chance = random.Random(f"{seed} crowd")
         hz = chance.choice((5, 10, 20))
         self.period_ns = S // hz
@@ -198,14 +198,14 @@ class SimCrowd:
             self._join(name, self.lives[name].member.epoch + (not again) + 1)
         self.time.at(self.time.now_ns + self.period_ns // 2, self._step)
 
-    def _away(self, fault: Fault) -> None:
+    def _away(self, fault: SimFault) -> None:
         if fault.kind.name == "stop_loop":
             self.process.freeze(fault.end_ns - self.time.now_ns)
         else:
             self.thread.starved_ns = fault.end_ns
         fault.touch(fault.end_ns + self.period_ns)
 
-    def _pause(self, fault: Fault) -> None:
+    def _pause(self, fault: SimFault) -> None:
         self.faults.take("pause")
         for word, later in (("pause", 0), ("resume", self.chance.randrange(1, 4) * self.period_ns)):
             command = OperatorCommand(word, "sim", self.time.now_ns + later)
@@ -283,9 +283,9 @@ class SimCrowd:
             self.fail(f"a miss with cause {word}, where there was {names}: {line}")
 
 
-def crowds(seeds: Iterable[int], periods: int = PERIODS, trace: bool = False) -> Tally:
+def crowds(seeds: Iterable[int], periods: int = PERIODS, trace: bool = False) -> SimTally:
     """Run each seed for so many periods, and count what came of it."""
-    total = Tally()
+    total = SimTally()
     for seed in seeds:
         run = SimCrowd(seed)
         run.trace = trace
@@ -294,7 +294,7 @@ def crowds(seeds: Iterable[int], periods: int = PERIODS, trace: bool = False) ->
                 run.fly(periods)
         except Violation as violation:
             total.failures[seed] = f"crowd {seed}: {violation}\n  python -m tests.simulation.crowd {seed}"
-        total.add(Tally(run.account.releases, run.faults.count, words=run.causes))
+        total.add(SimTally(run.account.releases, run.faults.count, words=run.causes))
     return total
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rtcontrol.drill.simulation.campaign import TICKS, Tally, campaign, fly
+from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, fly
 from tests.simulation.crowd import crowds
 from tests.simulation.mutants import found_by, mutants
 
@@ -16,7 +16,7 @@ CHUNK, CHUNKS = 21, 20  # seeds: some 10,000 ticks
 HUNDREDS = 21  # of seeds, some 49,000 ticks each
 
 
-def judge(total: Tally) -> None:
+def judge(total: SimTally) -> None:
     assert not total.failures, "\n".join(total.failures.values())
 
 

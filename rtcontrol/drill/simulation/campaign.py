@@ -19,7 +19,7 @@ TICKS = 500  # of one seed
 
 
 @dataclass(slots=True)
-class Tally:
+class SimTally:
     """What runs came to. By kind of fault: how many were `injected`, were `felt` (cost a tick), and their misses that
     are `attributed`, or `unknown`. `cases` counts misses, `words` their causes, `acts` calls, `modes` ticks.
 
@@ -36,8 +36,8 @@ class Tally:
     modes: Counter[str] = field(default_factory=Counter)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def add(self, other: Tally) -> None:
-        for one in fields(Tally):
+    def add(self, other: SimTally) -> None:
+        for one in fields(SimTally):
             mine, theirs = getattr(self, one.name), getattr(other, one.name)
             setattr(self, one.name, mine | theirs if one.name == "failures" else mine + theirs)
 
@@ -56,9 +56,9 @@ class Tally:
         return "\n".join([*lines, *self.failures.values()])
 
 
-def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> Tally:
+def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> SimTally:
     """Run each seed for so many ticks, with its kinds of faults or `only` these. `trace` takes each recorded line."""
-    total = Tally()
+    total = SimTally()
     for seed in seeds:
         try:
             with uncollected():
@@ -85,7 +85,7 @@ def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:
     return f"rtcontrol drill --simulate --seed {seed} --ticks {ticks}{chosen} --trace"
 
 
-def fly(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> Tally:
+def fly(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:
     """Run one seed, with its kinds of faults or `only` these. Raises Violation."""
     what = scenario(seed, only)
     if what.remote:
@@ -94,7 +94,7 @@ def fly(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) 
         runs, faults = remote.runs, remote.faults
     else:
         runs, faults = local(what, ticks, trace)
-    tally = Tally(0, faults.count, faults.felt, faults.attributed, faults.unknown)
+    tally = SimTally(0, faults.count, faults.felt, faults.attributed, faults.unknown)
     for run in runs:
         referee = run.referee
         tally.ticks += referee.ticks + referee.skipped

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.drill.simulation.faults import Fault, Faults
-from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
+from rtcontrol.drill.simulation.faults import Faults, SimFault
+from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.hosts.backup_core import Handover
 from rtcontrol.hosts.layered import LayeredHost, backup_host, plan_host
 from rtcontrol.hosts.plan_core import PlanTerms
@@ -32,7 +32,7 @@ class SimDecoder:
     name = "simulated"
 
     def __init__(
-        self, time: Timeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, lanes: int, which: str = ""
+        self, time: SimTimeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, lanes: int, which: str = ""
     ) -> None:
         self.time, self.faults, self.usual_ns, self.period_ns, self.lanes = time, faults, usual_ns, period_ns, lanes
         self.process = Process(time)
@@ -49,7 +49,7 @@ class SimDecoder:
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._under_way = 0
         self._last: DecisionReply | None = None
-        self._gone: Fault | None = None  # for which it gave up
+        self._gone: SimFault | None = None  # for which it gave up
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class SimDecoder:
         )
 
     def _decided(
-        self, request: DecisionRequest, stamps: tuple[int, int], life: int, kind: str | None, fault: Fault | None
+        self, request: DecisionRequest, stamps: tuple[int, int], life: int, kind: str | None, fault: SimFault | None
     ) -> None:
         if life != self.incarnation or not self.there:
             return
@@ -139,7 +139,7 @@ class SimDecoder:
         plan = Plan((call, *(self.chance.choice(CALLS) for _ in range(more))), self.period_ns) if more else None
         return Decision(call, {"function": sure}, 1, 10, 5, plan=plan), None, None
 
-    def _deliver(self, reply: DecisionReply, kind: str | None, fault: Fault | None) -> None:
+    def _deliver(self, reply: DecisionReply, kind: str | None, fault: SimFault | None) -> None:
         now = self.time.now_ns
         at_ns = now + 40 * US
         if kind == "lost_in_transit" and fault is not None:
@@ -161,12 +161,12 @@ class SimDecoder:
 
     # -- its faults ---------------------------------------------------------------------------------------------------
 
-    def stop(self, fault: Fault) -> None:
+    def stop(self, fault: SimFault) -> None:
         """Stand still for the fault's time."""
         self.process.freeze(fault.end_ns - self.time.now_ns)
         fault.touch(fault.end_ns + 2 * self.usual_ns[1] + self.period_ns)
 
-    def kill(self, fault: Fault) -> None:
+    def kill(self, fault: SimFault) -> None:
         """Die, and come back at the end of the fault; or give up, where it has none."""
         self.faults.take(fault.kind.name)
         if not self.there:
@@ -227,7 +227,7 @@ class SimHost:
     name = "simulated"
     threads = ((2, 2),)
 
-    def __init__(self, time: Timeline, decoders: list[SimDecoder], inner: LayeredHost | None) -> None:
+    def __init__(self, time: SimTimeline, decoders: list[SimDecoder], inner: LayeredHost | None) -> None:
         self.time, self._decoder, self._layered = time, decoders[0], inner
         self._inner: Any = inner or decoders[0]
         if inner is not None:

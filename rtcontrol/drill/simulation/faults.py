@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rtcontrol.drill.faults import SIMULATED, FaultKind
-from rtcontrol.drill.simulation.timeline import MS, Timeline
+from rtcontrol.drill.simulation.timeline import MS, SimTimeline
 
 # A run ends with it; a world that waits would wait for ever.
 ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
@@ -18,7 +18,7 @@ NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "
 
 
 @dataclass(slots=True, eq=False)
-class Fault:
+class SimFault:
     """One injected fault: from `begin_ns` until its last effect, as far as that is known."""
 
     kind: FaultKind
@@ -38,17 +38,17 @@ class Faults:
 
     `on` tells whether a window is open; `take` whether the next decision has the fault."""
 
-    def __init__(self, time: Timeline, period_ns: int, kinds: tuple[str, ...], every: float) -> None:
+    def __init__(self, time: SimTimeline, period_ns: int, kinds: tuple[str, ...], every: float) -> None:
         self.time, self.kinds = time, kinds
         # By kind: how many were injected, and cost a tick; misses of them that have their cause, or none.
         self.count, self.felt, self.attributed, self.unknown = (Counter[str]() for _ in range(4))
-        self.begin: dict[str, Callable[[Fault], None]] = {}
-        self.recent: list[Fault] = []
+        self.begin: dict[str, Callable[[SimFault], None]] = {}
+        self.recent: list[SimFault] = []
         self.running = True
         self._period_ns, self._every, self._calm_ns = period_ns, every, 0
         self._chance: random.Random = time.chance("faults")
-        self._open: dict[str, Fault] = {}
-        self._next: dict[str, Fault] = {}
+        self._open: dict[str, SimFault] = {}
+        self._next: dict[str, SimFault] = {}
 
     def start(self) -> None:
         """Inject from now on, after some ticks that tell what is usual."""
@@ -61,12 +61,12 @@ class Faults:
         self._next.clear()
         self._calm_ns = self.time.now_ns + 8 * self._period_ns
 
-    def on(self, name: str) -> Fault | None:
+    def on(self, name: str) -> SimFault | None:
         """Return the fault of this kind that is under way."""
         fault = self._open.get(name)
         return fault if fault is not None and self.time.now_ns < fault.end_ns else None
 
-    def take(self, name: str) -> Fault | None:
+    def take(self, name: str) -> SimFault | None:
         """Return the fault of this kind that waits for its decision: it has it now."""
         return self._next.pop(name, None) if self._next else None
 
@@ -75,7 +75,7 @@ class Faults:
         """The kind of fault that the next decision has."""
         return next(iter(self._next), None)
 
-    def costs(self, fault: Fault, attributed: bool) -> None:
+    def costs(self, fault: SimFault, attributed: bool) -> None:
         """The fault cost a tick, whose cause is attributed, or unknown."""
         name = fault.kind.name
         self.felt[name] += not fault.felt
@@ -92,7 +92,7 @@ class Faults:
         periods = kind.periods or (0.0, 0.0)
         now, least = self.time.now_ns, 12 * MS if periods[1] else 0
         for_ns = max(least, int(self._chance.uniform(*periods) * self._period_ns))
-        fault = Fault(kind, now, now + for_ns, frozenset(f"{kind.causes} {kind.also}".split()))
+        fault = SimFault(kind, now, now + for_ns, frozenset(f"{kind.causes} {kind.also}".split()))
         self.count[kind.name] += 1
         self.recent.append(fault)
         if len(self.recent) > 256:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.drill.faults import LATE
-from rtcontrol.drill.simulation.faults import Fault, Faults
-from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
+from rtcontrol.drill.simulation.faults import Faults, SimFault
+from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.loop.core import LoopSettings
 
 # A thread that is free takes up to 60 us to wake, and the two of the loop and the actuator come one after the other.
@@ -48,7 +48,7 @@ class Referee:
     """Judges one run, of these settings and mode. `cases` counts misses: attributed, or unknown and why; `words` the
     causes that were reported. `retry_ns`: a safe call that failed is tried again by then."""
 
-    def __init__(self, time: Timeline, faults: Faults, rules: LoopSettings, mode: str, process: Process) -> None:
+    def __init__(self, time: SimTimeline, faults: Faults, rules: LoopSettings, mode: str, process: Process) -> None:
         self.time, self.faults, self.rules, self.mode, self.process = time, faults, rules, mode, process
         self.enforced = mode not in STEPS
         self.retry_ns = min(rules.period_ns, S) if self.enforced else None
@@ -315,7 +315,7 @@ class Referee:
             return False
         return abs(ordered_ns - ends_ns) < SOON_NS and demanded_ns < ends_ns + SOON_NS
 
-    def _judge_unknown(self, line: dict[str, Any], near: list[Fault]) -> None:
+    def _judge_unknown(self, line: dict[str, Any], near: list[SimFault]) -> None:
         if silent := [fault for fault in near if fault.kind.silent]:
             self.cases["unknown: no evidence"] += 1
             self.faults.costs(silent[-1], False)
@@ -326,7 +326,7 @@ class Referee:
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"tick {line['k']} missed with cause unknown, where there was {names}: {line}")
 
-    def _faults_of(self, begin_ns: int, end_ns: int) -> list[Fault]:
+    def _faults_of(self, begin_ns: int, end_ns: int) -> list[SimFault]:
         return [f for f in self.faults.recent if f.begin_ns <= end_ns and max(f.end_ns, f.late_ns) >= begin_ns]
 
     # -- the end ------------------------------------------------------------------------------------------------------

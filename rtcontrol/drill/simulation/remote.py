@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
-from rtcontrol.drill.simulation.faults import NETWORK, Fault, Faults
+from rtcontrol.drill.simulation.faults import NETWORK, Faults, SimFault
 from rtcontrol.drill.simulation.referee import Act, Violation
 from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, simulated
-from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Timeline
+from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
-from rtcontrol.records import Instructed
 from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.loop_session import TAKE
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import LoopStanding, SessionFacts, SessionRules
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.messages import Executed, Observe, Program, Reset, Welcome
+from rtcontrol_client.wire.messages import Observe, Program, Welcome
 
 TTL_PERIODS = 3
 OFFSET_NS = 123 * S  # the client's clock is another machine's
@@ -35,10 +35,10 @@ OFFSET_NS = 123 * S  # the client's clock is another machine's
 class Network:
     """Carries messages, a little late and in order, but where a fault says otherwise."""
 
-    def __init__(self, time: Timeline, faults: Faults, period_ns: int) -> None:
+    def __init__(self, time: SimTimeline, faults: Faults, period_ns: int) -> None:
         self.time, self.faults, self.period_ns = time, faults, period_ns
         self.chance = time.chance("network")
-        self._delaying: dict[tuple[int, str], Fault] = {}  # by connection and direction
+        self._delaying: dict[tuple[int, str], SimFault] = {}  # by connection and direction
         self._last: dict[Any, int] = {}  # by connection and direction, when its last message arrives
 
     def carry(self, way: tuple[int, str], parts: list[bytes], arrives: Callable[[list[bytes]], None]) -> None:
@@ -63,7 +63,7 @@ class Network:
             self.time.at(at_ns + int(chance.random() * self.period_ns), lambda: arrives(parts))
 
 
-class Connection:
+class SimConnection:
     """One connection, as the server and the client know it."""
 
     key: str | None = None
@@ -112,7 +112,7 @@ class SimClient:
         self.options = Options(agent="sim", on_call=print, ttl_ms=ttl_ms, connect_timeout_s=None)
         self.core = Core(self.options, self.now_ns)
         self.core.connection._opened_ns = 0
-        self.connection: Connection | None = None
+        self.connection: SimConnection | None = None
         self.epochs: dict[int, int] = {}  # by observation
         self.handed = 0
         self._opened = 0
@@ -132,21 +132,21 @@ class SimClient:
         if self.connection is not None:
             self.connection.close()
         self._opened += 1
-        made = self.connection = Connection(self._opened, self.world)
+        made = self.connection = SimConnection(self._opened, self.world)
         if self.world.faults.on("net_cut") is None and self.world.faults.on("net_silence") is None:
             self.process.at(self.time.now_ns + 2 * MS, lambda: self._up(made))
 
-    def _up(self, made: Connection) -> None:
+    def _up(self, made: SimConnection) -> None:
         if made is self.connection and not made.closed:
             self.core.connected(self.now_ns)
             self.turn()
 
-    def lost(self, gone: Connection) -> None:
+    def lost(self, gone: SimConnection) -> None:
         if gone is self.connection and self.core.connection.up:
             self.core.lost(self.now_ns, "the connection was lost")
             self.turn()
 
-    def hears(self, connection: Connection, message: Message) -> None:
+    def hears(self, connection: SimConnection, message: Message) -> None:
         if connection is self.connection and not connection.closed:
             self.core.hear(message, self.now_ns)
             self.turn()
@@ -392,7 +392,7 @@ class RemoteRun:
 
     # -- the sessions' shell ------------------------------------------------------------------------------------------
 
-    def hears(self, connection: Connection, parts: list[bytes]) -> None:
+    def hears(self, connection: SimConnection, parts: list[bytes]) -> None:
         """A message of the client arrives."""
         if any(isinstance(action, ev.IgnoreMessage) for action in self.tell(ev.MessageArrived(connection))):
             return
@@ -423,14 +423,9 @@ class RemoteRun:
             self.run.stop(action.why)
 
     def _forward(self, action: ev.ForwardMessage) -> Any:
-        env, message = self.envs[action.session.id], action.message
+        message = action.message
         try:
-            if isinstance(message, Observe):
-                env.observe(message)
-            elif isinstance(message, Executed):
-                env.executed(message)
-            elif isinstance(message, Reset):
-                env.reset(message)
+            TAKE[type(message)](self.envs[action.session.id], message)
         except WireError as error:
             return ev.MessageFailed(action.connection, message, error)
         return None
@@ -442,12 +437,7 @@ class RemoteRun:
         release_ns = env.next_release_ns(self.scenario.settings.period_ns, self.time.now_ns)
         return ev.LoopSeen(action.session, LoopStanding("go", env.epoch, release_ns))
 
-    def _instruct(self, action: ev.InstructLoop) -> Any:
-        if self.run is not None:
-            self.run.shell.inbox.append(Instructed(action.text))
-        return ev.InstructionHeard(action.session, action.text, self.run is not None)
-
-    def _cut(self, fault: Fault) -> None:
+    def _cut(self, fault: SimFault) -> None:
         if self.client.connection is not None:
             self.client.connection.close()
 
@@ -459,7 +449,6 @@ DO: dict[type, Callable[[RemoteRun, Any], Any]] = {
     ev.ForgetSession: lambda run, action: None,
     ev.StartThread: RemoteRun._start,
     ev.ForwardMessage: RemoteRun._forward,
-    ev.InstructLoop: RemoteRun._instruct,
     ev.LookAtLoop: RemoteRun._look,
     ev.StopLoop: RemoteRun._stop,
     ev.SucceedClient: lambda run, action: run.envs[action.session.id].succeed(),

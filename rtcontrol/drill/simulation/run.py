@@ -15,9 +15,9 @@ from typing import Any
 from rtcontrol.drill.faults import SIMULATED
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
-from rtcontrol.drill.simulation.faults import ENDS, NETWORK, UNKNOWABLE, WORLD, Fault, Faults
+from rtcontrol.drill.simulation.faults import ENDS, NETWORK, UNKNOWABLE, WORLD, Faults, SimFault
 from rtcontrol.drill.simulation.referee import STEPS, Act, Referee
-from rtcontrol.drill.simulation.timeline import MS, US, Process, S, Thread, Timeline
+from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
@@ -48,7 +48,6 @@ class Scenario:
 
     seed: int
     settings: LoopSettings
-    lanes: int
     safe_calls: tuple[Call, ...]
     kinds: tuple[str, ...]
     every: float
@@ -68,7 +67,7 @@ class Scenario:
     @property
     def name(self) -> str:
         settings, faults = self.settings, "all faults" if self.mixed else "".join(self.kinds)
-        return f"{settings.hz:g} Hz, {self.lanes} in flight, on_miss={settings.on_miss}, {self.mode}, {faults}"
+        return f"{settings.hz:g} Hz, {settings.pipeline} in flight, on_miss={settings.on_miss}, {self.mode}, {faults}"
 
 
 def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
@@ -112,9 +111,7 @@ def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
     doubts = chance.choice((0.0, 0.0, 0.1))
     confirm = frozenset({"grip"}) if chance.random() < 0.15 and not remote else frozenset[str]()
     every = chance.uniform(3.0, 8.0) if mixed else chance.uniform(5.0, 12.0)
-    return Scenario(
-        seed, settings, pipeline, safe_calls, kinds, every, chance.choice((0.0, 0.1)), doubts, confirm, mode
-    )
+    return Scenario(seed, settings, safe_calls, kinds, every, chance.choice((0.0, 0.1)), doubts, confirm, mode)
 
 
 class SimSampler:
@@ -183,7 +180,7 @@ class Machine:
 
     def __init__(self, scenario: Scenario) -> None:
         settings = scenario.settings
-        self.time = time = Timeline(scenario.seed)
+        self.time = time = SimTimeline(scenario.seed)
         self.process = Process(time)
         self.thread = Thread(self.process, time.chance("loop"))
         self.worker = Thread(self.process, time.chance("actuator"))
@@ -199,7 +196,7 @@ class Machine:
     def _decoder(self, i: int) -> SimDecoder:
         scenario, settings = self.scenario, self.scenario.settings
         usual_ns = (settings.deadline_ns // 20 + 50 * US, settings.deadline_ns // 3 + 60 * US)
-        decoder = SimDecoder(self.time, self.faults, usual_ns, settings.period_ns, scenario.lanes, "b" * i)
+        decoder = SimDecoder(self.time, self.faults, usual_ns, settings.period_ns, settings.pipeline, "b" * i)
         decoder.null, decoder.doubts = scenario.null, scenario.doubts
         if scenario.mode == "plans":
             decoder.patience_ns = 2 * (settings.max_age_ns + settings.period_ns)
@@ -386,20 +383,20 @@ class SimRun:
 
     # -- faults of the machine, and words of people -------------------------------------------------------------------
 
-    def _stop(self, fault: Fault) -> None:
+    def _stop(self, fault: SimFault) -> None:
         self.process.freeze(fault.end_ns - self.time.now_ns)
         fault.touch(fault.end_ns + self.scenario.settings.period_ns)
 
-    def _collect(self, fault: Fault) -> None:
+    def _collect(self, fault: SimFault) -> None:
         self._stop(fault)
         self.shell.ports.sampler.collections.append(self.process.stood[-1])  # type: ignore[attr-defined]
 
-    def _starve(self, fault: Fault) -> None:
+    def _starve(self, fault: SimFault) -> None:
         thread = self.thread if fault.kind.name == "starve_loop" else self.worker
         thread.starved_ns = fault.end_ns
         fault.touch(fault.end_ns + self.scenario.settings.period_ns)
 
-    def _pause(self, fault: Fault) -> None:
+    def _pause(self, fault: SimFault) -> None:
         self.faults.take("pause")
         self.point = self.people.choice(POINTS)
         if self.point == "now":
@@ -434,7 +431,7 @@ class SimRun:
         self.operator.say(word, "page")
         self.referee.said(word)
 
-    def _instruct(self, fault: Fault) -> None:
+    def _instruct(self, fault: SimFault) -> None:
         self.faults.take("instruct")
         self.shell.inbox.append(Instructed(f"go {self.time.now_ns}"))
 
@@ -459,7 +456,7 @@ def doubt(decision: Decision) -> Doubt | None:
 
 
 @contextmanager
-def simulated(timeline: Timeline) -> Iterator[None]:
+def simulated(timeline: SimTimeline) -> Iterator[None]:
     """Let the shells read the simulated clock."""
     clock = SimpleNamespace(**vars(time))
     clock.monotonic_ns, clock.monotonic = (lambda: timeline.now_ns), (lambda: timeline.now_ns / 1e9)

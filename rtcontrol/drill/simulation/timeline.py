@@ -12,7 +12,7 @@ US, MS, S = 1_000, 1_000_000, 1_000_000_000
 START_NS = 3600 * S
 
 
-class Timeline:
+class SimTimeline:
     """What is due, by its instant; of one instant, in order of entry. `now_ns` is the simulated CLOCK_MONOTONIC."""
 
     def __init__(self, seed: int) -> None:
@@ -49,7 +49,7 @@ class Timeline:
 class Process:
     """Its threads stand still until `frozen_ns`: what is due meanwhile happens then. `stood` lists when it did."""
 
-    def __init__(self, time: Timeline) -> None:
+    def __init__(self, time: SimTimeline) -> None:
         self.time = time
         self.frozen_ns = 0
         self.stood: list[tuple[int, int]] = []

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
-from rtcontrol.drill.simulation.faults import Fault, Faults
-from rtcontrol.drill.simulation.timeline import US, Process, Thread, Timeline
+from rtcontrol.drill.simulation.faults import Faults, SimFault
+from rtcontrol.drill.simulation.timeline import US, Process, SimTimeline, Thread
 from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
 from rtcontrol.models.call import Call
 
@@ -26,7 +26,7 @@ class SimWorld:
 
     def __init__(
         self,
-        time: Timeline,
+        time: SimTimeline,
         process: Process,
         faults: Faults,
         step_ns: int,
@@ -47,7 +47,7 @@ class SimWorld:
         self._from_ns = self._stepped_ns = time.now_ns
         self._steps = 0
         self._seen: Observation | None = None
-        self._blinding: Fault | None = None
+        self._blinding: SimFault | None = None
         faults.begin |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
         faults.begin |= {"epoch_ends": self._end_epoch, "none_yet": self._blind, "execute_raises": self._raises}
         faults.begin |= {"slow_execute": self._raises}
@@ -147,21 +147,21 @@ class SimWorld:
 
     # -- its faults ---------------------------------------------------------------------------------------------------
 
-    def _hang(self, fault: Fault) -> None:
+    def _hang(self, fault: SimFault) -> None:
         self.free_ns = max(self.free_ns, fault.end_ns)
         fault.touch(fault.end_ns + self.deadline_ns)
 
-    def _freeze(self, fault: Fault) -> None:
+    def _freeze(self, fault: SimFault) -> None:
         self.latest()
         self.time.at(fault.end_ns, lambda: fault.touch(self.time.now_ns + self.deadline_ns))
 
-    def _blind(self, fault: Fault) -> None:
+    def _blind(self, fault: SimFault) -> None:
         self.blind_ns, self._seen, self._blinding = fault.end_ns, None, fault
 
-    def _raises(self, fault: Fault) -> None:
+    def _raises(self, fault: SimFault) -> None:
         self.time.at(fault.end_ns, lambda: fault.touch(self.time.now_ns + self.deadline_ns))
 
-    def _end_epoch(self, fault: Fault) -> None:
+    def _end_epoch(self, fault: SimFault) -> None:
         self.faults.take("epoch_ends")
         self.episodes.append(Episode(self.epoch, 1.0, True, 1.0))
         self.epoch += 1
