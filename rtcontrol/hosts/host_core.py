@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
 
@@ -64,28 +64,10 @@ class Notify:
 Action = Submit | Cancel | Reply | Report | Notify
 
 
-class HostListener(Protocol):
-    """Receives what a host reports besides its replies; on the loop's thread, must not block."""
-
-    def report(self, report: Report | Notify) -> None: ...
-
-
-class HostMailbox:
-    """Keeps reports until the loop that runs the host takes them."""
-
-    MOST = 4096
-
-    def __init__(self) -> None:
-        self.waiting: deque[Report | Notify] = deque(maxlen=self.MOST)
-
-    def report(self, report: Report | Notify) -> None:
-        self.waiting.append(report)
-
-
-def mailbox_of(host: Host) -> deque[Report | Notify]:
-    """Return what a host reports to the loop that runs it; of one that reports nothing, or elsewhere, always empty."""
-    listener = getattr(host, "listener", None)
-    return listener.waiting if isinstance(listener, HostMailbox) else deque()
+def reports_of(host: Host) -> deque[Report | Notify]:
+    """Return what a host reports besides its replies, for the loop to take; of most hosts nothing."""
+    reports: deque[Report | Notify] = getattr(host, "reports", deque())
+    return reports
 
 
 class HostCore:

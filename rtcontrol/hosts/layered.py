@@ -22,14 +22,15 @@ POLL_NS = 500_000
 class LayeredHost:
     """Runs `core` over `inner` hosts by name. They are closed in the reverse of their order.
 
-    `listener` receives reports (of the record, and for people); without one they wait in a `HostMailbox`.
+    What it `reports` (for the record, and for people) waits there for the loop, with what inner hosts report.
     """
 
-    def __init__(
-        self, core: host_core.HostCore, inner: Mapping[str, Host], listener: host_core.HostListener | None = None
-    ) -> None:
+    MOST = 4096
+
+    def __init__(self, core: host_core.HostCore, inner: Mapping[str, Host]) -> None:
         self.core, self.inner, self.name = core, inner, core.name
-        self.listener: host_core.HostListener = host_core.HostMailbox() if listener is None else listener
+        told = [host.reports for host in inner.values() if isinstance(host, LayeredHost)]
+        self.reports: deque[host_core.Report | host_core.Notify] = told[0] if told else deque(maxlen=self.MOST)
         self._replies: deque[DecisionReply] = deque()
         self._shown: list[Any] = []  # of the inner hosts, when it was last looked at
         self._woken = False
@@ -144,14 +145,12 @@ class LayeredHost:
         elif isinstance(action, host_core.Cancel):
             self.inner[action.host].cancel(action.tick)
         else:
-            self.listener.report(action)
+            self.reports.append(action)
 
 
-def plan_host(
-    planner: Host, terms: PlanTerms, legal: Callable[[Call], bool], listener: host_core.HostListener | None = None
-) -> LayeredHost:
+def plan_host(planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> LayeredHost:
     """Return a host that executes plans step by step, while the next one is made."""
-    return LayeredHost(PlanCore(terms, legal), {PLANNER: planner}, listener)
+    return LayeredHost(PlanCore(terms, legal), {PLANNER: planner})
 
 
 def executes_plans(host: Host) -> bool:
@@ -159,9 +158,7 @@ def executes_plans(host: Host) -> bool:
     return isinstance(host, LayeredHost) and isinstance(host.core, PlanCore)
 
 
-def backup_host(
-    first: Host, backup: Host, terms: Handover, listener: host_core.HostListener | None = None
-) -> LayeredHost:
+def backup_host(first: Host, backup: Host, terms: Handover) -> LayeredHost:
     """Return a host of two deciders (`--backup`), which are asked at once."""
     terms = replace(terms, plans=executes_plans(first))
-    return LayeredHost(BackupCore(terms), {FIRST: first, BACKUP: backup}, listener)
+    return LayeredHost(BackupCore(terms), {FIRST: first, BACKUP: backup})

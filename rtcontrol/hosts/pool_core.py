@@ -123,6 +123,38 @@ class PoolCore:
                 session.give_up(why)
 
 
+class DeciderTable:
+    """Which sessions have deciders in this process, by key. A session may be closed while its deciders are built, and
+    before: its messages come by several ways."""
+
+    REMEMBERED = 4096
+
+    def __init__(self) -> None:
+        self.there: dict[bytes, list[Any]] = {}
+        self._opening: set[bytes] = set()
+        self._over: dict[bytes, None] = {}  # sessions that were closed
+
+    def open(self, key: bytes) -> bool:
+        """Return whether the session's deciders are to be there, until `opened`."""
+        if key not in self._over:
+            self._opening.add(key)
+        return key in self._opening
+
+    def opened(self, key: bytes, deciders: list[Any] | None) -> None:
+        """They were built, or (None) were not; they count unless the session was closed meanwhile."""
+        if key in self._opening and deciders is not None:
+            self.there[key] = deciders
+        self._opening.discard(key)
+
+    def close(self, key: bytes) -> bool:
+        """The session is over for good; return whether its deciders were there."""
+        self._over[key] = None
+        if len(self._over) > self.REMEMBERED:
+            del self._over[next(iter(self._over))]
+        self._opening.discard(key)
+        return self.there.pop(key, None) is not None
+
+
 class Rebuild:
     """The deciders of all sessions are built again in a process that came back, in rounds until each is there."""
 

@@ -21,12 +21,12 @@ import zmq
 from rtcontrol.hosts.deciders import DeciderLane, answer, describe
 from rtcontrol.hosts.decoder_link import router_socket
 from rtcontrol.hosts.messages import PING, pack_error, pack_reply, unpack_request
+from rtcontrol.hosts.pool_core import DeciderTable
 from rtcontrol.hosts.processes import Heartbeat
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.scheduler import EdfScheduler
 
 BUILD = "build"
-REMEMBERED = 4096
 WARM_ROUNDS = 3
 # The deciding thread asks for the interpreter some hundred times a decision, and a build holds it for long: with
 # Python's own 5 ms a decision would take a second meanwhile.
@@ -50,10 +50,7 @@ class DecoderActor:
         self._directory, self._context = directory, zmq.Context()
         self._key, self._secret = zmq.curve_keypair()
         self._lanes, self._preload = lanes, preload
-        self._deciders: dict[bytes, list[Decider]] = {}
-        self._lock = threading.Lock()
-        self._opening: set[bytes] = set()
-        self._over: dict[bytes, None] = {}  # sessions that were closed
+        self._table, self._lock = DeciderTable(), threading.Lock()
         self._closed: list[deque[bytes]] = [deque() for _ in range(lanes)]
         self._answer: dict[str, Any] | None = None
         self._beat = Heartbeat()
@@ -81,11 +78,9 @@ class DecoderActor:
         """Build the session's deciders, unless they are there; gives the pid and what the first says of itself. `warm`
         is decided a few times, for nothing: a process that was started again is slow at first."""
         with self._lock:
-            if key in self._over:
+            if not self._table.open(key):
                 return {"pid": os.getpid(), "info": {}}  # nobody waits for it any more
-            deciders = self._deciders.get(key)
-            self._opening.add(key)
-            alone = not self._deciders
+            deciders, alone = self._table.there.get(key), not self._table.there
         try:
             if deciders is None:
                 if not alone:
@@ -99,23 +94,17 @@ class DecoderActor:
             info = describe(deciders[0])
         finally:
             with self._lock:
-                if key in self._opening and deciders is not None:
-                    self._deciders[key] = deciders
-                self._opening.discard(key)
+                self._table.opened(key, deciders)
         return {"pid": os.getpid(), "info": info}
 
     def close(self, key: bytes) -> int:
         """Free the session's deciders, also those still being built, or to be built: their `open` may come later. Gives
         how many sessions there are."""
         with self._lock:
-            self._over[key] = None
-            if len(self._over) > REMEMBERED:
-                del self._over[next(iter(self._over))]
-            self._opening.discard(key)
-            if self._deciders.pop(key, None) is not None:
+            if self._table.close(key):
                 for closed in self._closed:
                     closed.append(key)
-            return len(self._deciders)
+            return len(self._table.there)
 
     def _serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:
         """Start `work` on a new ROUTER and a thread of its own; gives the endpoint."""
@@ -156,7 +145,7 @@ class DecoderActor:
                 socket.receive(one=True)  # sleeps until something arrives
 
     def _decider(self, i: int, key: bytes) -> Decider | None:
-        return next(iter(self._deciders.get(key, ())[i : i + 1]), None)
+        return next(iter(self._table.there.get(key, ())[i : i + 1]), None)
 
 
 class LaneSocket:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.host_core import Notify, Report
 from rtcontrol.hosts.layered import LayeredHost
 from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, Host
 from rtcontrol.hosts.ray_actor import yield_processor
 from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.standby_core import PAIR, StandbyCore
-
-log = logging.getLogger("rtcontrol.host")
 
 
 def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> LayeredHost:
@@ -73,16 +69,8 @@ class StandbyPool(RayPool):
         super().close()
 
 
-class LogListener:
-    """Logs what is for people: the loop reports losses and returns by the host's events."""
-
-    def report(self, report: Report | Notify) -> None:
-        if isinstance(report, Notify):
-            log.warning("%s", report.text)
-
-
 def _standby(pool: StandbyPool, source: DeciderSource, session: str, own: bool = False) -> LayeredHost:
     """Return a session's host: one in each of the two processes; `StandbyCore` says which decides."""
     gentle = GentleSource(source)
     hosts = RayHost(pool, gentle, session, own), RayHost(pool.spare, gentle, session)
-    return LayeredHost(StandbyCore(), dict(zip(PAIR, hosts, strict=True)), LogListener())
+    return LayeredHost(StandbyCore(), dict(zip(PAIR, hosts, strict=True)))

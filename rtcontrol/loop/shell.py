@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledging
-from rtcontrol.hosts.host_core import Notify, mailbox_of
+from rtcontrol.hosts.host_core import Notify, reports_of
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.ports import Ports, read
@@ -35,7 +35,7 @@ class TickShell:
         self._safe: tuple[bool, bool] | None = None
         self._news = 0  # of the actuator's core
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
-        self._reports = mailbox_of(ports.host)
+        self._reports = reports_of(ports.host)
 
     def run(self, collector: SlackCollector | None) -> None:
         """Run until the core is over."""

@@ -18,7 +18,6 @@ from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld, skill
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.backup_core import Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
-from rtcontrol.hosts.host_core import HostListener, HostMailbox
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.layered import LayeredHost, backup_host, plan_host
 from rtcontrol.hosts.plan_core import PlanTerms
@@ -241,15 +240,13 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
 
 def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> LayeredHost:
     """A first decider on threads of this process, and its backup."""
-    terms, mailbox = handover(config, isinstance(source, STSource)), HostMailbox()
-    first = planned(config, source, InProcessHost(source, terms.in_flight), chosen, mailbox)
-    return backup_host(first, backup, terms, mailbox)
+    terms = handover(config, isinstance(source, STSource))
+    first = planned(config, source, InProcessHost(source, terms.in_flight), chosen)
+    return backup_host(first, backup, terms)
 
 
-def planned(
-    config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None, listener: HostListener | None = None
-) -> Host:
-    """The host; where its answers may be plans, one that executes them, and reports to `listener`."""
+def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:
+    """The host; where its answers may be plans, one that executes them."""
     if not makes_plans(source) or config.calls_per_tick > 1 or chosen is None:
         return host
 
@@ -261,7 +258,7 @@ def planned(
         return True
 
     terms = PlanTerms(config.max_age_ns, config.pipeline, config.clock == "lockstep")
-    return plan_host(host, terms, legal, listener)
+    return plan_host(host, terms, legal)
 
 
 def handover(config: RunConfig, local: bool) -> Handover:

@@ -231,7 +231,7 @@ class SimHost:
         self.time, self._decoder, self._layered = time, decoders[0], inner
         self._inner: Any = inner or decoders[0]
         if inner is not None:
-            self.listener = inner.listener
+            self.reports = inner.reports
         self.reach: Callable[[str], None] = lambda point: None
         self.taken: Callable[[DecisionReply], None] = lambda reply: None
         self.asked: dict[int, tuple[int, DecisionRequest]] = {}  # by tick, when and what

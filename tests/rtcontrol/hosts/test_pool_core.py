@@ -13,6 +13,7 @@ from rtcontrol.hosts.pool_core import (
     PING_EVERY_S,
     REBUILDS,
     STILL_S,
+    DeciderTable,
     PoolCore,
     Rebuild,
     Session,
@@ -149,6 +150,20 @@ def test_random_lives_leave_no_decider_unfreed_and_none_up_in_a_dead_process(see
         if core.life is not None:
             assert set(there) <= {session.key for session in core.sessions}, "what no session needs is freed"
     assert all(count == 1 for count in freed.values()) and len(closed) > 5
+
+
+def test_deciders_of_a_session_closed_while_they_are_built_are_not_kept() -> None:
+    table = DeciderTable()
+    assert table.open(b"a") and table.open(b"b") and table.open(b"c")
+    table.opened(b"a", ["left"])
+    table.opened(b"b", None)
+    assert not table.close(b"c")
+    table.opened(b"c", ["right"])
+    assert table.there == {b"a": ["left"]} and not table.open(b"c"), "its opening may come after its close"
+    assert table.close(b"a") and not table.close(b"a") and table.there == {}
+    for number in range(DeciderTable.REMEMBERED):
+        table.close(b"%d" % number)
+    assert table.open(b"c"), "so many are remembered"
 
 
 def lost_after(states: list[str | None], answers: set[int] = frozenset()) -> float | None:  # type: ignore[assignment]

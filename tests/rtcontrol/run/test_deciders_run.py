@@ -13,7 +13,6 @@ import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
 from rtcontrol.hosts.backup_core import BACKUP, FIRST, Handover
-from rtcontrol.hosts.host_core import HostMailbox
 from rtcontrol.hosts.layered import backup_host
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.standby import two_hosts
@@ -68,8 +67,7 @@ def test_terms_that_are_none_are_refused_before_anything_starts(
 @pytest.mark.serial
 def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_lost() -> None:
     host = backup_host(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 1))
-    assert isinstance(host.listener, HostMailbox)
-    first, backup, told = host.inner[FIRST], host.inner[BACKUP], host.listener.waiting
+    first, backup, told = host.inner[FIRST], host.inner[BACKUP], host.reports
 
     def decided(tick: int) -> str:
         host.submit(DecisionRequest(tick, 1, "x", "go", within_ns=2_000_000_000))
