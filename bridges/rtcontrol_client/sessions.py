@@ -19,7 +19,7 @@ NO_SESSION = Standing(None, "safe", cause="no_session")
 log = logging.getLogger("rtcontrol.bridge")
 
 
-class Sessions:
+class BridgeSessions:
     """`client` is the present one; `number` counts the sessions that it and those before were seen in; `over`: no
     further one is wanted. `keep` and `close` are one thread's, the others any thread's."""
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from rtcontrol_client import ClientError, Standing
 from rtcontrol_client.carla.options import CarlaBridgeOptions
-from rtcontrol_client.sessions import Sessions
+from rtcontrol_client.sessions import BridgeSessions
 
 DECIDE_S = 30.0
 log = logging.getLogger("rtcontrol.carla")
 
 
-class CarlaSession(Sessions):
+class CarlaSession(BridgeSessions):
     """What the driver sees goes out, and what became of calls."""
 
     def __init__(self, options: CarlaBridgeOptions, robot: str) -> None:

@@ -19,7 +19,7 @@ from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.observer import Observer, clock_of, feed_of
-from rtcontrol_client.sessions import Sessions
+from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
@@ -76,7 +76,7 @@ class Ros2Bridge:
         self._halt: Callable[[], None] | None = None
         self._suspended = False
         instruction = options.instruction or mapper.config.instruction
-        self._sessions = Sessions(options.endpoint, self._hello, instruction, options.connect_timeout_s)
+        self._sessions = BridgeSessions(options.endpoint, self._hello, instruction, options.connect_timeout_s)
         self._declined, self._declined_s = "", 0.0  # why a call was refused, and when that was told
         self._complained = 0  # errors of the server that were told
         self._unsent: str | None = None  # why the last observation was not sent
