@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.instructions import GoalList, Instructions
+from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.operator import FrontDesk, State
 from rtcontrol.records import Completion, OperatorCommand, PendingApproval, Question
 
@@ -108,7 +108,10 @@ def slash_answer(text: str, instructions: Instructions) -> str | None:
     """Return the answer to `/help`, `/goals` or an unknown word; None for an instruction, and for a word of TYPED."""
     if not text.startswith("/") or text in TYPED:
         return None
-    said = goals_help(instructions.goals)
+    goals = instructions.goals
+    said = "The agent lists no goals: it takes any text as its instruction."
+    if goals is not None:
+        said = f"You can say: {'; '.join(goals.examples(len(goals.kinds)))}."
     if text == GOALS:
         return said
     if text == HELP:
@@ -121,10 +124,3 @@ def take_word(text: str, by: str, operator: OperatorControl, instructions: Instr
     if text in TYPED:
         return operator.say(TYPED[text], by)
     return slash_answer(text, instructions)
-
-
-def goals_help(goals: GoalList | None) -> str:
-    """Return what the agent can be told, for people."""
-    if goals is None:
-        return "The agent lists no goals: it takes any text as its instruction."
-    return f"You can say: {'; '.join(goals.examples(len(goals.kinds)))}."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -28,7 +28,10 @@ class MissFinding:
 
     tick: Tick
     evidence: Evidence
-    verdict: Verdict
+    verdict: Verdict = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.verdict = attribute(self.evidence)
 
     @property
     def open(self) -> bool:
@@ -80,7 +83,7 @@ class Witness:
             host=_host_failure(tick, host) if reply is None else None,
         )
         self.before = sample
-        return MissFinding(tick, evidence, attribute(evidence))
+        return MissFinding(tick, evidence)
 
     def completed(
         self, finding: MissFinding, sample: EvidenceSample, spans: dict[str, float], reply: DecisionReply
@@ -105,7 +108,7 @@ class Witness:
             if usage.ran_ms is not None:
                 thread = replace(getattr(before, role), ran_ms=usage.ran_ms, delayed_ms=usage.delayed_ms)
                 evidence = replace(evidence, **{role: thread})
-        return MissFinding(tick, evidence, attribute(evidence))
+        return MissFinding(tick, evidence)
 
     def final(self, finding: MissFinding) -> MissFinding:
         """Judge a miss whose own reply did not come: by the gaps that other replies told of meanwhile."""
@@ -114,7 +117,7 @@ class Witness:
         if not gaps or not finding.open:
             return finding
         evidence = replace(before, gaps=[*before.gaps, *gaps])
-        return MissFinding(finding.tick, evidence, attribute(evidence))
+        return MissFinding(finding.tick, evidence)
 
     def skip_fields(self, tick: Tick, first_ns: int, sample: EvidenceSample) -> dict[str, Any]:
         """Return why the releases from `first_ns` until the tick's did not begin: the loop's thread was away."""
@@ -122,7 +125,7 @@ class Witness:
         woke = to_ms(tick.woke_ns - first_ns)
         away: dict[str, Any] = {"over": True, "late_ms": woke, "decoder": ThreadUsage()}
         evidence = self._evidence(skipped, sample, {"woke": woke}, woke, **away)
-        fields = MissFinding(skipped, evidence, attribute(evidence)).fields()
+        fields = MissFinding(skipped, evidence).fields()
         return {f"skip_{name}": value for name, value in fields.items()}
 
     def _evidence(

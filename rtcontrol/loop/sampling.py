@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import threading
@@ -27,54 +26,9 @@ SIZES, STARTS = repeat(SIZE), repeat(0)
 CONTROLLERS = Path("/sys/fs/cgroup")
 
 
-class Threads:
-    """The loop's own thread first, then the actuator's, then those that decide and carry, each with its role. `fds` are
-    their schedstat files. Nothing here raises: what the kernel does not tell is not known."""
-
-    def __init__(self) -> None:
-        self.fds: tuple[int, ...] = ()
-        self._files: list[tuple[str, int, int, int | None]] = []  # role, schedstat, stat, its group's cpu.stat
-        self._opened: list[int] = []
-
-    def follow(self, threads: Sequence[tuple[str, int, int]]) -> None:
-        """Follow these: role, process and thread number."""
-        self.close()
-        groups: dict[int, int | None] = {}
-        with contextlib.suppress(OSError):
-            for role, pid, tid in threads:
-                folder = f"{PROC}/{pid}/task/{tid}"
-                schedule = self._open(f"{folder}/schedstat")
-                if pid not in groups:
-                    group = _group(pid)
-                    groups[pid] = None if group is None else self._open(group)
-                self._files.append((role, schedule, self._open(f"{folder}/stat"), groups[pid]))
-        self.fds = tuple(schedule for _, schedule, _, _ in self._files)
-
-    def runs(self) -> tuple[bytes, ...]:
-        """Return what the schedstat files hold, unread; nothing where a thread is gone."""
-        try:
-            return tuple(map(os.pread, self.fds, SIZES, STARTS))
-        except OSError:
-            return ()
-
-    def readings(self) -> list[ThreadReading]:
-        """Return one of each."""
-        return [_reading(*files) for files in self._files]
-
-    def close(self) -> None:
-        opened, self._opened, self._files, self.fds = self._opened, [], [], ()
-        for fd in opened:
-            os.close(fd)
-
-    def _open(self, path: str) -> int:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._opened.append(fd)
-        return fd
-
-
 def socket_threads(pid: int) -> list[int]:
     """The threads of a process that carry what goes through its ZeroMQ sockets."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         tasks = [task for task in (PROC / f"{pid}/task").iterdir() if _text(task / "comm").startswith("ZMQbg/IO")]
         return [int(task.name) for task in tasks]
     return []
@@ -108,7 +62,7 @@ def _number(text: bytes, name: bytes) -> int | None:
 
 def _group(pid: int) -> str | None:
     """The cpu.stat of the process's control group, of either version."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         for line in (PROC / f"{pid}/cgroup").read_text().splitlines():
             _, names, path = line.split(":", 2)
             if not names or "cpu" in names.split(","):
@@ -119,13 +73,9 @@ def _group(pid: int) -> str | None:
 
 
 def _text(path: Path) -> str:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return path.read_text()
     return ""
-
-
-# Begin, end and kind (gc, stall) of a pause; CLOCK_MONOTONIC nanoseconds.
-Pause = tuple[int, int, str]
 
 
 class PauseWatch(Heartbeat):
@@ -152,8 +102,9 @@ class PauseWatch(Heartbeat):
         super().__exit__(*exc)
         gc.callbacks.remove(self._on_gc)
 
-    def pauses(self, begin_ns: int, end_ns: int) -> list[Pause]:
-        """Those between two instants, clipped to them, one that is just ending included, in order."""
+    def pauses(self, begin_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
+        """Return begin, end and kind (gc, stall) of those between two instants, clipped to them, in order; one that is
+        just ending included."""
         collections = list(self._collections)
         now = time.monotonic_ns()
         if (began := self._gc_began_ns) and now - began > self.GC_MIN_NS:
@@ -172,33 +123,63 @@ class PauseWatch(Heartbeat):
 
 
 class Sampler:
-    """Samples evidence. On the loop's thread; `runs` and `texts` alone are on the steady path."""
+    """Samples evidence, on the loop's thread; `runs` alone is on the steady path. What the kernel does not tell is not
+    known: nothing here raises."""
 
     def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator) -> None:
         self._watch, self._host, self._actuator = watch, host, actuator
-        self._threads = Threads()
         self._incarnation = 0  # of the host whose threads are followed
-        self.runs, self.close = self._threads.runs, self._threads.close
+        self._fds: tuple[int, ...] = ()  # the threads' schedstat files
+        self._files: list[tuple[str, int, int, int | None]] = []  # role, schedstat, stat, its group's cpu.stat
+        self._opened: list[int] = []
 
     def follow(self) -> EvidenceSample:
         """Follow the threads that count: this one, the actuator's, the host's, which are others after a restart, and
         those that carry what goes between them. Return their first sample."""
-        pid, loop, actuator = os.getpid(), threading.get_native_id(), self._actuator.thread
-        acts = loop if actuator is None else actuator.native_id or loop
-        decides = list(self._host.threads)
-        processes = {pid, *(process for process, _ in decides)}
-        carries = [(process, tid) for process in processes for tid in socket_threads(process)]
-        threads = [("loop", pid, loop), ("actuator", pid, acts)]
+        pid, loop, decides = os.getpid(), threading.get_native_id(), list(self._host.threads)
+        threads = [("loop", pid, loop), ("actuator", pid, self._actuator.thread.native_id or loop)]
         threads += [("decoder", *thread) for thread in decides]
-        threads += [("sockets", *thread) for thread in carries]
-        self._threads.follow(threads)
+        processes = {pid, *(process for process, _ in decides)}
+        threads += [("sockets", process, tid) for process in processes for tid in socket_threads(process)]
+        self.close()
+        with suppress(OSError):
+            self._open_files(threads)
+        self._fds = tuple(schedule for _, schedule, _, _ in self._files)
         self._incarnation = self._host.incarnation
         return self.sample(time.monotonic_ns())
+
+    def runs(self) -> tuple[bytes, ...]:
+        """Return what the threads' schedstat files hold, unread; nothing where a thread is gone."""
+        try:
+            return tuple(map(os.pread, self._fds, SIZES, STARTS))
+        except OSError:
+            return ()
 
     def sample(self, since_ns: int) -> EvidenceSample:
         """Return what is known now of the time since then."""
         now, threads = time.monotonic_ns(), self._host.threads
         acting = [(begin, end) for begin, end in tuple(self._actuator.doings)]
         apart = not threads or threads[0][0] != os.getpid()
-        pauses = self._watch.pauses(since_ns, now)
-        return EvidenceSample(now, pauses, acting, self._threads.readings(), apart, self._incarnation)
+        pauses, readings = self._watch.pauses(since_ns, now), [_reading(*files) for files in self._files]
+        return EvidenceSample(now, pauses, acting, readings, apart, self._incarnation)
+
+    def close(self) -> None:
+        opened, self._opened, self._files, self._fds = self._opened, [], [], ()
+        for fd in opened:
+            os.close(fd)
+
+    def _open_files(self, threads: Sequence[tuple[str, int, int]]) -> None:
+        """Open the files of these: role, process and thread number."""
+        groups: dict[int, int | None] = {}
+        for role, pid, tid in threads:
+            folder = f"{PROC}/{pid}/task/{tid}"
+            schedule = self._open(f"{folder}/schedstat")
+            if pid not in groups:
+                group = _group(pid)
+                groups[pid] = None if group is None else self._open(group)
+            self._files.append((role, schedule, self._open(f"{folder}/stat"), groups[pid]))
+
+    def _open(self, path: str) -> int:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._opened.append(fd)
+        return fd
