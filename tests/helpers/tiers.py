@@ -150,7 +150,10 @@ def reason(item: pytest.Item) -> str | None:
     name = item.cls.__name__ if item.cls is not None else getattr(item, "originalname", item.name)
     places = [(item.path, name), (item.path, "pytestmark")]
     for found in item._fixtureinfo.name2fixturedefs.values():
-        places += [(Path(inspect.unwrap(one.func).__code__.co_filename), one.func.__name__) for one in found]
+        for one in reversed(found):  # the nearest one, and what it overrides only where it wants that
+            places.append((Path(inspect.unwrap(one.func).__code__.co_filename), one.func.__name__))
+            if one.argname not in one.argnames:
+                break
     for path, name in places:
         if path in PLUGINS or not path.is_relative_to(TESTS):
             continue
