@@ -38,42 +38,48 @@ class Pools:
     gave_up: str | None = None
 
     def __init__(self, options: ServeOptions) -> None:
-        limit = options.max_sessions + SPARE
-        self.name, self._options = options.host, options
-        self._inline = InProcessPool(limit, lanes=0)
-        self._models, self._limit = _models(options, limit), limit
-        self._eager = options.model not in PLAIN and not is_endpoint(options.model)
+        self.name, self._options, self._limit = options.host, options, options.max_sessions + SPARE
+        self._inline = InProcessPool(self._limit, lanes=0)
         self._lock = threading.Lock()
-        self._started = False
-        self._model: Host | None = None
+        self._models: DecoderPool | None = None
+        self._model: Host | None = None  # keeps what is loaded
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         self._stopped = stopped
-        return self._start() if self._eager else {}
+        if self._options.model not in PLAIN and not is_endpoint(self._options.model):
+            self._ready()
+        return {}
 
-    def _start(self) -> dict[str, Any]:
+    def _ready(self) -> DecoderPool:
+        """Return the models' place, started. Raises UserError; the next one may find it mended."""
         with self._lock:
-            if self._started and self._models.gave_up is None:
-                return {}
-            if self._started:
+            if self._models is not None and self._models.gave_up is None:
+                return self._models
+            if self._models is not None:
                 self._models.close()
-                self._started = False
-                self._models = _models(self._options, self._limit)
-            info = self._models.start(self._stopped)
+            self._models = None
+            models = _models(self._options, self._limit)
             try:
-                if self._options.loads is not None and not self._stopped():
-                    how = {name: getattr(self._options, name) for name in ("engine", "dtype", "threads")}
-                    spec = DeciderSpec(self._options.loads, (FREE_VALUE,), **how)
-                    self._model = self._models.open("the model", STSource(spec))
-                    if tools := self._options.default_tools:  # what every session would be refused ends the start
-                        self._models.open("the tools", STSource(replace(spec, tools=tools))).close()
+                models.start(self._stopped)
+                self._load(models)
             except BaseException:
-                self._models.close()
-                self._models = _models(self._options, self._limit)  # the next one may find it mended
+                models.close()
                 raise
-            self._started = True
-            return info
+            self._models = models
+            return models
+
+    def _load(self, models: DecoderPool) -> None:
+        """Load the model that is named. What every session would be refused is raised here."""
+        options = self._options
+        if options.loads is None or self._stopped():
+            return
+        spec = DeciderSpec(
+            options.loads, (FREE_VALUE,), engine=options.engine, dtype=options.dtype, threads=options.threads
+        )
+        self._model = models.open("the model", STSource(spec))
+        if options.default_tools:
+            models.open("the tools", STSource(replace(spec, tools=options.default_tools))).close()
 
     def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.makes_plans(source):
@@ -81,18 +87,19 @@ class Pools:
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
         try:
-            self._start()
+            models = self._ready()
         except UserError as error:
             raise DecoderUnavailable(error.what, error.remedy) from error
-        return self._models.open(session, source)
+        return models.open(session, source)
 
     def alive(self) -> bool:
         """Whether the models' place answers; true where none was needed yet."""
-        return not self._started or self._models.alive()
+        models = self._models
+        return models is None or models.alive()
 
     def close(self) -> None:
         self._inline.close()
-        if self._started:
+        if self._models is not None:
             self._models.close()
 
 

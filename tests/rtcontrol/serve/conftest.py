@@ -62,19 +62,6 @@ def made(bench: Callable[..., Bench]) -> Bench:
     return bench()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("out")) as made:
-        yield made.server
-
-
-@pytest.fixture
-def peer(shared: Server) -> Iterator[WirePeer]:
-    """Of a server that the tests of a module share."""
-    with WirePeer(shared.endpoints[0]) as made:
-        yield made
-
-
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts a server in a process of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.session_core import MAX_STRANGERS
-from rtcontrol.serve.sessions import LEAVING, SPARE, LoopStanding, Need, SessionFacts
+from rtcontrol.serve.sessions import LEAVING, SPARE, LoopStanding, Need, Peer, SessionFacts
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import Join
 from rtcontrol_client.wire.messages import (
@@ -554,17 +555,6 @@ def test_client_is_told_what_it_was_understood_as_but_not_what_it_overtook() -> 
     assert session.instructions.wanted is None, "the loop has it"
 
 
-def test_resumed_client_is_told_nothing_before_its_welcome() -> None:
-    bench = Bench(interprets=True)
-    session = bench.parked()
-    bench.slow = True
-    bench.hello(back := Wire(), resume=session.token)
-    bench.advance(understood(session, "up", "hover"))
-    assert not back.sent
-    bench.opens()
-    back.one(Welcome)
-
-
 def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.lingers = True
@@ -716,6 +706,30 @@ def test_bye_that_is_read_after_its_connection_was_lost_ends_the_session(bench: 
     waits = bench.parked()
     bench.say(stranger, bye(waits))
     assert not stranger.sent and bench.states_of() == {"parked": 1}
+
+
+def kept() -> int:
+    """Return how many sessions and connections there are in memory."""
+    gc.collect()
+    return sum(isinstance(thing, SessionFacts | Peer | Wire) for thing in gc.get_objects())
+
+
+def test_ten_thousand_clients_that_connect_and_leave_leak_nothing(bench: Bench) -> None:
+    before = kept()
+    for n in range(10_000):
+        bench.hello(wire := Wire())
+        _, session = bench.states.popitem()
+        if n % 3:
+            bench.say(wire, bye(session))
+        if n % 3 != 1:
+            bench.lose(wire)  # without a bye it is parked
+        bench.wait(30 if n % 10 == 0 else 0)
+        bench.done.clear()
+        bench.lines.clear()
+    bench.wait(300)
+    del wire, session
+    bench.done.clear()
+    assert kept() <= before and bench.states_of() == {} and not bench.core.peers
 
 
 def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list[tuple[Wire, SessionFacts]]]:
