@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostState
 
 
-@dataclass(frozen=True, slots=True)
-class HostView:
+@dataclass(slots=True, eq=False)
+class HostView(HostState):
     """The state of an inner host, as the `Host` protocol shows it."""
 
     alive: bool = True
-    incarnation: int = 0
-    gave_up: str | None = None
-    events: list[HostEvent] = field(default_factory=list)
+
+
+def view_of(host: Host) -> HostView:
+    """Return the host's state, as it is now."""
+    return HostView(host.alive(), incarnation=host.incarnation, gave_up=host.gave_up, events=host.events)
 
 
 @dataclass(slots=True)
@@ -70,8 +72,8 @@ def reports_of(host: Host) -> deque[Report | Notify]:
     return reports
 
 
-class HostCore:
-    """Decides for a host that is made of `hosts`. `incarnation`, `events` and `gave_up` are those of the whole.
+class HostCore(HostState):
+    """Decides for a host that is made of `hosts`; its state is that of the whole.
 
     The shell sleeps in `main`, one of `sleepers`, and polls the hosts of `polled`: often while `watching`, else before
     each event. After each event, and at `wake_ns` (None: nothing becomes due by itself), it calls `decided`. All
@@ -81,10 +83,8 @@ class HostCore:
     name = "layered"
 
     def __init__(self, hosts: Sequence[str], main: str, sleepers: Sequence[str]) -> None:
+        super().__init__()
         self.main, self.sleepers = main, sleepers
-        self.incarnation = 0
-        self.events: list[HostEvent] = []
-        self.gave_up: str | None = None
         self.views: Mapping[str, HostView] = {name: HostView() for name in hosts}
 
     @property

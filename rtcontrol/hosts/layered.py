@@ -12,14 +12,14 @@ from typing import Any
 from rtcontrol.hosts import host_core
 from rtcontrol.hosts.backup_core import BACKUP, FIRST, BackupCore, Handover
 from rtcontrol.hosts.plan_core import PLANNER, PlanCore, PlanTerms
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, StatefulHost
 from rtcontrol.models.call import Call
 
 # A host that is not slept in is polled so often while its answer would be given at once.
 POLL_NS = 500_000
 
 
-class LayeredHost:
+class LayeredHost(StatefulHost):
     """Runs `core` over `inner` hosts by name. They are closed in the reverse of their order.
 
     What it `reports` (for the record, and for people) waits there for the loop, with what inner hosts report.
@@ -28,24 +28,13 @@ class LayeredHost:
     MOST = 4096
 
     def __init__(self, core: host_core.HostCore, inner: Mapping[str, Host]) -> None:
-        self.core, self.inner, self.name = core, inner, core.name
+        super().__init__(core.name, core)
+        self.core, self.inner = core, inner
         told = [host.reports for host in inner.values() if isinstance(host, LayeredHost)]
         self.reports: deque[host_core.Report | host_core.Notify] = told[0] if told else deque(maxlen=self.MOST)
         self._replies: deque[DecisionReply] = deque()
         self._shown: list[Any] = []  # of the inner hosts, when it was last looked at
         self._woken = False
-
-    @property
-    def incarnation(self) -> int:
-        return self.core.incarnation
-
-    @property
-    def events(self) -> list[HostEvent]:
-        return self.core.events
-
-    @property
-    def gave_up(self) -> str | None:
-        return self.core.gave_up
 
     @property
     def shares(self) -> deque[float]:
@@ -123,7 +112,7 @@ class LayeredHost:
         if shown != self._shown:
             self._shown, now = shown, time.monotonic_ns()
             hosts = self.inner.items()
-            views = {name: host_core.HostView(h.alive(), h.incarnation, h.gave_up, h.events) for name, h in hosts}
+            views = {name: host_core.view_of(h) for name, h in hosts}
             self._take(self.core.changed(views, now), now)
 
     def _take(self, actions: list[host_core.Action], now_ns: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.hosts.pool_core import PoolCore, Session
-from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, Host, HostEvent
+from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, Host, StatefulHost
 
 
 class Pool:
@@ -43,28 +43,16 @@ class Pool:
         raise NotImplementedError
 
 
-class PooledHost:
+class PooledHost(StatefulHost):
     """One session's part of a pool, which it starts and ends where it is its `own`."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool) -> None:
-        self.name: str = pool.name
-        self.source = source
         self.session = Session(session, b"")
+        super().__init__(pool.name, self.session)
+        self.source = source
         self.info: dict[str, Any] = {}
         self.shares: deque[float] = deque(maxlen=SHARES)
         self._pool, self._own = pool, own
-
-    @property
-    def incarnation(self) -> int:
-        return self.session.incarnation
-
-    @property
-    def events(self) -> list[HostEvent]:
-        return self.session.events
-
-    @property
-    def gave_up(self) -> str | None:
-        return self.session.gave_up
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if not self.session.up and not self.info:

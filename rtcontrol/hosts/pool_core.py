@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.hosts.processes import GONE, STOPPED, WAITING
-from rtcontrol.hosts.protocol import LIMIT, DecoderUnavailable, HostEvent
+from rtcontrol.hosts.protocol import LIMIT, DecoderUnavailable, HostEvent, HostState
 
 # A build that ends the process each time must not end it for ever.
 ATTEMPTS = 3
@@ -26,16 +26,13 @@ DOUBT_AFTER_S, STILL_S, DEAD_AFTER_S = 2.0, 1.0, 10.0
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class Session(HostState):
     """A session and its decider: `up` where it is there, `lost_ns` since when it is not."""
 
     name: str
     key: bytes
     up: bool = False
     lost_ns: int | None = None
-    incarnation: int = 0
-    events: list[HostEvent] = field(default_factory=list)
-    gave_up: str | None = None
 
     def give_up(self, why: str) -> None:
         """There will be no more decisions."""

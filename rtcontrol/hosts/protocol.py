@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rtcontrol.models.call import Call, Decision
@@ -91,6 +91,15 @@ class HostEvent:
     decider: str = ""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class HostState:
+    """What became of a host's decider: how often it came back, why it will not any more, and when it was lost."""
+
+    incarnation: int = 0
+    gave_up: str | None = None
+    events: list[HostEvent] = field(default_factory=list)
+
+
 class Decider(Protocol):
     """Anything that decides. It may raise: the tick is then a miss with cause `decide`."""
 
@@ -154,6 +163,25 @@ class Host(Protocol):
 
     def close(self) -> None:
         """Free the decider, and end the pool where it is this host's own."""
+
+
+class StatefulHost:
+    """The base of hosts whose `state` a core keeps."""
+
+    def __init__(self, name: str, state: HostState) -> None:
+        self.name, self._state = name, state
+
+    @property
+    def incarnation(self) -> int:
+        return self._state.incarnation
+
+    @property
+    def events(self) -> list[HostEvent]:
+        return self._state.events
+
+    @property
+    def gave_up(self) -> str | None:
+        return self._state.gave_up
 
 
 class DecoderPool(Protocol):

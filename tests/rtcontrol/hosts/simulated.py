@@ -107,7 +107,7 @@ class Simulation:
 
     def restore(self, host: SimulatedHost) -> None:
         view, back = host.view, HostEvent(self.now_ns, "restarted", 1.0)
-        host.view = HostView(True, view.incarnation + 1, None, [*view.events, back])
+        host.view = HostView(incarnation=view.incarnation + 1, events=[*view.events, back])
         self.changed()
 
     def changed(self) -> None:
