@@ -24,9 +24,6 @@ class Pool:
     def gave_up(self) -> str | None:
         return self.core.gave_up
 
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        raise NotImplementedError
-
     def host(self, session: str, source: DeciderSource) -> Host:
         """Return the session's host, which is not started."""
         raise NotImplementedError
@@ -38,9 +35,6 @@ class Pool:
 
     def alive(self) -> bool:
         return self.core.life is not None
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 class PooledHost(StatefulHost):
