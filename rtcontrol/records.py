@@ -1,7 +1,7 @@
 """The data of a run: ticks, commands, what became of them, and what people say. No behaviour, no clock.
 
 Below them is the vocabulary of the loop's core: what it receives (events), and what it wants done (actions).
-Completion, SafeAttempt, Fault, OperatorCommand and HostState are events as they are.
+Completion, SafeAttempt, Fault, OperatorCommand and HostChanged are events as they are.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class EvidenceSample:
 
 
 @dataclass(frozen=True, slots=True)
-class HostState(Event):
+class HostChanged(Event):
     """The decoder host at one instant: as `Host` says of each. `sample` is the first of the threads that decide now."""
 
     alive: bool = True

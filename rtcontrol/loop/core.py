@@ -33,7 +33,7 @@ from rtcontrol.records import (
     Doubt,
     EvidenceSample,
     Fault,
-    HostState,
+    HostChanged,
     InFlightCall,
     KnownCause,
     OperatorCommand,
@@ -147,7 +147,7 @@ class World:
     `stopped`: no further tick begins; `left`: nothing but the safe call acts.
     """
 
-    host: HostState = field(default_factory=HostState)
+    host: HostChanged = field(default_factory=HostChanged)
     safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
     started_ns: int = 0  # by the world's time
     woke_ns: int = 0
@@ -760,7 +760,7 @@ class LoopCore:
             self._order(confirmed.tick, confirmed.reply, confirmed.call, confirmed.expires_ns, late=True)
         self.out.append(ev.LoopReport("changed"))
 
-    def _host_changed(self, state: HostState) -> None:
+    def _host_changed(self, state: HostChanged) -> None:
         self.world.host, self.witness.before = state, state.sample
         if len(state.events) != self.ledger.events:
             self.ledger.host_events(state.events)
@@ -847,7 +847,7 @@ HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
     Completion: LoopCore._completed,
     ev.Sampled: LoopCore._sampled,
     OperatorCommand: LoopCore._commanded,
-    HostState: LoopCore._host_changed,
+    HostChanged: LoopCore._host_changed,
     ev.SafeState: LoopCore._safe_changed,
     SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
     Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),

@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.attribution import Evidence, ThreadUsage, Verdict, attribute, usual
-from rtcontrol.records import SPANS, Completion, EvidenceSample, HostState, ThreadReading, Tick, TickOutcome
+from rtcontrol.records import SPANS, Completion, EvidenceSample, HostChanged, ThreadReading, Tick, TickOutcome
 from rtcontrol.telemetry.causes import Cause
 
 # So many ticks on time tell what is usual.
@@ -65,7 +65,7 @@ class Witness:
         self._on_time.append(spans)
         self._usual = None
 
-    def finding(self, outcome: TickOutcome, sample: EvidenceSample, host: HostState, end_ns: int) -> MissFinding:
+    def finding(self, outcome: TickOutcome, sample: EvidenceSample, host: HostChanged, end_ns: int) -> MissFinding:
         """Judge a tick that was over at `end_ns`: with a call, or a reply, that came after its deadline, or without."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         spans = spans_of(tick, reply, outcome.done)
@@ -207,7 +207,7 @@ def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str
     return filled
 
 
-def _host_failure(tick: Tick, host: HostState) -> str | None:
+def _host_failure(tick: Tick, host: HostChanged) -> str | None:
     """What is wrong with the decoder that was asked; None: nothing."""
     if host.gave_up is not None:
         return "gave_up"

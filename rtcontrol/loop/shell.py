@@ -18,7 +18,7 @@ from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.ports import Ports, read
 from rtcontrol.loop.realtime import SlackCollector
-from rtcontrol.records import HostState
+from rtcontrol.records import HostChanged
 
 RETAKE_NS = 10_000_000  # the handlers of signals are looked at once a tick, but no more often than this
 
@@ -73,7 +73,7 @@ class TickShell:
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._host:
             self._host = state
-            self.dispatch(HostState(*state[:3], tuple(host.events), ports.sampler.follow()))
+            self.dispatch(HostChanged(*state[:3], tuple(host.events), ports.sampler.follow()))
         if (news := actuator.core.news) != self._news:
             self._news = news
             if (safe := (actuator.attempting, actuator.pending)) != self._safe:

@@ -23,7 +23,7 @@ from rtcontrol.loop.call_in_force import Measure, Status
 from rtcontrol.loop.core import LoopSettings, Rules
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import HostState, KnownCause, OperatorCommand, TickOutcome
+from rtcontrol.records import HostChanged, KnownCause, OperatorCommand, TickOutcome
 from rtcontrol.serve.crowd.members import CrowdMember, MemberSight, MemberTick, Roster, refusal_of_parts
 from rtcontrol.serve.crowd.turns import PHASES, Agenda, BatchTimes, choose
 from rtcontrol.telemetry.causes import Cause
@@ -80,7 +80,7 @@ class CrowdCore:
         self.calls: list[MemberCall] = []
         self.ledger = Ledger(self.out, rules.describe)
         self.agenda, self.queue = Agenda(), BatchQueue()
-        self.host = HostState()
+        self.host = HostChanged()
         self.now_ns = 0
         self.paused = False
 
@@ -427,7 +427,7 @@ class CrowdCore:
         self.ledger.write({"instruction": text, "t_s": self.ledger.t_s(self.now_ns)})
         self.out.append(ev.Instruct(text))
 
-    def _host_changed(self, state: HostState) -> None:
+    def _host_changed(self, state: HostChanged) -> None:
         self.host = state
         self.ledger.host_events(state.events)
 
@@ -449,6 +449,6 @@ HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {
     ev.Replied: CrowdCore._replied,
     OperatorCommand: CrowdCore._commanded,
     ev.Instructed: CrowdCore._instructed,
-    HostState: CrowdCore._host_changed,
+    HostChanged: CrowdCore._host_changed,
     ev.Stopped: CrowdCore._stopped,
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import Host
-from rtcontrol.records import HostState
+from rtcontrol.records import HostChanged
 from rtcontrol.serve.crowd.core import CrowdCore
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorder import Recorder
@@ -71,7 +71,7 @@ class CrowdLoop:
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._state:
             self._state = state
-            self._dispatch(HostState(*state[:3], tuple(host.events)))
+            self._dispatch(HostChanged(*state[:3], tuple(host.events)))
         for _ in range(len(self._inbox)):
             self._dispatch(self._inbox.popleft())
 

@@ -16,7 +16,7 @@ from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.operator import FrontDesk
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Command, Completion, EvidenceSample, HostState, OperatorCommand, SafeAttempt
+from rtcontrol.records import Command, Completion, EvidenceSample, HostChanged, OperatorCommand, SafeAttempt
 
 MS = 1_000_000
 START_NS = 1_000 * MS
@@ -108,7 +108,7 @@ class Rig:
         self.seq = itertools.count()
         self._heap: list[tuple[int, int, Callable[[], Any]]] = []
         self._n = itertools.count()
-        self._host = HostState()
+        self._host = HostChanged()
         self._waiting: Command | None = None
         self._acting_until = 0
         self._demand = self._attempt = 0
@@ -127,7 +127,7 @@ class Rig:
         self._put(START_NS + MS + round(ms * MS), act)
         return self
 
-    def host(self, **state: Any) -> HostState:
+    def host(self, **state: Any) -> HostChanged:
         self.host_sample = EvidenceSample(self.now_ns)
         self._host = replace(self._host, sample=self.host_sample, **state)
         return self._host

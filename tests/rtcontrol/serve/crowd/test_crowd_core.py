@@ -22,7 +22,7 @@ from rtcontrol.loop.call_in_force import FallbackPolicy
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import HostState, OperatorCommand
+from rtcontrol.records import HostChanged, OperatorCommand
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import QUEUE, CrowdLoop
 from rtcontrol.serve.crowd.members import (
@@ -276,10 +276,10 @@ def test_lost_decoder_costs_misses_that_name_it(back: bool, cause: tuple[str, st
     bench.wait(1)
     bench.pending = None
     lost = (HostEvent(bench.now, "lost", 0.0),)
-    bench.tell(HostState(False, 0, None, lost))
+    bench.tell(HostChanged(False, 0, None, lost))
     bench.wait(17)
     if back:
-        bench.tell(HostState(True, 1, None, (*lost, HostEvent(bench.now, "restarted", 0.1))))
+        bench.tell(HostChanged(True, 1, None, (*lost, HostEvent(bench.now, "restarted", 0.1))))
     bench.wait(4)
     (line,) = bench.ticks("anna")
     assert (line["cause"], line["subcause"]) == cause
