@@ -62,7 +62,7 @@ def _told(skill: Skill) -> Iterator[tuple[str, Any]]:
     while True:
         goal = skill.goals[turn % len(skill.goals)]
         yield goal.text(), goal
-        phrasings = skill.phrasings["seen"](skill.kinds[turn % len(skill.kinds)])
+        phrasings = skill.phrasings["held-out"](skill.kinds[turn % len(skill.kinds)])
         yield phrasings[turn // len(skill.kinds) % len(phrasings)]
         turn += 1
 
