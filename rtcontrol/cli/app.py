@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import platform
 import re
 import sys
@@ -79,10 +78,10 @@ RUN_EXAMPLES += HELP
 
 
 class LazyGroup(TyperGroup):
-    """Typer's group, plus groups that are imported on demand and left out where their module is missing."""
+    """Typer's group, plus groups that are imported on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *(name for name, place in LAZY.items() if _exists(place))]
+        return [*super().list_commands(ctx), *LAZY]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:
@@ -93,7 +92,7 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         place = LAZY.get(cmd_name)
-        if place is None or not _exists(place):
+        if place is None:
             return super().get_command(ctx, cmd_name)
         name, attribute = place.split(":")
         command = typer.main.get_command(_typer(getattr(importlib.import_module(name), attribute)))
@@ -108,13 +107,6 @@ def _typer(command: Any) -> typer.Typer:
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     alone.command()(command)
     return alone
-
-
-def _exists(place: str) -> bool:
-    try:
-        return importlib.util.find_spec(place.split(":")[0]) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 app = typer.Typer(
