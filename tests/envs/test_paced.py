@@ -218,3 +218,25 @@ def test_awaitable_of_the_world_breaks_it_down(method: str) -> None:
     with contextlib.closing(env), pytest.raises(WorldError, match="the work is not done"):
         env.start("lockstep", 0)
         env.advance(TICK_NS)
+
+
+def run_until(env: PacedEnvironment, least: int) -> float:
+    """The seconds after which so many steps were made or skipped: never more of them than the clock has room for."""
+    began = time.monotonic()
+    env.start("wall")
+    until(lambda: env.pace.steps + env.pace.skipped >= least)
+    taken_s = time.monotonic() - began
+    env.close()
+    assert env.pace.steps + env.pace.skipped <= (time.monotonic() - began) / Counter.step_s + 1
+    return taken_s
+
+
+def test_wall_clock_steps_at_the_native_rate(make: Make) -> None:
+    for _ in range(5):  # a busy machine may be late for once
+        env = make()
+        if (taken_s := run_until(env, 46)) <= 1.0:
+            break
+    assert taken_s <= 1.0
+    seen = latest(env)
+    # One observation a step and one for the reset.
+    assert seen.seq - 1 == seen.data["count"] == env.pace.steps

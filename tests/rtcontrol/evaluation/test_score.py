@@ -24,6 +24,7 @@ from rtcontrol.evaluation.score_plan import Settings, plan, subjects
 from rtcontrol.evaluation.score_tables import paired, phrasing_shares, pick, share, tables
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.user_code import contents
 from tests.rtcontrol.hosts.standin_endpoint import standin
@@ -349,3 +350,20 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     own = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
     for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
         assert f"{option[0]} is about a model" in refused(capsys, *own, *option)
+
+
+class Partly(Walker):
+    """Fails where it is told what it does not know."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        if request.instruction not in self.knows:
+            raise DecodeError("no call")
+        return super().decide(request)
+
+
+def test_a_sentence_that_nothing_is_decided_for_is_unsure_and_the_others_keep_their_places() -> None:
+    found = phrasing_shares(
+        score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly"
+    )
+    assert found is not None and found["by_meaning"]["go left"]["unsure"] == 2
+    assert found["by_meaning"]["go right"] == {"said": 1, "right": 1, "canonical_right": 1, "unsure": 0}

@@ -199,3 +199,12 @@ def test_what_is_no_number_is_told_as_the_worlds(
     things = "for name, (x, y) in self.things.items()}"
     (wrong, *_) = checked(tmp_path, (things, f"{things} | {{'wind': {value}}}"), agent).wrong
     assert f"what observe() gave holds {place}" in str(wrong) and "Give a finite number there" in wrong.remedy
+
+
+def test_a_replay_whose_expert_fails_ends_with_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fly(tmp_path, world_file(tmp_path), agent_file(tmp_path), "--duration", "2", "--instruct", "find the red box")
+    tired = agent_file(
+        tmp_path, ("x, y = data", "assert data['barrel'][0] == 99, 'tired'\n    x, y = data"), name="tired.py"
+    )
+    assert call("replay", str(tmp_path / "out"), "--agent", tired, "--model", "expert", "--diff") == 8
+    assert capsys.readouterr().err.splitlines()[-1].startswith("ERRORS: ")

@@ -25,7 +25,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import CHANNELS, topic_of
-from rtcontrol.telemetry.record_reader import read_record, rows
+from rtcontrol.telemetry.record_reader import read_record, read_stamped, rows
 from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
@@ -260,3 +260,18 @@ def test_a_recorder_that_breaks_down_says_so_and_its_account_is_complete(tmp_pat
     recorder.close()
     assert [e["log"] for e in folded if "log" in e] == [str(k) for k in range(6000)]
     assert recorder.lost >= 5999 and len(told) == 1 and "TypeError" in told[0]
+
+
+def test_header_and_first_release_join_every_stamp_with_the_worlds_own_clock(tmp_path: Path) -> None:
+    flight = Flight(tmp_path).run()
+    stamped = [*read_stamped(flight.path)]
+    anchor = stamped[0][1]["header"]["clock_anchor"]["utc_minus_monotonic_ns"]
+    origin = next(event["origin_ns"] for _, event in stamped if "origin_ns" in event)
+    acted = {round(t * 1e9) for t, call, _ in flight.world.executed}
+    calls = [(ns, event) for ns, event in stamped if event.get("kind") == "call"]
+    assert calls
+    for log_ns, tick in calls:
+        began = origin + 1e9 * tick["t_s"] + 1e6 * tick["spans_ms"]["executing"]
+        ended = origin + 1e9 * tick["t_s"] + 1e6 * tick["latency_ms"]
+        assert any(began - 2e3 <= t <= ended + 2e3 for t in acted), "stamps are rounded to a microsecond"
+        assert log_ns is not None and log_ns - anchor >= ended - 2e3
