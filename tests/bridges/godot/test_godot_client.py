@@ -15,7 +15,6 @@ from tests.bridges.godot.web import MISSING, Engine, Start
 from tests.bridges.program import starting
 from tests.bridges.web_ends import Relay, Served
 from tests.conformance.check import check_any_client
-from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS
 from tests.conformance.check.stand import Stand
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -123,15 +122,6 @@ def test_safe_tools_that_would_not_are_tried_each_frame_until_they_do(stubborn: 
     three = [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop")]
     assert acts(stubborn, "acted", "go") == [*three, ("acted", "hold"), ("acted", "stop")]
     assert stubborn.stats()["owed"] == []
-
-
-def test_call_that_grew_too_old_before_it_could_act_is_not_executed(stubborn: Engine, stand: Stand) -> None:
-    stand.welcome()
-    stubborn.say(f"slow {STAND_TTL_MS + 50:.0f}")
-    stubborn.stats()
-    sent = stand.call(stand.observation(), call=GO)
-    assert stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick).outcome == "expired"
-    assert stubborn.event("acted")["cause"] == "expired"
 
 
 def test_url_of_connect_is_the_websocket_at_the_same_place(godot: Start, stand: Stand) -> None:

@@ -1,12 +1,10 @@
-"""A server whose decisions are a rule, in a thread: it speaks the wire at 16 Hz, and can be made to fall silent or to
-send calls that are too old."""
+"""A server whose decisions are a rule, in a thread: it speaks the wire at 16 Hz, and can be made to fall silent."""
 
 from __future__ import annotations
 
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,18 +28,13 @@ def wander(text: str, instruction: str) -> FunctionCall:
 class Brain:
     """`policy` gives the call for a text and an instruction.
 
-    `silent`: nothing is sent; `stalled`: what is to be sent waits, and goes out at once when that is over; `bye`: says
-    it once; `brief`: once, with the welcome; `left`: it heard one; `age_ms`: this much is added to the age of what is
-    answered. `sent_ms`: the age of each tick's call when it left.
+    `silent`: nothing is sent; `complaint` is said once; `left`: it heard a bye.
     """
 
     def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:
         self.policy, self.ttl_ms = policy, ttl_ms
-        self.silent = self.stalled = self.bye = self.brief = self.left = False
-        self.complaint: ErrorMessage | None = None  # said once
-        self.sent_ms: dict[int, float] = {}
-        self._queue: deque[dict[str, Any]] = deque()
-        self.age_ms = 0.0
+        self.silent = self.left = False
+        self.complaint: ErrorMessage | None = None
         self.epoch = 0  # the episodes that the bridge began anew
         self.hello: Hello | None = None
         self.instruction = ""
@@ -68,29 +61,20 @@ class Brain:
                 due += 1 / HZ
                 tick += 1
                 if (seen := self.observed) is not None and not self.silent:
-                    self._queue.append({"observed": seen, "tick": tick, **self._answer(seen)})
-            if self.bye:
-                self.bye, self.observed = False, None
-                stand.send(Bye(reason="enough"))
+                    stand.call(seen, tick=tick, **self._answer(seen))
             if self.complaint is not None:
                 stand.send(self.complaint)
                 self.complaint = None
-            while self._queue and not self.stalled:
-                sent = stand.call(**self._queue.popleft())
-                self.sent_ms[sent.tick] = (time.monotonic_ns() - (sent.t_obs_ns or 0)) / 1e6
 
     def _answer(self, seen: Observe) -> dict[str, Any]:
-        call, t_obs_ns = self.policy(seen.text or "", self.instruction), seen.t_ns - int(self.age_ms * 1e6)
-        return {"seq_obs": None, "epoch": seen.epoch, "t_obs_ns": t_obs_ns, "call": call, "ttl_ms": self.ttl_ms}
+        call = self.policy(seen.text or "", self.instruction)
+        return {"seq_obs": None, "epoch": seen.epoch, "t_obs_ns": seen.t_ns, "call": call, "ttl_ms": self.ttl_ms}
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Hello):
             self.hello, self.instruction, self.observed = message, message.instruction or "", None
             period = dict.fromkeys(("period_ms", "deadline_ms"), 1000 / HZ)
             self._stand.welcome(hz=HZ, **period, ttl_ms=self.ttl_ms, max_age_ms=250.0, hold_ms=500.0)
-            if self.brief:
-                self.brief = False
-                self._stand.send(Bye(reason="enough"))
         elif isinstance(message, Observe):
             self.observed = message
         elif isinstance(message, Reset):

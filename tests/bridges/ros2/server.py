@@ -24,12 +24,10 @@ from test_msgs.action import Fibonacci
 
 
 class Server:
-    """What it does: `delay_s` before each answer of a service, `step_s` of a goal, how a goal ends (`end`), and whether
-    goals and cancellations are taken."""
+    """What it does: `delay_s` before each answer of a service, `step_s` of a goal, and whether goals are taken."""
 
     def __init__(self) -> None:
-        self.delay_s, self.step_s, self.end = 0.0, 0.05, "succeed"
-        self.accepts = self.cancels = True
+        self.delay_s, self.step_s, self.accepts = 0.0, 0.05, True
         self.seen: list[Any] = []
         node = self.node = Node("server")
         group = ReentrantCallbackGroup()
@@ -66,7 +64,7 @@ class Server:
 
     def _cancel(self, handle: Any) -> Any:
         self.seen.append(["cancel", handle.request.order])
-        return CancelResponse.ACCEPT if self.cancels else CancelResponse.REJECT
+        return CancelResponse.ACCEPT
 
     def _count(self, handle: Any) -> Any:
         result, feedback = Fibonacci.Result(), Fibonacci.Feedback()
@@ -79,8 +77,8 @@ class Server:
                 handle.canceled()
                 self.seen.append(["canceled", handle.request.order])
                 return result
-        getattr(handle, self.end)()
-        self.seen.append([self.end, handle.request.order])
+        handle.succeed()
+        self.seen.append(["succeed", handle.request.order])
         return result
 
     def behave(self, **changes: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, config, diagnostics
+from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, bridge, config
 from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.ros2.parts import Order
 from rtcontrol_client.ros2.reading import pitch, roll, yaw
@@ -409,19 +409,19 @@ def test_message_that_is_too_old_or_cannot_be_read_holds_the_observation_back() 
 @pytest.mark.parametrize(
     ("connected", "standing", "troubles", "level", "says"),
     [
-        (True, "fresh", {}, diagnostics.OK, "fresh call in force"),
-        (True, "held", {"/scan": "no news"}, diagnostics.WARN, "no news"),
-        (True, "safe", {}, diagnostics.ERROR, "safe call in force"),
-        (False, "safe", {}, diagnostics.ERROR, "no connection to the server: safe call in force"),
-        (False, "fresh", {}, diagnostics.ERROR, "no connection to the server: the last call is in force until"),
+        (True, "fresh", {}, bridge.OK, "fresh call in force"),
+        (True, "held", {"/scan": "no news"}, bridge.WARN, "no news"),
+        (True, "safe", {}, bridge.ERROR, "safe call in force"),
+        (False, "safe", {}, bridge.ERROR, "no connection to the server: safe call in force"),
+        (False, "fresh", {}, bridge.ERROR, "no connection to the server: the last call is in force until"),
     ],
 )
 def test_it_says_what_is_in_force_and_why(
     connected: bool, standing: str, troubles: dict[str, str], level: int, says: str
 ) -> None:
-    found, message = diagnostics.level_of(connected, standing, {"on_time_share": 1.0}, troubles)
+    found, message = bridge.level_of(connected, standing, {"on_time_share": 1.0}, troubles)
     assert found == level and message.startswith(says)
-    made = diagnostics.array(level, message, {"share": 0.5, **troubles}, "wheelie", 3_500_000_000)
+    made = bridge.array(level, message, {"share": 0.5, **troubles}, "wheelie", 3_500_000_000)
     (status,) = made.status
     assert (status.level, status.hardware_id, made.header.stamp.sec) == (bytes([level]), "wheelie", 3)
     assert [(v.key, v.value) for v in status.values] == [("share", "0.5"), *troubles.items()]

@@ -61,7 +61,6 @@ def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driv
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
-FRAME = b"\x00\x05hello"
 SILENCE = "nobody answers|the peer says nothing"  # the second once the time for a handshake is over
 # What it sends, and what the client then tells a person, as a pattern.
 GARBAGE: dict[str, tuple[list[bytes | None], str]] = {

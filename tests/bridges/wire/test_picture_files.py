@@ -19,14 +19,10 @@ from rtcontrol_client.wire.messages import Picture, PictureFile
 from rtcontrol_client.wire.pictures import (
     BEHIND,
     MAX_PICTURE_BYTES,
-    MAX_PICTURES_HZ,
-    MAX_PIXELS,
     MAX_SEGMENTS,
-    MAX_SIDE,
     check_picture,
     format_of,
 )
-from tests.helpers.processes import ROOT
 
 
 def jpeg(width: int = 64, height: int = 48, mode: str = "RGB", **options: Any) -> bytes:
@@ -159,11 +155,3 @@ def test_nothing_else_than_a_refusal_comes_of_any_bytes(data: bytes, begin: byte
             check_picture(form, begin + data)  # type: ignore[arg-type]
         except WireError as error:
             assert error.message and error.remedy
-
-
-def test_the_protocols_document_and_the_bridges_page_tell_these_bounds() -> None:
-    protocol, bridges = ((ROOT / "docs" / name).read_text("utf-8") for name in ("protocol.md", "bridges.md"))
-    for told in (f"{MAX_PICTURE_BYTES:,} bytes", f"{MAX_SIDE} pixels a side and {MAX_PIXELS:,}", f"{BEHIND >> 10} KiB"):
-        assert told in protocol
-    assert f"takes {MAX_PICTURES_HZ:g} a second at most" in protocol
-    assert f"{MAX_PICTURE_BYTES:,} bytes" in bridges and f"at most {MAX_PICTURES_HZ:g})" in bridges
