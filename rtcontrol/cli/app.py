@@ -162,19 +162,16 @@ def start_run(options: RunOptions) -> int:
 def _start(options: RunOptions, ending: Shutdown) -> int:
     if options.env == CARLA:
         from rtcontrol.run.carla_bridge import run_carla
+        from rtcontrol.serve.single_client import run_remote
 
-        return run_carla(options, ending, _remote)
+        return run_carla(options, ending, run_remote)
     if options.env == REMOTE:
-        return _remote(options, ending)
+        from rtcontrol.serve.single_client import run_remote
+
+        return run_remote(options, ending)
     from rtcontrol.run.run import run
 
     return run(options, ending)
-
-
-def _remote(*given: Any) -> int:
-    from rtcontrol.serve.single_client import run_remote
-
-    return run_remote(*given)
 
 
 app.command("run", help=RUN_EXAMPLES)(command(RunOptions, "run", start_run))

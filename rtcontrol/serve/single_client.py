@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from queue import Empty, Queue
+from typing import Protocol
 
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote_core import RemoteData
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.config import MAX_HZ
+from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.rules import check_named
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.models.errors import UserError
@@ -33,7 +35,17 @@ from rtcontrol_client.wire.messages import Hello
 BOUND = "tcp://127.0.0.1:5555"
 
 
-def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND) -> int:
+class Partner(Protocol):
+    """The program that is to be the client, where the run started it itself."""
+
+    def check(self) -> None:
+        """Called often while its hello is waited for. UserError where it will never come."""
+
+    def joined(self, loop: ControlLoop) -> None:
+        """It came, and this loop is about to run."""
+
+
+def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
@@ -53,8 +65,11 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND) -> i
         stack.callback(router.close)
         router.start()
         stack.enter_context(Housekeeping(admission, router))
-        say(f"waiting for a client on {router.endpoints[0]}")
+        if partner is None:
+            say(f"waiting for a client on {router.endpoints[0]}")
         while not ending.called():
+            if partner is not None:
+                partner.check()
             with suppress(Empty):
                 session = arrived.get(timeout=0.1)
                 try:
@@ -62,11 +77,16 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND) -> i
                 except WireError as error:
                     admission.tell(ev.SessionEnded(session.facts, error))
                 else:
-                    return _run(session, terms, view, ending)
+                    return _run(session, terms, view, ending, partner)
         return ending.status
 
 
-def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown) -> int:
+def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+    def made(loop: ControlLoop) -> None:
+        session.attach(loop)
+        if partner is not None:
+            partner.joined(loop)
+
     facts, tell = session.facts, session.owner.tell
     tell(ev.TurnCame(facts, terms))  # the client is welcomed when the loop is warm
     env = session.make_env(terms)
@@ -77,7 +97,6 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown) -
         check_named(terms.config, terms.agent)
         clock = terms.arrivals(env)
         told = interpreting.of_config(terms.config, terms.agent)
-        made = session.attach
         return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made, told, session)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)

@@ -45,7 +45,8 @@ def test_million_ticks_have_their_faults_attributed(hundred: int) -> None:
     judge(total)
     assert total.ticks >= 1_000_000 / HUNDREDS
     assert total.injected.total() >= 100_000 / HUNDREDS
-    assert total.unknown.total() <= total.cases.total() / 100
+    others = total.unknown.total() - total.unknown["delivered_late"]  # which leaves no evidence, in every tick of a run
+    assert others <= total.cases.total() / 500
 
 
 @pytest.mark.integration
