@@ -14,6 +14,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 
 PAIR = ("a", "b")
 WARM_REQUESTS, WARM_EVERY_NS = 8, 5_000_000_000
+OWED = 64  # so many answers of the standby are waited for
 TOOK_OVER = "the standby decides"
 
 
@@ -44,6 +45,8 @@ class StandbyCore(HostCore):
         actions: list[Action] = [Submit(self.main, request)]
         if self.views[self.standby].alive and self._is_due(now_ns):
             self._owed.add(request.tick)
+            if len(self._owed) > OWED:
+                self._owed.remove(min(self._owed))  # newer requests took its place
             return [*actions, Submit(self.standby, request)]
         return actions
 

@@ -484,7 +484,9 @@ class SessionCore:
             # Now the client acts by what is as new as can be.
             self._stop(session, LEAVING, out)
             self._send(peer, Bye(session=session.token, reason=LEAVING, reconnect=True), now_ns, out)
-            peer.session = session.peer = None
+            peer.session = None
+            if session.peer is peer:  # the client may be back on another connection just now
+                session.peer = None
 
     def _wrong(self, event: ev.ErrorReported, now_ns: int, out: Out) -> None:
         """One observation may be looked at in many ticks: it is refused once."""

@@ -41,6 +41,7 @@ DISCARD = 4_096
 MAX_WAITING = 16_384
 # How long the last messages may take to leave. libzmq loses some of those that are sent right before the close.
 LEAVE_S, LINGER_MS = 0.1, 300
+RELEASE_S = 1.0  # whoever sends has so long to end
 
 
 class RouterConnection:
@@ -138,8 +139,11 @@ class Router:
         self._release()
 
     def _release(self) -> None:
+        used = self._using.acquire(timeout=RELEASE_S)  # who sends just now uses the socket
         self._closed = True
         self._socket.close(LINGER_MS)
+        if used:
+            self._using.release()
         if self._guard is not None:
             self._guard.close()
         self._context.term()

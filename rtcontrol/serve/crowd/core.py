@@ -141,8 +141,9 @@ class CrowdCore:
     # -- release -------------------------------------------------------------------------------------------------------
 
     def _schedule(self, member: CrowdMember, t_ns: int) -> None:
-        member.clock.due_ns = t_ns
-        self.agenda.at(t_ns, self._release, member)
+        if member.clock.due_ns != t_ns:  # else it is on the agenda
+            member.clock.due_ns = t_ns
+            self.agenda.at(t_ns, self._release, member)
 
     def _release(self, member: CrowdMember) -> None:
         """Release the member's tick, unless another instant was set meanwhile."""

@@ -72,8 +72,11 @@ class CrowdLoop:
         if state != self._state:
             self._state = state
             self._dispatch(HostChanged(*state[:3], tuple(host.events)))
-        for _ in range(len(self._inbox)):
-            self._dispatch(self._inbox.popleft())
+        events = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        newest = next((event for event in reversed(events) if isinstance(event, ev.Instructed)), None)
+        for event in events:
+            if not isinstance(event, ev.Instructed) or event is newest:  # each costs a look at every member
+                self._dispatch(event)
 
     def _dispatch(self, event: Message | ev.Event) -> None:
         """Let the core take the event, do what it says, and let it take the answers."""

@@ -9,7 +9,7 @@ import pytest
 from simulated import MS, SimulatedHost, Simulation
 
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.hosts.standby_core import PAIR, TOOK_OVER, WARM_EVERY_NS, WARM_REQUESTS, StandbyCore
+from rtcontrol.hosts.standby_core import OWED, PAIR, TOOK_OVER, WARM_EVERY_NS, WARM_REQUESTS, StandbyCore
 from rtcontrol.models.call import Call, Decision
 
 A, B = PAIR
@@ -154,3 +154,12 @@ def test_random_losses_leave_no_reply_of_a_dead_incarnation(seed: int) -> None:
     events = [event.event for event in pair.core.events]
     assert events == (["lost", "restarted"] * len(events))[: len(events)]
     assert pair.core.incarnation == events.count("restarted")
+
+
+def test_standby_that_never_answers_is_owed_a_bounded_number() -> None:
+    core = StandbyCore()
+    now_ns = 0
+    for tick in range(1_000):
+        now_ns += WARM_EVERY_NS
+        core.requested(DecisionRequest(tick, 0, "", ""), now_ns)
+    assert len(core._owed) == OWED

@@ -458,3 +458,14 @@ def test_resting_member_is_asked_less_often_and_never_beyond_half_of_its_ttl() -
     one.looks.newest = MemberSight(2, 0, 0, "moved", None)
     assert not one.rests
     assert not member(2, every_tick=True).rests
+
+
+def test_instructions_in_a_row_add_nothing_to_the_agenda() -> None:
+    bench = CrowdBench()
+    bench.join("a", "b")
+    bench.see(a="x", b="x")
+    bench.tell(ev.Instructed("hover"))
+    entries = len(bench.core.agenda._heap)
+    for _ in range(100):
+        bench.tell(ev.Instructed("land"))
+    assert len(bench.core.agenda._heap) == entries
