@@ -221,7 +221,8 @@ class RemoteEnvironment:
         return self.calls.next_release_ns(period_ns, now_ns)
 
     def acknowledged(self) -> Sequence[Call] | None:
-        return self.calls.done() if self.terms.acknowledges else None
+        with self._changed:
+            return self.calls.done() if self.terms.acknowledges else None
 
     def advance(self, dt_ns: int) -> None:
         """Nothing to do: the world is the client's."""

@@ -775,10 +775,10 @@ class LoopCore:
 
     def _acknowledge(self, heard: deque[Acknowledgement]) -> None:
         """Take what the world says became of calls, but of those whose tick is not over."""
+        words = [heard.popleft() for _ in range(len(heard))]  # more may come meanwhile
         if self.requests.steady is not None:
-            self.requests.steady.carried_out(heard)
-        for _ in range(len(heard)):
-            ack = heard.popleft()
+            self.requests.steady.carried_out(words)
+        for ack in words:
             if ack.tick in self.flights.ordered:
                 heard.append(ack)
             else:

@@ -11,6 +11,7 @@ from rtcontrol.loop import errors
 from rtcontrol.loop.interpreter import Interpretation
 from rtcontrol.loop.ports import read
 from rtcontrol.loop.running import RunningLoop
+from rtcontrol.loop.shell import TickShell
 from rtcontrol.loop.warmup import Warmup, first_look
 from rtcontrol.records import Closed, Left, Overdue, Replied
 
@@ -54,6 +55,7 @@ def launch(loop: RunningLoop) -> None:
     env.instruct(loop.instruction)
     env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
     state.launched = True
+    state.safe_in_force, state.unsafe = False, True  # until the end shows that it is
     loop.shell.ports.retake()
     loop.shell.ports.actuator.start()
     first = first_look(config, env, state.stopped, loop.tell)
@@ -88,15 +90,11 @@ def finish(loop: RunningLoop, patience_s: float) -> None:
 def _leave(loop: RunningLoop, patience_s: float) -> None:
     state, shell = loop.state, loop.shell
     actuator = shell.ports.actuator
-    state.safe_in_force, state.unsafe = False, True
-    actuator.disarm()
-    loop.env.conclude()
-    loop.operator.end()
-    try:
-        shell.dispatch(Left())
-    except KeyboardInterrupt:
-        shell.dispatch(Left())
-        raise
+    with ExitStack() as then:  # whatever interrupts what comes before, the safe call is demanded
+        then.callback(_demand_safe, shell)
+        actuator.disarm()
+        loop.env.conclude()
+        loop.operator.end()
     ended = actuator.wait_safe(patience_s)
     state.safe_in_force = ended and not actuator.over
     state.unsafe = not ended or (actuator.over and state.failure is not None)
@@ -108,6 +106,14 @@ def _leave(loop: RunningLoop, patience_s: float) -> None:
     # The loop may have been stopped while replies waited: they are evidence of misses. A wake ends the first wait.
     while shell.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
         shell.dispatch(Replied(reply))
+
+
+def _demand_safe(shell: TickShell) -> None:
+    try:
+        shell.dispatch(Left())
+    except KeyboardInterrupt:
+        shell.dispatch(Left())
+        raise
 
 
 def _close_world(loop: RunningLoop) -> None:

@@ -19,7 +19,7 @@ from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.core import Rules
-from rtcontrol.loop.phases import write_end
+from rtcontrol.loop.phases import finish, write_end
 from rtcontrol.loop.running import RunState
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
@@ -782,3 +782,38 @@ def test_safe_call_that_fails_in_lockstep_is_tried_each_period() -> None:
 def test_each_arrival_is_a_release() -> None:
     rig = Rig(lambda request: Answer(go(), 90.0), clock="arrival", duration_ns=100 * MS).run(10_000)
     assert len(rig.ticks) == 5 and set(rig.kinds) == {"call"} and "skipped" not in rig.ticks[3]
+
+
+def test_interrupted_end_demands_the_safe_call_and_claims_nothing() -> None:
+    lines: list[dict[str, Any]] = []
+    events: list[Any] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    actuator = SimpleNamespace(disarm=lambda: None, close=lambda: None)
+    ports = SimpleNamespace(actuator=actuator, sampler=SimpleNamespace(close=lambda: None))
+    core = SimpleNamespace(open=[], ledger=SimpleNamespace(t_s=lambda t_ns: 0.0))
+    state = RunState(launched=True, ended_by="SIGTERM", safe_in_force=False, unsafe=True)
+    loop: Any = SimpleNamespace(
+        state=state,
+        shell=SimpleNamespace(ports=ports, core=core, dispatch=events.append, collect=lambda: None),
+        env=SimpleNamespace(conclude=interrupt, close=lambda: None, episodes=[]),
+        host=SimpleNamespace(close=lambda: None),
+        recorder=SimpleNamespace(write=lines.append),
+        interpretation=None,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        finish(loop, 0.0)
+    assert [type(event) for event in events] == [ev.Left, ev.Closed]
+    assert lines[-1]["safe_in_force"] is False and state.unsafe
+
+
+def test_acknowledgements_that_come_meanwhile_are_taken_next() -> None:
+    """A client's words arrive on another thread, also while those before are looked at."""
+    words = deque(Acknowledgement(k, "executed", None, 0) for k in range(3))
+    rig = Rig()
+    rig.core.requests.steady = SimpleNamespace(carried_out=lambda seen: words.extend([words_of_more] * len(list(seen))))  # type: ignore[assignment]
+    words_of_more = Acknowledgement(9, "executed", None, 0)
+    rig.core._acknowledge(words)
+    assert [ack.tick for ack in words] == [9, 9, 9]
