@@ -55,9 +55,9 @@ class TickShell:
 
     def dispatch(self, event: ev.Event) -> None:
         """Let the core take the event, do what it says, and let it take the answers."""
-        events = deque([event])
-        while events:
-            for action in self.core.advance(events.popleft(), time.monotonic_ns()):
+        events, advance = [event], self.core.advance
+        for event in events:  # which grow by the answers
+            for action in advance(event, time.monotonic_ns()):
                 if (answer := DO[type(action)](self, action)) is not None:
                     events.append(answer)
 
