@@ -12,6 +12,7 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.skill import Policy, Skill, StepCarry, Task
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
+from rtcontrol.models.intervals import wilson
 
 # So much of a world's own time is an episode's at most.
 LONGEST_S = 600.0
@@ -142,3 +143,22 @@ def play(
             for seat in seats:
                 closing.callback(seat.close)
     return [done[index] for index in range(len(episodes))]
+
+
+def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Counts and means over finished episodes: successes, their Wilson interval, return, seconds, how they ended."""
+    successes = sum(bool(episode.success) for episode in episodes)
+    low, high = wilson(successes, len(episodes))
+    ends: dict[str, int] = {}
+    for episode in episodes:
+        end = str(episode.detail.get("end"))
+        ends[end] = ends.get(end, 0) + 1
+    count = max(len(episodes), 1)
+    return {
+        "episodes": len(episodes),
+        "successes": successes,
+        "wilson_95": [round(low, 3), round(high, 3)],
+        "mean_return": round(sum(episode.ret for episode in episodes) / count, 1),
+        "mean_seconds": round(sum(episode.seconds for episode in episodes) / count, 2),
+        "ends": ends,
+    }

@@ -88,6 +88,19 @@ def test_all_heads_are_right_where_the_call_is_right_by_the_strict_rule(right: A
     assert all(head.right for head in found) == judge([call], one, "strict").right
 
 
+def test_each_argument_has_its_head_and_its_confidence() -> None:
+    one = heads_row(Call("go", {"p0": 1, "p1": 2}), parameters=["p0", "p1", "p2"])
+    found = heads(Call("go", {"p0": 1, "p1": 3}), one, {"function": 0.9, "arg2": 0.4})
+    assert [(head.name, head.right, head.confidence) for head in found] == [
+        ("function", True, 0.9),
+        ("arg1", True, None),
+        ("arg2", False, 0.4),
+        ("arg3", True, None),
+    ]
+    both = heads_row(Call("go", {"p0": 1, "p1": 1}), Call("go", {"p0": 2, "p1": 2}), parameters=["p0", "p1"])
+    assert all(head.right for head in heads(Call("go", {"p0": 2, "p1": 2}), both, {}))  # the closest counts
+
+
 # Figures of answers: samples, sources, heads, failures.
 
 

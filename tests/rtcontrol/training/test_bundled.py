@@ -17,7 +17,7 @@ from rtcontrol.agents.road import tools as road
 from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.bench.situations import situations
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.evaluate import Case, cases, evaluate
+from rtcontrol.envs.evaluate import Case, cases, evaluate, summary
 from rtcontrol.envs.lander.skill import SKILL as LANDER
 from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
@@ -75,7 +75,7 @@ def flights(name: str, quick: bool) -> dict[Case, Episode]:
 
 def successes(name: str, goal: Any, seeds: int, instruction: str | None = None) -> int:
     told = cases(goal, range(5000, 5000 + seeds), instruction)
-    return sum(bool(flights(name, goal in QUICK)[case].success) for case in told)
+    return int(summary([flights(name, goal in QUICK)[case] for case in told])["successes"])
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_base_lands_with_tools_that_it_knows() -> None:
         return [decision.call for decision in made if decision.call is not None]
 
     episodes = evaluate(LANDER, policy, cases(LANDER.goals[0], range(5000, 5003)), parallel=16)
-    assert sum(bool(episode.success) for episode in episodes) >= 2
+    assert summary(episodes)["successes"] >= 2
