@@ -6,17 +6,11 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Environment, WorldError
-from rtcontrol.hosts.protocol import Host
-from rtcontrol.loop.config import RunConfig
+from rtcontrol.envs.base import WorldError
 from rtcontrol.loop.phases import broke_down, finish, launch, prepare
-from rtcontrol.loop.ports import LoopOptions
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.running import RunningLoop
 from rtcontrol.telemetry.account import Account
-from rtcontrol.telemetry.recent import Recent
-from rtcontrol.telemetry.recorder import Recorder
 
 LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
 LEAVE_AT_ONCE_S = 0.5  # the same after the third signal: time enough for a world that is free
@@ -28,19 +22,6 @@ class ControlLoop(RunningLoop):
     Its ticks happen on the thread that calls `run` (`TickShell`), what reaches the environment on the actuator's;
     `instruct` and `stop` any thread (or signal handler) may call.
     """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        env: Environment,
-        host: Host,
-        recorder: Recorder,
-        options: LoopOptions | None = None,
-    ) -> None:
-        super().__init__(config, agent, env, host, recorder, options)
-        self.recent = Recent(recorder.header)  # for those who look on
-        recorder.fold = self.recent.add
 
     # -- for whoever looks on, from any thread ------------------------------------------------------------------------
 

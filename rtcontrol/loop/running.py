@@ -22,6 +22,7 @@ from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.shell import TickShell
 from rtcontrol.loop.warmup import Warmup
 from rtcontrol.records import Instructed, Stopped
+from rtcontrol.telemetry.recent import Recent
 from rtcontrol.telemetry.recorder import Recorder
 
 # A safe call that is not active is tried again every period, but at slow rates too as often as this.
@@ -72,6 +73,8 @@ class RunningLoop:
         if (interpreter := self.options.interpreter) is not None:
             answered = self.options.listener.understood
             self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
+        self.recent = Recent(recorder.header)  # for those who look on
+        recorder.fold = self.recent.add
 
     @property
     def operator(self) -> OperatorControl:
