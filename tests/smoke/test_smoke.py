@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.examples.test_examples import ran, serving
-from tests.helpers.processes import cli
+from tests.helpers.processes import cli, python
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +45,20 @@ def test_run_is_decided_again_by_another_model(flown: Path, tmp_path: Path) -> N
     other = re.match(r"expert then, random now: (\d+) of 32 calls", ran("replay", str(flown), "random"))
     assert other is not None and int(other[1]) < 32
     assert "record" in ran("replay", str(tmp_path), status=1)
+
+
+def test_carla_bridge_drives_in_the_stand_in(tmp_path: Path) -> None:
+    pytest.importorskip("carla")
+    drive = ("--env", "carla-bridge", "--carla-standin", "--model", "random", "--host", "inprocess")
+    done = cli("run", *drive, "--clock", "lockstep", "--duration", "1", "--no-live", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["ended_by"] == "duration" and report["on_time"] > 0
+    assert json.loads((tmp_path / "out" / "standin.json").read_text())["alive"] == []
+
+
+def test_a_new_game_has_tests_that_pass(tmp_path: Path) -> None:
+    made = cli("new", "my_game", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    done = python("-m", "pytest", "-q", cwd=tmp_path / "my_game")
+    assert done.returncode == 0 and "16 passed" in done.stdout, done.stdout + done.stderr
