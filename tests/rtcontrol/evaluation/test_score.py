@@ -210,6 +210,16 @@ def test_a_gate_looks_at_the_least_sure_head_at_one_or_at_how_far_null_is() -> N
             ScoringGate.parse(wrong)
 
 
+def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:
+    class Lost(Walker):
+        def decide(self, request: Any) -> Decision:
+            return Decision(None, {"function": 0.9})
+
+    flyer = ModelFlyer(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
+    flown = play(SKILL, flyer, cases(LEFT, [0]), HZ)
+    assert flown[0].kept["held"] == 30 and flown[0].kept["sure"] == pytest.approx([0.1] * 30)
+
+
 def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score({"hears": KNOWS_BOTH}, said=SAID).data
     path, flown = tmp_path / "scores.json", list[int]()
@@ -285,6 +295,16 @@ def test_a_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: 
     path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
     with pytest.raises(UserError, match=f"list.jsonl, line 3: .*{what}"):
         lines(SKILL, str(path), ("walk",))
+
+
+def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text(
+        '{"say": "west", "means": "go left", "env": "walk"}\n{"say": "up", "means": "x", "env": "paddle"}\n'
+    )
+    assert lines(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
+    with pytest.raises(UserError, match="no line of it is for"):
+        lines(SKILL, str(path), ("lander",))
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,12 @@ from rtcontrol.hosts.standby import two_hosts
 from rtcontrol.models.call import Call
 from rtcontrol.run import assembly
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import until
 from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
 from tests.rtcontrol.hosts.pooled import naming, reply_of
 from tests.rtcontrol.run.yard import agent_file, world_file
+from tests.rtcontrol.serve.conftest import serving
 
 
 @pytest.mark.integration
@@ -91,6 +93,17 @@ def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_los
         assert decided(1000) == "first" and host.alive()
     finally:
         host.close()
+
+
+def test_server_with_a_backup_says_who_decided_in_a_session(tmp_path: Path) -> None:
+    with serving(tmp_path / "out", model="random", backup="expert") as made:
+        peer = made.enter(pacing="client")
+        assert [peer.ask().status for _ in range(5)] == ["fresh"] * 5
+        peer.send(Bye(session=peer.token))
+        path = made.out / "session-0001" / "report.json"
+        until(lambda: path.exists() and path.read_text().endswith("}\n"), made.said)
+        report = json.loads(path.read_text())
+        assert report["backup"] == "expert" and sum(report["decided_by"].values()) == report["ticks"] == 5
 
 
 SLOW = ("def expert(data, goal):\n", "def expert(data, goal):\n    import time\n    time.sleep(0.12)\n")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
-from flown import header, timeline_of
+from flown import flown, header, timeline_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +94,12 @@ def test_what_a_record_says_of_its_calls_is_what_acted() -> None:
     assert timeline.acts[-1][1:3] == ("push(force=-1)", "late")
     assert timeline.details[1]["error"] == "too old"
     assert (timeline.misses, timeline.words["cause"][1], timeline.words["subcause"][1]) == (2, "execute", "expired")
+
+
+def test_a_late_decision_adds_its_spans_to_its_tick() -> None:
+    timeline = timeline_of(flown(16, 1, lambda k: 70 if k == 3 else 20))
+    row = timeline.row(3)
+    assert timeline.words["subcause"][row] == "decoder_slow"
+    assert math.isclose(timeline.stage_ms(row, "decide"), 70, abs_tol=0.01)
+    assert math.isnan(timeline.stage_ms(row, "execute"))
+    assert timeline.details[3]["evidence"] == {"decide_ms": 70}

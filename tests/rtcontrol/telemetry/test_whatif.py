@@ -68,3 +68,7 @@ def test_a_pause_stays_where_it_was() -> None:
     assert begin == 5000 and 250 <= end - begin <= 320
     ((own,),) = [[line for line in table(timeline_of(events)) if line["own"]]]
     assert 3 / 160 <= own["miss_rate"] <= 6 / 160
+
+
+def test_a_world_that_waits_holds_at_any_rate() -> None:
+    assert table(timeline_of(flown(16, 2, lambda k: 20.0, clock="lockstep"))) == []
