@@ -42,7 +42,6 @@ REAL = frozenset(
         "rtcontrol.gateway.Gateway",
         "rtcontrol.gateway.http_server",
         "rtcontrol.hosts.processes",
-        "rtcontrol.models.quantize",
         "rtcontrol.run.carla_bridge",
         "rtcontrol.run.toolsets.listed",
         "rtcontrol.serve.server.Server",
