@@ -1,20 +1,26 @@
-"""Run a drill: inject faults by a seeded schedule, judge the record, write drill.json and show the table."""
+"""Run a drill: inject faults in a seeded order, judge the record, write drill.json and show the table."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.drill.faults import Planned
-from rtcontrol.drill.flight import Flight, Injection, Injector
-from rtcontrol.drill.judge import Judge, SeenTick, rules_of, ticks_of, verdict
+from rtcontrol.drill.faults import DrillFault
+from rtcontrol.drill.judge import Injection, Judge, SeenTick, Span, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
@@ -25,62 +31,199 @@ from rtcontrol.telemetry.timeline import Timeline
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Shutdown, rest
 
-# From the last fault's rest to the end of the run.
-CALM_S = 1.0
+# A decoder may take so long to be there, and a run so long to end, its safe call on the way.
+START_S, END_S = 300.0, 60.0
+# A run is steady when for so long no two calls were further apart than that.
+STEADY_S, STEADY_GAP_S = 1.0, 0.25
+DECISIONS = 7  # whose process is the decoder: the standby decides now and then, too
+AWAKE_NS = 50_000_000  # what is stopped needs a moment to continue
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated", "misses")
 
 
-def drill(run: dict[str, Any], planned: Sequence[Planned], out: Path, ending: Shutdown, console: Console) -> int:
+class DrilledRun:
+    """While it is entered, a run of these `options` in `out`. `events` is what its wrapped world wrote so far."""
+
+    def __init__(self, out: Path, options: dict[str, Any], ending: Shutdown) -> None:
+        self._out, self._ending, self._options = out, ending, options
+        self._folder = tempfile.TemporaryDirectory(prefix="rtcontrol-drill-")
+        path = Path(self._folder.name, "events")
+        path.touch()
+        self._lines = path.open()
+        self.hang = path.with_name("hang")
+        self.events: list[dict[str, Any]] = []
+        self._deciders: deque[int] = deque(maxlen=DECISIONS)
+        self._acted_s = 0.0  # when a fresh call acted last
+
+    def __enter__(self) -> Self:
+        options = json.dumps({**self._options, "out": str(self._out)})
+        with (self._out / "run.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "rtcontrol.drill.drilled", options, self._folder.name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    def read(self) -> None:
+        """Take what was written since."""
+        for line in self._lines:
+            event = json.loads(line)
+            if event["event"] == "decision":
+                self._deciders.append(event["pid"])
+                continue
+            self.events.append(event)
+            if event.get("not_after") is not None and not event["failed"]:
+                self._acted_s = event["end"] / 1e9
+
+    @property
+    def decoder(self) -> int:
+        """The process that decides; 0 where that is the run's own."""
+        self.read()
+        pid = Counter(self._deciders).most_common(1)[0][0] if self._deciders else 0
+        return 0 if pid == self.process.pid else pid
+
+    def over(self) -> bool:
+        """Whether the drill was requested to end, or the run has ended by itself."""
+        return self._ending.called() or self.process.poll() is not None
+
+    def await_steady(self, until_s: float) -> bool:
+        """Wait until that instant, and until calls act at each tick for a while. False where that does not come: the
+        drill is to end, the run has ended by itself, or does not recover."""
+        steady_s = time.monotonic()
+        while (now_s := time.monotonic()) < until_s or now_s - steady_s < STEADY_S:
+            self.read()
+            if now_s - self._acted_s > STEADY_GAP_S:
+                steady_s = now_s
+            if self.over() or now_s > until_s + START_S:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def check(self) -> None:
+        """Raise UserError where the run ended by itself, or calls nothing."""
+        if self._ending.called() or self._acted_s:
+            return
+        what = f"calls nothing for {START_S:g} s"
+        if (status := self.process.poll()) is not None:
+            what = f"ended by itself (exit status {status}): {self.last_line()}"
+        raise UserError(f"The run that is drilled {what}.", f"See {self._out / 'run.log'}.")
+
+    def last_line(self) -> str:
+        """Return the last line that the run wrote."""
+        lines = (self._out / "run.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it wrote nothing"
+
+    def end(self) -> int | None:
+        """End the run by SIGTERM; return its exit status, None if it had to be killed."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            return self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return None
+        finally:
+            self.read()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process.poll() is None:
+            self.end()
+        self._lines.close()
+        self._folder.cleanup()
+
+
+def inject(run: DrilledRun, fault: DrillFault) -> Injection:
+    """Inject it for as long as it lasts, shorter where the run is over. Whatever happens, nothing stays stopped or
+    busy."""
+    begin_ns, hit = time.monotonic_ns(), True
+    pid = run.decoder if fault.name.endswith("_decoder") else run.process.pid
+    with contextlib.ExitStack() as after:
+        if fault.name == "busy_core":
+            command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+            for _ in range(2 * (os.cpu_count() or 1)):
+                process = subprocess.Popen(command, start_new_session=True)
+                after.callback(process.wait)
+                after.callback(process.kill)
+        elif fault.name == "hang":
+            run.hang.touch()
+            after.callback(run.hang.unlink)
+        else:
+            hit = _send(pid, signal.SIGKILL if fault.name == "kill_decoder" else signal.SIGSTOP)
+            if fault.name != "kill_decoder":
+                after.callback(_send, pid, signal.SIGCONT)
+        rest(run.over, time.monotonic() + fault.seconds)
+    return Injection(fault, begin_ns, time.monotonic_ns(), hit)
+
+
+def _send(pid: int, number: int) -> bool:
+    """Return whether there is such a process."""
+    if pid <= 1:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, ending: Shutdown, console: Console) -> int:
     """Run with these options of `rtcontrol run`, inject, judge, write drill.json, show the table.
 
     Return the exit status: 0 if every fault is attributed, nothing unknown and nothing violated; else 3, or a signal's.
     """
 
-    def say(line: str) -> None:
+    def show_line(line: str) -> None:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
-    config = RunOptions(**run)
-    rules = rules_of(config, assembly.agent(config.agent or assembly.default_agent(config.env)))
-    with Flight(out, run, ending) as flight:
-        say("starting the run ...")
-        injections = _inject(flight, planned, say)
-        status = flight.end()
-        violations = Judge(rules, flight.messages).verdict()
-    if len(injections) < len(planned) and not ending.called():
-        violations.append(_violation(f"{len(planned) - len(injections)} of {len(planned)} faults were not injected"))
+    config = RunOptions(**options)
+    agent = assembly.agent(config.agent or assembly.default_agent(config.env))
+    hold_ms = agent.fallback.hold_ms if config.hold_ms is None else config.hold_ms
+    judge = Judge(config.period_ns, round(hold_ms * 1e6))
+    with DrilledRun(out, options, ending) as run:
+        show_line("starting the run ...")
+        injections = _inject(run, order, config.seed, show_line)
+        end_ns = time.monotonic_ns()
+        status = run.end()
+    judge.check(run.events, end_ns, [_excuse(one) for one in injections if one.fault.name in ("stop_loop", "hang")])
+    if len(injections) < len(order) and not ending.called():
+        judge.violate(end_ns, f"{len(order) - len(injections)} of {len(order)} faults were not injected")
     if status != STATUS["SIGTERM"]:
-        violations.append(_violation(f"the run ended with exit status {status}: {flight.last_line()}"))
-    result = verdict(injections, _ticks(config, out), violations, config.seed)
+        judge.violate(end_ns, f"the run ended with exit status {status}: {run.last_line()}")
+    result = verdict(injections, _ticks(config, out), judge.violations, config.seed)
     path = out / "drill.json"
     try:
         replace_file(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another --out.") from error
     show(result, console)
-    say(f"drill: {path}")
+    show_line(f"drill: {path}")
     clean = result["attributed"] == result["injected"] and not (result["unknown"] or result["invariants_violated"])
     return ending.status or (OK if clean else MISSED)
 
 
-def _inject(flight: Flight, planned: Sequence[Planned], say: Callable[[str], None]) -> list[Injection]:
+def _inject(
+    run: DrilledRun, order: Sequence[DrillFault], seed: int, show_line: Callable[[str], None]
+) -> list[Injection]:
     injections: list[Injection] = []
-    if not flight.await_calls():
-        return injections
-    injector = Injector(flight.process.pid, flight.switches, flight.line, flight.over)
+    chance = random.Random(seed)  # of the pauses: not on a grid of our own, which might be idle against the releases'
+    run.await_steady(time.monotonic())
+    run.check()
     started_s = time.monotonic()
-    for i, due in enumerate(planned):
+    for i, fault in enumerate(order, 1):
         # A fault meets a run that has recovered from the one before.
-        if not flight.await_steady(started_s + due.at_s):
+        if not run.await_steady(time.monotonic() + chance.random()):
             break
-        say(f"[{i + 1:3}/{len(planned)}] {time.monotonic() - started_s:6.1f} s  {due.fault.name}: {due.fault.about}")
-        injections.append(injector.inject(due.fault))
-    if injections and not flight.over():
-        rest(flight.over, time.monotonic() + injections[-1].fault.rest_s + CALM_S)
+        show_line(f"[{i:3}/{len(order)}] {time.monotonic() - started_s:6.1f} s  {fault.name}: {fault.about}")
+        injections.append(inject(run, fault))
+        rest(run.over, time.monotonic() + fault.rest_s)
     return injections
 
 
-def _violation(what: str) -> dict[str, Any]:
-    return {"t_ns": time.monotonic_ns(), "what": what}
+def _excuse(injection: Injection) -> Span:
+    return injection.begin_ns, injection.end_ns + AWAKE_NS
 
 
 def _ticks(config: RunOptions, out: Path) -> list[SeenTick]:

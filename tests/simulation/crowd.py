@@ -278,7 +278,7 @@ class SimCrowd:
         word = line["cause"] if line.get("subcause") is None else f"{line['cause']}.{line['subcause']}"
         self.causes[word] += 1
         near = [one for one in self.faults.recent if one.begin_ns <= self.time.now_ns and one.end_ns >= begin_ns]
-        if not any(word in one.causes or word in WORDS.get(one.kind.name, ()) for one in near):
+        if not any(word in one.kind.causes or word in WORDS.get(one.kind.name, ()) for one in near):
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"a miss with cause {word}, where there was {names}: {line}")
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rtcontrol.drill.faults import SIMULATED
-from rtcontrol.drill.simulation.faults import Faults
+from rtcontrol.drill.simulation.faults import SIMULATED, Faults
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.remote import RemoteRun
 from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, scenario, simulated

@@ -1,20 +1,88 @@
-"""When the faults of a simulated run are injected, and how long each has an effect."""
+"""The faults of a simulated run, when they are injected, and how long each has an effect."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from rtcontrol.drill.faults import SIMULATED, FaultKind
 from rtcontrol.drill.simulation.timeline import MS, SimTimeline
+from rtcontrol.hosts.protocol import LOSSES
 
 # A run ends with it; a world that waits would wait for ever.
 ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
 # Of a world in the loop's process, and of one behind the wire.
 WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
 NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")
+
+LATE = "decide.decoder_slow decide.queued"
+_STALE = "stale_observation.frozen stale_observation.late"
+_NET = f"{_STALE} no_observation.none_yet"
+_WORLD = f"execute.busy execute.slow {_STALE} wake.executor"
+# A call of a loop that was away for longer than its guard gives way to the safe call: "too late for the world".
+_GUARD = "execute.busy"
+_KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler wake.stall pause.stall"
+# By name: the causes of the misses that it explains (none: it costs no tick), and for how many periods it lasts at
+# least and at most (0: for one decision).
+_KINDS: dict[str, tuple[str, float, float]] = {
+    # Of the decoder,
+    "slow_decoder": (LATE, 0, 0),
+    "decider_raises": ("decide.error", 0, 0),
+    "invalid_call": ("invalid", 0, 0),
+    **{loss: (f"decide.{loss}", 0, 0) for loss in LOSSES},  # a policy server's answer
+    "send_raises": ("decide.send decide.error", 0, 0),
+    "duplicate": ("", 0, 0),
+    "stray": ("", 0, 0),
+    "lost_in_transit": (LATE, 0, 0),
+    "delivered_late": (LATE, 0, 0),
+    "stop_decoder": (f"decide.decoder_stopped {LATE}", 1.5, 4.0),
+    "kill_decoder": (_KILLED, 1.0, 6.0),
+    "give_up": (f"host.gave_up host.lost {LATE}", 0, 0),
+    # of threads,
+    "stop_loop": (f"pause.stall wake.stall {_GUARD}", 1.5, 4.0),
+    "gc": (f"pause.gc wake.gc {_GUARD}", 1.5, 3.0),
+    "starve_loop": (f"wake.scheduler {_GUARD}", 1.5, 3.0),
+    "starve_actuator": ("wake.scheduler execute.busy", 1.5, 3.0),
+    "slow_text": (f"decide.observe {LATE} {_GUARD}", 1.0, 2.0),
+    "hung_text": (f"decide.observe {LATE} {_GUARD}", 4.0, 20.0),
+    "observe_raises": ("no_observation.unreadable", 1.0, 3.0),
+    # of the world (the safe call takes over where a call raises, and one that waits just then gives way to it),
+    "frozen": (_STALE, 3.0, 9.0),
+    "none_yet": ("no_observation.none_yet", 2.0, 5.0),
+    "slow_execute": (_WORLD, 1.0, 3.0),
+    "execute_raises": ("execute.raised execute.busy", 1.0, 3.0),
+    "hang": (_WORLD, 1.5, 6.0),
+    "safe_raises": (_STALE, 3.0, 9.0),
+    "epoch_ends": ("", 0, 0),
+    # of the network,
+    "net_delay": (_NET, 2.0, 8.0),
+    "net_loss": (_NET, 2.0, 8.0),
+    "net_reorder": (_NET, 2.0, 8.0),
+    "net_duplicate": (_NET, 2.0, 8.0),
+    "net_cut": (_NET, 2.0, 20.0),
+    "net_silence": (_NET, 2.0, 20.0),
+    "client_reset": ("no_observation.none_yet", 0, 0),
+    # and of people.
+    "pause": ("", 0, 0),
+    "instruct": ("", 0, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """`silent`: it leaves no evidence, so that `unknown` is right."""
+
+    name: str
+    causes: frozenset[str]
+    periods: tuple[float, float]
+    silent: bool
+
+
+SIMULATED = {
+    name: FaultKind(name, frozenset(causes.split()), (least, most), name == "delivered_late")
+    for name, (causes, least, most) in _KINDS.items()
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +92,6 @@ class SimFault:
     kind: FaultKind
     begin_ns: int
     end_ns: int
-    causes: frozenset[str] = field(default=frozenset())
     felt: bool = False  # it cost a tick
     late_ns: int = 0  # when the last message that it delayed arrives, or one that is kept in order behind that
 
@@ -89,10 +156,10 @@ class Faults:
             self.time.at(self._calm_ns, self._inject)
             return
         kind = SIMULATED[self._chance.choice(self.kinds)]
-        periods = kind.periods or (0.0, 0.0)
+        periods = kind.periods
         now, least = self.time.now_ns, 12 * MS if periods[1] else 0
         for_ns = max(least, int(self._chance.uniform(*periods) * self._period_ns))
-        fault = SimFault(kind, now, now + for_ns, frozenset(f"{kind.causes} {kind.also}".split()))
+        fault = SimFault(kind, now, now + for_ns)
         self.count[kind.name] += 1
         self.recent.append(fault)
         if len(self.recent) > 256:

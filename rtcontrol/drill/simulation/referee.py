@@ -16,8 +16,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.drill.faults import LATE
-from rtcontrol.drill.simulation.faults import Faults, SimFault
+from rtcontrol.drill.simulation.faults import LATE, Faults, SimFault
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.loop.core import LoopSettings
 
@@ -279,7 +278,7 @@ class Referee:
             self.cases["unknown: the run ended"] += 1
         elif word == "unknown":
             self._judge_unknown(line, near)
-        elif guilty := [fault for fault in near if word in fault.causes]:
+        elif guilty := [fault for fault in near if word in fault.kind.causes]:
             self.cases["attributed"] += 1
             self.faults.costs(guilty[-1], True)
         elif why := self._follows(line, word, begin_ns):

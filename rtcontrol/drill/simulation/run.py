@@ -12,10 +12,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from rtcontrol.drill.faults import SIMULATED
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
-from rtcontrol.drill.simulation.faults import ENDS, NETWORK, UNKNOWABLE, WORLD, Faults, SimFault
+from rtcontrol.drill.simulation.faults import ENDS, NETWORK, SIMULATED, UNKNOWABLE, WORLD, Faults, SimFault
 from rtcontrol.drill.simulation.referee import STEPS, Act, Referee
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check

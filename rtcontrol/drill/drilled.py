@@ -1,0 +1,129 @@
+"""The drilled run, in its own process: `rtcontrol run` that writes down each act, and whose world hangs on demand.
+
+`python -m rtcontrol.drill.drilled OPTIONS FOLDER`. The folder has `events`, a line a call or decision, and while there
+is a file `hang` the world's step hangs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents import Agent
+from rtcontrol.envs.base import Environment
+from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.hosts.deciders import STSource
+from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionRequest
+from rtcontrol.models.call import Decision
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.run import run
+from rtcontrol_client.shutdown import Shutdown
+
+PR_SET_PDEATHSIG = 1
+
+
+class EventFile:
+    """Lines of JSON that several processes append, each whole. Instants are nanoseconds of CLOCK_MONOTONIC."""
+
+    def __init__(self, folder: str) -> None:
+        self._file = os.open(Path(folder, "events"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, kind: str, t_ns: int, **more: Any) -> None:
+        os.write(self._file, json.dumps({"event": kind, "t": t_ns, **more}).encode() + b"\n")
+
+
+class WatchedSimulation:
+    """The world's own simulation, on its thread."""
+
+    def __init__(self, world: PacedEnvironment, folder: str) -> None:
+        self._world, self._inner = world, world._simulation
+        self._events, self._hang = EventFile(folder), Path(folder, "hang")
+        self.bindings = {name: self._watched(function) for name, function in self._inner.bindings.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def reset(self, seed: int) -> None:
+        self._inner.reset(seed)
+        self._events.write("reset", time.monotonic_ns())
+
+    def step(self) -> None:
+        while self._hang.exists():
+            time.sleep(0.005)
+        self._inner.step()
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def acts(**arguments: Any) -> Any:
+            begin_ns, not_after_ns, failed = time.monotonic_ns(), self._world.not_after_ns, True
+            try:
+                result = function(**arguments)
+                failed = False
+                return result
+            finally:
+                self._events.write("act", begin_ns, end=time.monotonic_ns(), not_after=not_after_ns, failed=failed)
+
+        return acts
+
+
+@dataclass(frozen=True)
+class WatchedSource:
+    """Built in the decoder's process."""
+
+    source: DeciderSource
+    folder: str
+
+    def build(self) -> WatchedDecider:
+        return WatchedDecider(self.source.build(), EventFile(self.folder))
+
+
+class WatchedDecider:
+    """Writes down in which process each decision is made."""
+
+    def __init__(self, inner: Decider, events: EventFile) -> None:
+        self._inner, self._events = inner, events
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        self._events.write("decision", time.monotonic_ns(), pid=os.getpid())
+        return self._inner.decide(request)
+
+    def info(self) -> dict[str, Any]:
+        info = getattr(self._inner, "info", None)
+        return {} if info is None else dict(info())
+
+
+def watched(folder: str, agent: Agent, env: Environment, source: DeciderSource) -> tuple[Any, Any, Any]:
+    """Return the run's parts, watched. There are no null decisions: a judge cannot tell one from silence."""
+    if not isinstance(env, PacedEnvironment):
+        raise UserError(f"The environment {env.name} cannot be drilled.", "Give a bundled one, or a .py file.")
+    env._simulation = WatchedSimulation(env, folder)  # type: ignore[assignment]
+    if isinstance(source, STSource) and source.spec.allow_null:
+        source = replace(source, spec=replace(source.spec, allow_null=False))
+    return replace(agent, allow_null=False), env, WatchedSource(source, folder)
+
+
+def main() -> None:
+    # However the drill's process ends, this one ends too.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    given, folder = json.loads(sys.argv[1]), sys.argv[2]
+    out = Path(given.pop("out"))
+    options = RunOptions(out=out, live=False, duration_s=1e6, **given).at(out)
+    try:
+        with Shutdown() as ending:
+            sys.exit(run(options, ending, functools.partial(watched, folder)))
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
