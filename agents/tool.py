@@ -377,11 +377,10 @@ def remedies_of(tool: ToolSchema) -> list[str]:
         if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
             names = ", ".join(p.name for p in slot.parameters)
             found.append(
-                f"parameters {names}: together, in one head or by rules, they have over {MAX_CLOSED} values, {TOKENS}. "
+                f"parameters {names}: together in one head they have over {MAX_CLOSED} values, {TOKENS}. "
                 "Remedy: fewer values of each, or fewer parameters in the group."
             )
-    tied = tool.rules.names if tool.rules else ()
-    units = {"" if p.name in tied else p.group or p.name for p in tool.parameters}
+    units = {p.group or p.name for p in tool.parameters}
     if len(units) > MAX_HEADS:
         listed = isinstance(slots[-1].domain, ClosedDomain)
         cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"

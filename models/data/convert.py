@@ -171,14 +171,13 @@ def declared(call: Call, tool: ToolSchema) -> Call:
     """Return the call with its values as heads say them: numbers of the declared type, and no null for what may be left
     out. Raises Unusable for an integer that is no float."""
     found = dict(call.arguments)
-    tied = tool.rules.names if tool.rules else ()
     for p in tool.parameters:
         if p.name in found:
             try:
                 found[p.name] = as_declared(found[p.name], p.schema)
             except OverflowError:
                 raise Unusable(NOT_TAKEN, f"{tool.name}.{p.name}") from None
-            if found[p.name] is None and not p.required and p.name not in tied:
+            if found[p.name] is None and not p.required:
                 del found[p.name]
     return Call(call.name, found)
 

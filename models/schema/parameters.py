@@ -9,26 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import SHAPE, TYPES
+from rtcontrol.models.schema.definition import SHAPE
 from rtcontrol.models.schema.domain import ClosedDomain, Domain, Free, domain_of
 from rtcontrol.models.schema.json_schema import in_one_way, without_null
 from rtcontrol.models.schema.limits import Room
-from rtcontrol.models.schema.references import DEFINITIONS, KNOWN, SchemaDocument
+from rtcontrol.models.schema.references import DEFINITIONS, SchemaDocument
 from rtcontrol.models.schema.root_rules import (
-    ARMS,
-    CLOSING,
-    SILENT,
     RootRules,
     check_named,
-    combinations,
     described,
-    independent,
     kept_values,
     required_always,
-    required_somewhere,
-    rules_in,
-    spoken_of,
-    with_closed_arms,
+    together,
 )
 from rtcontrol.models.schema.validator import ABOUT, NOTHING, check_patterns
 
@@ -72,72 +64,23 @@ class Reading:
         root = self._root({} if given is None else given)
         declared = root.get("properties", {})
         check_named(root, self._where)
-        schemas = described(root)
-        if missing := [n for n in dict.fromkeys(required_somewhere(root, schemas)) if n not in schemas]:
-            raise UserError(f"{self._where}: {missing} are required but not among its properties.", "Define them.")
         for name in (name for name, part in declared.items() if part is False):
             what = f"{self._where}, parameter {name}: its schema is False."
             raise UserError(what, "Write a JSON schema object, or leave the parameter out.")
         if root == NOTHING:
             raise UserError(f"{self._where}: its `not` excludes every call.", "Loosen it.")
-        required = required_always(root)
-        if any(root.get(key) in (False, NOTHING) for key in CLOSING):
-            schemas = {n: own for n, own in schemas.items() if n in declared or "additionalProperties" not in root}
-        never = [
-            n for n, own in schemas.items() if all(p in (False, NOTHING) for p in own[: 1 if n in declared else None])
-        ]
-        if lost := [n for n in never if n in required]:
-            why = f"parameter {lost[0]} is required, and its `not` excludes every value"
-            raise UserError(f"{self._where}: {why}.", "Loosen it.")
-        if required - schemas.keys():
-            raise UserError(f"{self._where}: no call satisfies all rules of its arguments.", "Loosen them.")
-        order = [n for n in dict.fromkeys((*declared, *schemas)) if n not in never]
+        schemas, required = described(root), required_always(root)
+        if root.get("additionalProperties") in (False, NOTHING):
+            schemas = {name: each for name, each in schemas.items() if name in declared}
+        if missing := [name for name in sorted(required) if name not in schemas]:
+            why = "required, but not among its properties, or no value satisfies them"
+            raise UserError(f"{self._where}: {missing} are {why}.", "Define them.")
+        order = dict.fromkeys((*(name for name in declared if name in schemas), *schemas))
         found = {n: self._parameter(n, declared.get(n), schemas[n], n in required) for n in order}
-        rules = rules_in(root)
-        if not rules:
-            return _in_order(found, declared), None
-        return self._ruled(found, root, rules, [n for n in declared if n in never])
-
-    def _ruled(
-        self, found: dict[str, Parameter], root: Mapping[str, Any], rules: Mapping[str, Any], never: list[str]
-    ) -> tuple[tuple[Parameter, ...], RootRules | None]:
-        """Return the parameters as rules leave them, and the rules where they tie several together."""
-        declared = root.get("properties", {})
-        closing = {key: root[key] for key in CLOSING if root.get(key) in (False, NOTHING)}
-        named = dict.fromkeys(declared, True)
-        involved = spoken_of(rules, [*found])
-        tied = [n for n in found if n in involved]
-        closed = {**with_closed_arms(rules, [*declared]), **closing, "properties": named}
-        own = {n: found[n].values for n in tied}
-        values = combinations(closed, own, [n for n in tied if found[n].required], self._where, self._room)
-        if values == []:
-            raise UserError(f"{self._where}: no call satisfies all rules of its arguments.", "Loosen them.")
-        if values is not None:
-            for name in [n for n in tied if not any(n in call for call in values)]:
-                tied.remove(name)
-                del found[name]
-                never += [name] if name in declared else []
-            for name in tied:
-                found[name] = replace(found[name], required=all(name in call for call in values))
-            alone = independent(values, tied)
-            if alone is not None:
-                for name, kept in alone.items():
-                    if len(kept) < len(own[name] or ()):
-                        found[name] = self._listed(found[name], kept)
-                return _in_order(found, declared), None
-        share = values is not None or not rules.keys().isdisjoint(ARMS)
-        found = {n: replace(p, declared=n in declared) for n, p in found.items()}
-        written = {key: value for key, value in root.items() if key not in {"properties", "required", *SILENT}}
-        document = {**rules, **closing, "properties": named}
-        names = frozenset(tied) if share and len(tied) > 1 else frozenset[str]()
-        listed = None if values is None else tuple(values)
-        return _in_order(found, declared), RootRules(written, document, names, listed, tuple(never))
-
-    def _listed(self, p: Parameter, values: Sequence[Any]) -> Parameter:
-        """A parameter with these of its values alone."""
-        about = {key: value for key, value in p.schema.items() if key in ABOUT}
-        kind = {"type": t} if isinstance(t := p.schema.get("type"), str) and None not in values else {}
-        return replace(self._of_schema(p.name, {**about, **kind, "enum": [*values]}), required=p.required)
+        rules = RootRules.of(root)
+        if rules is not None:
+            found = {n: replace(p, declared=n in declared) for n, p in found.items()}
+        return _in_order(found, declared), rules
 
     def _root(self, given: Any) -> dict[str, Any]:
         """The schema of all arguments: without references, what holds in any case laid together."""
@@ -153,18 +96,10 @@ class Reading:
             raise UserError(
                 f"{self._where}: `required` is {repr(required)[:80]}.", "Write a list of parameters' names."
             )
-        for key in (key for key in given if key not in KNOWN):
-            value, names = given[key], set(given.get("properties") or ())
-            listed = (
-                str(key).lower().startswith("req") and isinstance(value, list) and names.issuperset(map(str, value))
-            )
-            if listed or (isinstance(value, str) and value in TYPES):
-                told = f"{self._where}: its key `{key}` is not read, and seems to speak of parameters."
-                raise UserError(told, f"{SHAPE}, or take the key away.")
         for key in DEFINITIONS:
             if not isinstance(given.get(key) or {}, Mapping):
                 raise UserError(f"{self._where}: {key} is {repr(given[key])[:80]}.", "Map each name to its schema.")
-        return _together(SchemaDocument(given, self._where, self._room).plain(call=True))
+        return together(SchemaDocument(given, self._where, self._room).plain(call=True))
 
     def _parameter(self, name: str, declared: Any, schemas: Sequence[Any], required: bool) -> Parameter:
         """A parameter as it is shown: as it is declared, or any of what alternatives say."""
@@ -215,38 +150,6 @@ def check_spelled(value: Any, where: str) -> None:
         raise UserError(
             f"{where}: it holds {what}.", "Use whole characters, finite numbers, lists and objects."
         ) from None
-
-
-def _together(root: Mapping[str, Any]) -> dict[str, Any]:
-    """A root schema with those parts of its `allOf` laid into it that say the same there."""
-    found = {k: v for k, v in root.items() if k != "allOf" and not (k in CLOSING and v in (True, {}))}
-    apart = []
-    for part in root.get("allOf", ()):
-        inner = _together(part) if isinstance(part, Mapping) else part
-        if not isinstance(inner, Mapping) or not _fits_in(inner, found):
-            apart.append(inner)
-            continue
-        for key, value in inner.items():
-            if key == "properties":
-                both = {
-                    n: {"allOf": [found["properties"][n], v]} if n in found.get(key, {}) else v
-                    for n, v in value.items()
-                }
-                found[key] = {**found.get(key, {}), **both}
-            elif key == "required":
-                found[key] = list(dict.fromkeys((*found.get(key, ()), *value)))
-            elif key not in found:
-                found[key] = value
-    return {**found, "allOf": apart} if apart else found
-
-
-def _fits_in(part: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
-    if part.get("type", "object") != "object":
-        return False
-    said = set(part) - {"properties", "required", *SILENT}
-    if {*CLOSING} & set(root):
-        return not said and set(part.get("properties", ())) <= set(root.get("properties", ()))
-    return said.isdisjoint({*root, *CLOSING})
 
 
 def _in_order(found: Mapping[str, Parameter], declared: Mapping[str, Any]) -> tuple[Parameter, ...]:

@@ -20,22 +20,17 @@ def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
 
     Raises UserError for a tool that cannot be called without one (see `check_random`)."""
     tool = rng.choice(tools)
-    rules = tool.rules
-    if rules is None:
+    if tool.rules is None:
         return Call(tool.name, _drawn(tool.parameters, tool, rng))
-    listed = frozenset[str]() if rules.values is None else rules.names
-    rest = [p for p in tool.parameters if p.name not in listed]
     for _ in range(TRIES):
         # Each optional argument is left out now and then: rules may exclude it.
-        some = [p for p in rest if p.required or rng.random() < 0.5]
-        found = _drawn(some, tool, rng) | (dict(rng.choice(rules.values)) if rules.values else {})
-        arguments = {p.name: found[p.name] for p in tool.parameters if p.name in found}
-        if rules.fault(arguments) is None:
+        arguments = _drawn([p for p in tool.parameters if p.required or rng.random() < 0.5], tool, rng)
+        if tool.rules.fault(arguments) is None:
             return Call(tool.name, arguments)
-    unknown = (p for p in rest if isinstance(p.domain, Free) and p.domain.grid is None and not p.nullable)
+    unknown = (p for p in tool.parameters if isinstance(p.domain, Free) and p.domain.grid is None and not p.nullable)
     if (missing := next(unknown, None)) is not None:
         raise _refused(tool, missing)
-    what = f"Tool {tool.name}: {TRIES} random calls broke {rules.keywords} of its arguments."
+    what = f"Tool {tool.name}: {TRIES} random calls broke {tool.rules.keywords} of its arguments."
     raise UserError(what, "Loosen these rules, or give its arguments enums.")
 
 

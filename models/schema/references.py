@@ -15,7 +15,7 @@ import referencing.exceptions
 import referencing.jsonschema
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import SHAPE, SHORT, TYPES, Spelling, refuse_unread
+from rtcontrol.models.schema.definition import SHAPE, TYPES, refuse_unread
 from rtcontrol.models.schema.limits import Room
 from rtcontrol.models.schema.validator import ABOUT, NOTHING
 
@@ -83,8 +83,6 @@ RULES = {*SHAPES, "const"} - {*DEFINITIONS, "format", "title", "description", "$
 OTHER = {"const", "default", "examples", "example", "$schema", "$id", "id", "$anchor", "nullable", "discriminator"}
 APART = {"contentSchema", "xml", "externalDocs", "propertyOrdering", "property_ordering", "metadata", "_meta"}
 KNOWN = {*SHAPES, *OTHER, *FOLLOWED, *APART, "dependencies", "additionalItems"}
-# Those that a misspelt one is taken for.
-SPELLED = Spelling({*SHAPES} - {"title", "description", "$comment", "format", *DEFINITIONS})
 # Without one of them an object's schema does not say what is in it.
 INSIDE = {*LISTED, *NAMED, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
 
@@ -200,8 +198,9 @@ class SchemaDocument:
     def _check(self, given: Mapping[str, Any], root: bool) -> None:
         kind, said = given.get("type"), {key for key, value in given.items() if value is not None}
         bare = said.isdisjoint(INSIDE) and (kind in (None, "object") or (_texts(kind) and "object" in kind))
-        remedy = "Write a keyword of JSON schema (`properties`?), or take it away."
-        refuse_unread(given, KNOWN, self._where, f"{SHAPE}." if root else remedy, bare, _meant)
+        if bare:
+            remedy = f"{SHAPE}." if root else "Write a keyword of JSON schema (`properties`?), or take it away."
+            refuse_unread(given, KNOWN, self._where, remedy)
         if root and bare and (said & {*DEFINITIONS} or not said & KNOWN):
             keys = ", ".join(f"`{str(key)[:40]}`" for key in (*given,)[:4] if not str(key).startswith("x-"))
             if keys:
@@ -219,14 +218,6 @@ class SchemaDocument:
                     f"{self._where}: {place} is {repr(error.instance)[:80]}.",
                     f"Write what JSON schema has there ({error.message[-120:]}).",
                 ) from None
-
-
-def _meant(name: str, value: Any) -> str | None:
-    """The keyword that one is a misspelling of: it is spelled nearly so, and has such a value."""
-    found = SPELLED.near(name)
-    if found is None or (isinstance(value, bool) and len(name) < SHORT):  # a flag of somebody's
-        return None
-    return found if SHAPES[found](value) else None
 
 
 def _of_gemini(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,19 +1,16 @@
 """What a tool's root schema says of several arguments at once: `oneOf`, `if`, `dependentRequired`, `minProperties`...
 
-Where the arguments that it speaks of have few combinations, these are listed and each is judged: the mask enforces the
-rules. Else a call is judged when it is decoded.
+Each argument is decoded by itself, and a whole call is judged by these rules: one that breaks them is no call.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import objects
 from rtcontrol.models.schema.limits import Room
 from rtcontrol.models.schema.validator import ABOUT, NOTHING, Validator, constants
 
@@ -24,21 +21,24 @@ CLOSING = ("additionalProperties", "unevaluatedProperties")
 SILENT = {*ABOUT, "example", "type", "$comment", "deprecated", "readOnly", "writeOnly", "discriminator", "strict"}
 RULES = {"allOf", *ARMS, "not", "if", *BRANCHES, "dependentRequired", "dependentSchemas"}
 RULES |= {"minProperties", "maxProperties", "propertyNames", "const", "enum"}
-OF_ALL = {"minProperties", "maxProperties", "propertyNames", "const", "enum", *CLOSING}  # speak of every argument
 
 
 @dataclass(frozen=True)
 class RootRules:
-    """The rules of one tool: the keywords that say them as `written`, and the schema of a call that keeps them.
-
-    `names` are the arguments that share a head for them, `values` all that these may be together (None: too many, or
-    not listed). `never` are arguments that are described, and that no call has."""
+    """The rules of one tool: the keywords that say them as `written`, and the schema of a call that keeps them."""
 
     written: Mapping[str, Any]
     document: Mapping[str, Any]
-    names: frozenset[str] = frozenset()
-    values: tuple[Mapping[str, Any], ...] | None = None
-    never: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, root: Mapping[str, Any]) -> RootRules | None:
+        """Return the rules of a root schema without references, None where it has none."""
+        rules = {key: value for key, value in root.items() if key in RULES}
+        if not rules:
+            return None
+        closing = {key: root[key] for key in CLOSING if root.get(key) in (False, NOTHING)}
+        written = {key: value for key, value in root.items() if key not in {"properties", "required", *SILENT}}
+        return cls(written, {**rules, **closing, "properties": dict.fromkeys(root.get("properties", ()), True)})
 
     @cached_property
     def _judge(self) -> Validator:
@@ -55,11 +55,6 @@ class RootRules:
         return ", ".join(f"`{key}`" for key in self.written)
 
 
-def rules_in(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords of a root schema that speak of several arguments."""
-    return {key: value for key, value in root.items() if key in RULES}
-
-
 def parts(schema: Any) -> Iterator[Mapping[str, Any]]:
     """Yield a schema and those within that may hold of the same arguments, but conditions and what is excluded."""
     if not isinstance(schema, Mapping):
@@ -72,24 +67,15 @@ def parts(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def described(root: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return by argument the schemas that a root and its parts have for it."""
+    """Return by argument the schemas that a root and its parts have for it, but those that take no value."""
     found: dict[str, list[Any]] = {}
     for part in parts(root):
         listed = [*part.get("enum", ()), *([part["const"]] if "const" in part else ())]
-        for value in (v for v in listed if isinstance(v, Mapping)):
-            for name, one in value.items():
-                found.setdefault(name, []).append({"const": one})
-        for name, one in part.get("properties", {}).items():
-            found.setdefault(name, []).append(one)
+        each = [(name, {"const": one}) for value in listed if isinstance(value, Mapping) for name, one in value.items()]
+        for name, one in [*each, *part.get("properties", {}).items()]:
+            if one not in (False, NOTHING):
+                found.setdefault(name, []).append(one)
     return found
-
-
-def required_somewhere(root: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the arguments that a root or one of its parts requires."""
-    for part in parts(root):
-        yield from part.get("required", ())
-        for name, needs in part.get("dependentRequired", {}).items():
-            yield from needs if name in known else ()
 
 
 def required_always(schema: Any) -> set[str]:
@@ -114,63 +100,30 @@ def check_named(root: Mapping[str, Any], where: str) -> None:
             )
 
 
-def spoken_of(rules: Any, every: Sequence[str]) -> set[str]:
-    """Return those of `every` argument that rules depend on."""
-    if not isinstance(rules, Mapping):
-        return set()
-    if any(key in OF_ALL and value is not True and value != {} for key, value in rules.items()):
-        return {*every}
-    dependent = {**rules.get("dependentRequired", {}), **rules.get("dependentSchemas", {})}
-    found = {*rules.get("properties", ()), *rules.get("required", ()), *dependent}
-    found |= {name for needs in rules.get("dependentRequired", {}).values() for name in needs}
-    inner = [part for key in ("allOf", *ARMS) for part in rules.get(key, ())]
-    inner += [rules[key] for key in ("not", "if", *BRANCHES) if key in rules]
-    for part in (*inner, *rules.get("dependentSchemas", {}).values()):
-        found |= spoken_of(part, every)
-    return found & {*every}
+def together(root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a root schema with those parts of its `allOf` laid into it that name arguments alone."""
+    found = {k: v for k, v in root.items() if k != "allOf" and not (k in CLOSING and v in (True, {}))}
+    apart = []
+    for part in root.get("allOf", ()):
+        inner = together(part) if isinstance(part, Mapping) else part
+        if not _names_alone(inner, found):
+            apart.append(inner)
+            continue
+        known = dict(found.get("properties", {}))
+        for name, own in inner.get("properties", {}).items():
+            known[name] = {"allOf": [known[name], own]} if name in known else own
+        found["properties"] = known
+        found["required"] = list(dict.fromkeys((*found.get("required", ()), *inner.get("required", ()))))
+    return {**found, "allOf": apart} if apart else found
 
 
-def with_closed_arms(rules: Mapping[str, Any], outer: Sequence[str]) -> dict[str, Any]:
-    """Return rules whose alternatives have no other arguments than those that they, or the root (`outer`), name."""
-    found = dict(rules)
-    for key in ARMS:
-        if key in rules:
-            found[key] = [_closed_arm(arm, outer) for arm in rules[key]]
-    if "allOf" in rules:
-        found["allOf"] = [with_closed_arms(p, outer) if isinstance(p, Mapping) else p for p in rules["allOf"]]
-    return found
-
-
-def _closed_arm(arm: Any, outer: Sequence[str]) -> Any:
-    if not isinstance(arm, Mapping) or "properties" not in arm or not arm.keys().isdisjoint(CLOSING):
-        return arm
-    names = dict.fromkeys((*outer, *described(arm), *arm.get("required", ())), True)
-    inner = with_closed_arms(arm, [*names])
-    return {**inner, "properties": {**names, **arm["properties"]}, "additionalProperties": False}
-
-
-def combinations(
-    rules: Mapping[str, Any],
-    values: Mapping[str, Sequence[Any] | None],
-    required: Sequence[str],
-    where: str,
-    room: Room,
-) -> list[dict[str, Any]] | None:
-    """Return what arguments may be together, of these `values` by name; None where there are too many, or are not
-    listed."""
-    every = objects(values, required)
-    if every is None or not room.checked(len(every) * weight(rules)):
-        return None
-    judge = Validator(rules, where)
-    return [call for call in every if judge.takes(call)]
-
-
-def independent(calls: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]] | None:
-    """Return the values of each argument where they may stand together in every way, else None. An argument that may
-    be left out is so in any case."""
-    each = {name: {id(call[name]): call[name] for call in calls if name in call} for name in names}
-    ways = [len(each[name]) + any(name not in call for call in calls) for name in names]
-    return {name: [*own.values()] for name, own in each.items()} if math.prod(ways) == len(calls) else None
+def _names_alone(part: Any, root: Mapping[str, Any]) -> bool:
+    """Whether a part says which arguments there are and no more, in a root that lets it."""
+    if not isinstance(part, Mapping) or part.get("type", "object") != "object":
+        return False
+    closed = not root.keys().isdisjoint(CLOSING)
+    names = part.get("properties", {}).keys()
+    return part.keys() <= {"properties", "required", *SILENT} and not (closed and names - root.get("properties", {}))
 
 
 def weight(rules: Any) -> int:

@@ -16,15 +16,13 @@ from typing import Any, Literal
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.definition import definition
-from rtcontrol.models.schema.domain import MAX_CLOSED, Domain, Free, closed, objects, written
-from rtcontrol.models.schema.json_schema import in_one_way
+from rtcontrol.models.schema.domain import Domain, Free, closed, objects, written
 from rtcontrol.models.schema.limits import Room, check_count, check_size
 from rtcontrol.models.schema.parameters import Parameter, Reading, check_spelled
-from rtcontrol.models.schema.root_rules import ARMS, RootRules, with_closed_arms
+from rtcontrol.models.schema.root_rules import RootRules
 
 MAX_HEADS = 6
 ABSENT = object()
-TIED = "\0rules"  # the group of those that rules tie together
 Overflow = Literal["merge", "cut"]
 
 
@@ -82,10 +80,9 @@ class ToolSchema:
     def to_openai(self) -> dict[str, Any]:
         """The definition in head order, as the model reads it."""
         declared = [p for p in self.parameters if p.declared]
-        never: dict[str, Any] = {name: {"not": {}} for name in (self.rules.never if self.rules else ())}
         schema: dict[str, Any] = {
             "type": "object",
-            "properties": {**{p.name: copy.deepcopy(dict(p.schema)) for p in declared}, **never},
+            "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in declared},
             "required": [p.name for p in declared if p.required],
             **(copy.deepcopy(dict(self.rules.written)) if self.rules else {}),
         }
@@ -109,55 +106,35 @@ class ToolSchema:
         return json.dumps(self.to_openai(), ensure_ascii=False)
 
     def slots(self, overflow: Overflow = "merge") -> tuple[Slot, ...]:
-        """The argument heads of this tool, at most six: what rules tie together and groups are merged, then the
-        overflow merged into head 6 or cut."""
-        tied = self.rules.names if self.rules else frozenset[str]()
-        with_tied = {p.group for p in self.parameters if p.name in tied} - {None}
+        """The argument heads of this tool, at most six: groups are merged, then the overflow merged into head 6 or
+        cut."""
         units: list[list[Parameter]] = []
         groups: dict[str, list[Parameter]] = {}
         for p in self.parameters:
-            group = TIED if p.name in tied or p.group in with_tied else p.group
-            if group is not None and group in groups:
-                groups[group].append(p)
+            if p.group is not None and p.group in groups:
+                groups[p.group].append(p)
                 continue
             units.append([p])
-            if group is not None:
-                groups[group] = units[-1]
+            if p.group is not None:
+                groups[p.group] = units[-1]
         if len(units) > MAX_HEADS:
             rest = [p for unit in units[MAX_HEADS - 1 :] for p in unit]
             units = units[:MAX_HEADS] if overflow == "cut" else [*units[: MAX_HEADS - 1], rest]
-        return tuple(_slot(self.name, unit, self.rules) for unit in units)
+        return tuple(_slot(self.name, unit) for unit in units)
 
 
-def _slot(tool: str, unit: Sequence[Parameter], rules: RootRules | None) -> Slot:
+def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
     where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
-    tied = rules is not None and not rules.names.isdisjoint(p.name for p in unit)
-    empty = not any(p.required for p in unit) and not (tied and rules is not None and rules.fault({}))
-    null = (ABSENT,) if empty else ()
+    required = [p.name for p in unit if p.required]
+    null = () if required else (ABSENT,)
     if len(unit) == 1:
         return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
-    listed = _listed(unit, rules if tied else None)
+    listed = objects({p.name: p.values for p in unit}, required)
     if listed is not None:
         once = {written(v): v for v in listed if v}
         return Slot(tuple(unit), closed(tuple(once.values()), where), null, merged=True)
     schema, judged = _object(unit, lambda p: p.schema), _object(unit, lambda p: p.rules)
-    if tied and rules is not None:
-        arms = {key: value for key, value in rules.document.items() if key in ("allOf", *ARMS)}
-        schema = in_one_way(with_closed_arms(arms, [*rules.document["properties"]]) | schema, where)
-        judged = {**rules.document, **judged}
     return Slot(tuple(unit), Free(schema, rules=judged), null, merged=True)
-
-
-def _listed(unit: Sequence[Parameter], rules: RootRules | None) -> list[dict[str, Any]] | None:
-    """All objects of a head's parameters, None where they are too many, or not listed."""
-    names = frozenset[str]() if rules is None else rules.names
-    rest = [p for p in unit if p.name not in names]
-    others = objects({p.name: p.values for p in rest}, [p.name for p in rest if p.required])
-    tied: Sequence[Mapping[str, Any]] | None = ({},) if rules is None else rules.values
-    if others is None or tied is None or len(others) * len(tied) > MAX_CLOSED:
-        return None
-    found = ({**one, **other} for one in tied for other in others)
-    return [{p.name: both[p.name] for p in unit if p.name in both} for both in found]
 
 
 def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:

@@ -57,8 +57,7 @@ def rules_of(tool: ToolSchema) -> dict[str, dict[str, list[str]]]:
         checked = mask_of(p.domain, f"Tool {tool.name}, {p.name}").checked if isinstance(p.domain, Free) else ()
         found[p.name] = {"enforced": [k for k in given if k not in checked], "checked": list(checked)}
     if tool.rules is not None:
-        kind = "checked" if tool.rules.values is None else "enforced"
-        found["the call"] = {"enforced": [], "checked": [], kind: [*tool.rules.written]}
+        found["the call"] = {"enforced": [], "checked": [*tool.rules.written]}
     return found
 
 

@@ -95,56 +95,32 @@ def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("given", "key", "meant"),
+    ("given", "key"),
     [
         # Public lists that say it otherwise: Cohere (cohere-typescript #146), LangChain's `args`.
-        ({"parameter_definitions": {"day": {"description": "A day.", "type": "srt", "required": True}}}, 0, None),
-        ({"args": {"speed": {"title": "Speed", "type": "number"}}}, 0, None),
-        ({"parameters": {"jsonSchema": SPEED}}, "jsonSchema", None),
+        ({"parameter_definitions": {"day": {"description": "A day.", "type": "srt", "required": True}}}, None),
+        ({"args": {"speed": {"title": "Speed", "type": "number"}}}, None),
         # MemWal #356, vercel/ai #12143: what was called otherwise in another version was ignored.
-        ({"inputschema": SPEED}, "inputschema", "input_schema"),
-        ({"paramters": {"speed": {"hint": "m/s"}}}, "paramters", "parameters"),
-        ({"x-parameters": SPEED}, 0, None),
-        ({"parameters": json.dumps(SPEED)}, 0, None),  # Forge.OpenAI #7
-        ({"notes": json.dumps(SPEED)}, 0, None),
-        ({"parameters": {"type": "object", "properties": {"speed": {}}}, "required": ["speed"]}, "required", None),
-        # json_schemer #205, json-schema-spec #682: a letter wrong in a keyword takes rules away, and nobody is told.
-        ({"parameters": {"type": "object", "propertys": {"speed": {"minimum": 0}}}}, "propertys", "properties"),
-        ({"parameters": {"type": "object", "x-properties": {"speed": {"minimum": 0}}}}, "x-properties", None),
-        ({"parameters": {"type": "object", "fields": {"speed": {"hint": "m/s"}}}}, "fields", None),
-        ({"parameters": {"kind": 1}}, "kind", None),
-        ({"parameters": ZOD}, "~standard", None),
+        ({"inputschema": SPEED}, None),
+        ({"x-parameters": SPEED}, None),
+        ({"parameters": json.dumps(SPEED)}, None),  # Forge.OpenAI #7
+        # json_schemer #205, json-schema-spec #682
+        ({"parameters": {"type": "object", "propertys": {"speed": {"minimum": 0}}}}, "propertys"),
+        ({"parameters": {"type": "object", "fields": {"speed": {"hint": "m/s"}}}}, "fields"),
+        ({"parameters": {"kind": 1}}, "kind"),
+        ({"parameters": ZOD}, "_def"),
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_what_may_say_the_parameters_is_refused_with_its_key(
-    given: dict[str, Any], key: Any, meant: str | None, wrapped: bool
+    given: dict[str, Any], key: str | None, wrapped: bool
 ) -> None:
     body = {"name": "drive", "description": "Drive.", **given}
     with pytest.raises(UserError) as error:
         ToolSchema.from_openai({"type": "function", "function": body} if wrapped else body)
     assert error.value.what.startswith("Tool drive: its ")
     assert f"`{key or next(iter(given))}`" in error.value.what
-    assert (f"Write `{meant}`" if meant else '"properties"') in error.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "meant"),
-    [
-        # Short names, and words of other libraries: the rule would be lost, and nobody told.
-        ("mininum", 1, "minimum"),
-        ("any_of", [{"const": 1}], "anyOf"),
-        ("emum", ["up"], "enum"),
-        ("typ", "integer", "type"),
-        ("item", {"minLength": 2}, "items"),
-    ],
-)
-def test_a_short_key_that_is_nearly_a_keyword_is_refused(key: str, value: Any, meant: str) -> None:
-    for place in ({"type": "string", key: value}, {"type": "array", "items": {"type": "string", key: value}}):
-        with pytest.raises(UserError) as error:
-            tool_schemas([{"name": "drive", "parameters": {"type": "object", "properties": {"way": place}}}])
-        assert error.value.what.startswith("Tool drive, parameter way") and f"`{key}` is not read" in error.value.what
-        assert f"Write `{meant}`" in error.value.remedy
+    assert '"properties"' in error.value.remedy
 
 
 def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
@@ -157,15 +133,6 @@ def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
     parameters = {"type": "object", "properties": {"way": {"type": "string", "enum": ["up", "down"], **told}}, **told}
     (tool,) = tool_schemas([{"name": "drive", "parameters": parameters}])
     assert list(tool.parameters[0].values or ())[:2] == ["up", "down"]
-
-
-@pytest.mark.parametrize(
-    "given", [{"functionDeclarations": [{"name": "drive", "parameters": SPEED}]}, {"drive": SPEED}]
-)
-def test_a_wrapper_that_nobody_knows_is_named(given: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="A tool without a name") as error:
-        ToolSchema.from_openai(given if "drive" not in given else {"drive": {"description": ".", "inputSchema": SPEED}})
-    assert f"If `{next(iter(given))}` holds the definition" in error.value.remedy
 
 
 def test_what_says_nothing_of_arguments_is_passed_over() -> None:
