@@ -102,12 +102,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """How the prefix came there: `source` is computed, disk or memory (another session's); `note` says why a disk copy
-    was refused."""
+    """How the prefix came there: `source` is computed, or memory (another session's)."""
 
     tokens: int
     source: str
-    note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Any base model becomes a checkpoint of the ST format, to be trained: a folder of safetensors, or a GGUF file."""
+"""Any base model becomes a checkpoint of the ST format, to be trained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.train.adopt import export, initialise_rows
-from rtcontrol.models.train.gguf_file import is_gguf, read_gguf
 from rtcontrol.models.train.vocabulary import add_st_tokens
 
 # What begins and ends a part of the prompt, where a tokenizer has both.
@@ -34,10 +33,10 @@ FIRST = {"gemma3_text": "<bos>"}
 
 def adopt_base(base: Path, out: Path) -> Checkpoint:
     """Write `base` with the 17 tokens, each embedded as the mean of related words, and the compact template to `out`,
-    a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. Raises UserError."""
+    a new folder; its own dtype, its head tied or not as it was. Raises UserError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already.", "Give a new folder with --out.")
-    model, tokenizer = read_gguf(base) if is_gguf(base) else _read_folder(base)
+    model, tokenizer = _read_folder(base)
     own = STTokenizer(tokenizer)
     if any(tokenizer.token_to_id(token) is not None for token in ST_TOKENS):
         raise UserError(f"{base} has ST tokens already.", "Use it as it is, or adopt its template (--template-from).")

@@ -65,7 +65,7 @@ def adopt(
         typer.Option(help="Format v2: the domain's prompt, text or a text file. (default: the file's)"),
     ] = None,
     base: Annotated[
-        str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder, FILE.gguf, hub id.")
+        str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder or hub id.")
     ] = None,
 ) -> None:
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
@@ -80,8 +80,6 @@ def adopt(
       rtcontrol models adopt Cialtion/SimpleTool:RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py --system "You fly."
 
       rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
-
-      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --out my-st-base
 
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
@@ -108,9 +106,8 @@ def _make_base(base: str, out: Path) -> None:
     """Adopt a base model, and say what was made of it."""
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.train.base import adopt_base
-    from rtcontrol.models.train.gguf_file import is_gguf
 
-    checkpoint = adopt_base(Path(base) if is_gguf(Path(base)) else resolve(base), out)
+    checkpoint = adopt_base(resolve(base), out)
     config = checkpoint.config
     shape = f"{config.get('model_type')}, {config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
     tokens = f"{checkpoint.tokenizer.size:,} tokens, profile {checkpoint.template.profile}"

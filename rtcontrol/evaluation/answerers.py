@@ -16,7 +16,6 @@ from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners.prefix_store import nothing_kept
 from rtcontrol.models.runners.weights import fingerprint
 from rtcontrol.run.api import Model, ModelSession
 
@@ -49,8 +48,7 @@ class Opened(OrderedDict[str, T]):
             return self[key]
         while len(self) >= OPEN:
             self.popitem(last=False)
-        with nothing_kept():
-            self[key] = found = make()
+        self[key] = found = make()
         return found
 
 
