@@ -20,7 +20,7 @@ from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.base import MARKERS
+from rtcontrol.models.train.base import MARKERS, load_model
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
 from rtcontrol.models.train.vocabulary import build_tokenizer
@@ -146,8 +146,6 @@ def learner(
 
 def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
     """The checkpoint `base` as a learner of these tools. Raises UserError for one that is none in ST format."""
-    from transformers import AutoModelForCausalLM
-
     found = Checkpoint.open(base)
     if not isinstance(found.template, PromptTemplate):
         remedy = "Make it one: `rtcontrol models adopt --base`, then fit from that."
@@ -156,9 +154,7 @@ def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
         what = f"{base} is a language model of {found.tokenizer.size:,} tokens, too large to fit."
         raise UserError(what, "Fine-tune it: `rtcontrol models train --base`.")
     plan = compile_plan(tools.schemas, found.tokenizer, allow_null, found.template.overflow)
-    model = AutoModelForCausalLM.from_pretrained(
-        found.folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
-    )
+    model = load_model(found.folder, torch.float32)
     template = json.loads((found.folder / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
     encoder = RowEncoder(found.template, found.tokenizer, plan, WEIGHTS)
