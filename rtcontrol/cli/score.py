@@ -13,7 +13,6 @@ from rtcontrol.cli.figures import (
     Device,
     JsonFile,
     Tenths,
-    check_writable,
     for_people,
     save,
     show_table,
@@ -52,17 +51,8 @@ def score(
             help="JSONL file of what people say, or the world's own list: held-out (of your own world: unseen)."
         ),
     ] = None,
-    gate: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Less sure calls are held: 0.6, or function=0.6; one for all models or, repeated, one for each. "
-            "(default: what the checkpoint says, else none)"
-        ),
-    ] = None,
     engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="All figures, raw; a score that was interrupted goes on there.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Fly a model in lockstep on seeds that it was not trained on: goal by goal beside expert, no-op and random, and
     told another goal than the one judged by; with --phrasings, by what people say.
@@ -75,25 +65,21 @@ def score(
 
       rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/scores.md)
 
-      rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or the world's own list: held-out)
+      rtcontrol score --env paddle --phrasings list.jsonl      (or the world's list: held-out)
 
       rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
 
     A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null for what means nothing. With
-    --json all is kept raw, seed by seed; a score that was interrupted goes on where it stopped, at the same command.
-    The page docs/scores.md says what is measured, and how.
+    --json all is kept raw, seed by seed. The page docs/scores.md says what is measured, and how.
 
     Exit status: 0; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (what was measured is shown and
     kept).
     """
-    from rtcontrol.evaluation.score import Scoring
-    from rtcontrol.evaluation.score_plan import Settings
+    from rtcontrol.evaluation.score import Scoring, Settings
     from rtcontrol.evaluation.score_tables import tables
 
-    if json_file is not None and (json_file == STDOUT or (json_file.exists() and not json_file.is_file())):
-        what = "a folder" if json_file.is_dir() else "no file: nothing could go on from it"
-        raise UserError(f"--json {json_file} is {what}.", "Name a file.")
-    check_writable(json_file)
+    if json_file == STDOUT:
+        raise UserError("--json - cannot hold a score, which is kept while it grows.", "Name a file.")
     settings = Settings(
         env,
         agent,
@@ -101,7 +87,6 @@ def score(
         hz or 0.0,
         seeds,
         tuple(goal or ()),
-        tuple(gate or ()),
         phrasings,
         engine=engine,
         goal_file=None if goals is None else str(goals),
@@ -110,8 +95,6 @@ def score(
     console = widened(Terminal(), LOG_WIDTH)
     for warning in scoring.warnings:
         print(printable(warning), file=sys.stderr)
-    if scoring.document.begun:
-        print(f"going on with what {json_file} holds", file=sys.stderr)
     status = 0
     try:
         with Shutdown(), Tenths("flying", "score: {done} of {total} episodes") as progress:
@@ -124,10 +107,10 @@ def score(
         console.print(note, highlight=False)
         console.print()
     if status:
-        kept = (
-            f"{json_file} holds what was measured; the same command goes on there" if json_file else "nothing is kept"
+        print(
+            f"interrupted: {f'{json_file} holds what was measured' if json_file else 'nothing is kept'}",
+            file=sys.stderr,
         )
-        print(f"interrupted: {kept}", file=sys.stderr)
     elif json_file is not None:
         print(f"All figures: {json_file}")
     raise typer.Exit(status)
@@ -154,9 +137,6 @@ def evaluate(
         Path | None, typer.Option(help="The answers, one a line; the same command resumes a stopped run there.")
     ] = None,
     json_file: JsonFile = None,
-    rule: Annotated[
-        str | None, typer.Option(help="strict or exact. (default: strict for a public set, exact for a file)")
-    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples alone.")] = None,
 ) -> None:
     """How often a model's calls are right, on a public set or a file of rows (docs/eval.md).
@@ -170,29 +150,27 @@ def evaluate(
       rtcontrol eval rows.jsonl --model decisions:http://10.0.0.5:8000      (or systemone:URL, chat:URL#NAME)
     """
     from rtcontrol.evaluation import rows as evaluating
-    from rtcontrol.evaluation.answerers import HeadsAnswerer, RemoteAnswerer, is_remote
-    from rtcontrol.evaluation.predictions import Predictions
+    from rtcontrol.evaluation.answers import HeadsAnswerer, Predictions, RemoteAnswerer, is_remote
 
-    found = evaluating.read(source, limit)
-    by = found.rule(rule)
-    made = (
+    read = evaluating.read(source, limit)
+    answerer = (
         RemoteAnswerer(model)
         if is_remote(model)
         else HeadsAnswerer(model, engine, dtype, device, threads, value_tokens)
     )
-    with Predictions({"model": made.told, "data": found.fingerprint}, out) as kept:
-        if kept.found:
-            print(f"going on with what {out} holds: {len(kept.found)} answers", file=sys.stderr)
+    with Predictions({"model": answerer.about, "data": read.fingerprint}, out) as kept:
+        if kept.answers:
+            print(f"resuming with {len(kept.answers)} answers of {out}", file=sys.stderr)
         try:
             with Tenths("answering", "answered: {done} of {total}") as progress:
-                evaluating.answer_all(found.rows, made, kept, progress)
+                evaluating.answer_all(read.rows, answerer, kept, progress)
         except KeyboardInterrupt:
             keeps = (
-                f"{out} holds {len(kept.found)} answers; the same command goes on there" if out else "nothing is kept"
+                f"{out} holds {len(kept.answers)} answers: give the same command again" if out else "nothing is kept"
             )
             print(f"interrupted: {keeps}", file=sys.stderr)
             raise
-    document = evaluating.document(found, kept.found, made.told, by)
+    document = evaluating.document(read, kept.answers, answerer.about)
     console = widened(for_people(json_file), LOG_WIDTH)
     for table in evaluating.tables(document):
         show_table(console, table, title_justify="left", caption_justify="left")

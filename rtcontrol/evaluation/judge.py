@@ -1,4 +1,4 @@
-"""Whether a call is right, by rules that need no package.
+"""Whether a call is right, by rules that need no package; and how many of many are.
 
 *exact*: one of the right calls, value for value. *strict*: what SimpleTool's authors published their scores by (their
 reproduction release, September 2026): one of the right calls, with no other arguments, values compared by `alike`.
@@ -6,23 +6,28 @@ reproduction release, September 2026): one of the right calls, with no other arg
 
 from __future__ import annotations
 
-import json
 import math
+import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from rtcontrol.evaluation.answers import Prediction
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, FUNCTION
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.intervals import share
 from rtcontrol.models.schema.domain import same
-from rtcontrol.models.schema.tool_schema import Slot, ToolSchema
 
 RULES = ("exact", "strict")
 NEAR = 1e-6  # numbers so close are alike
 LEFT_OUT = ""  # as the sets write it
+PERCENTS = (50, 90, 95, 99)
+MOST_REASONS = 12
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(\.\d+)?")
+NAMED = re.compile(r"^(function|argument) \S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,56 +77,97 @@ def alike(a: Any, b: Any) -> bool:
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(alike, a, b))
     if isinstance(a, str) and isinstance(b, str):
-        return _plain(a) == _plain(b)
+        return a.lower().split() == b.lower().split()
     return str(a) == str(b)
 
 
 def _number(value: Any) -> float | None:
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return None if math.isnan(found) or math.isinf(found) else found
+    return number if math.isfinite(number) else None
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.lower().split())
+@dataclass(frozen=True)
+class JudgedRow:
+    """A row, the answer to it, and the verdict."""
+
+    row: DataRow
+    answer: Prediction
+    verdict: Judgement
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A head's name, whether its value is right, and how sure it was (None: it does not say)."""
-
-    name: str
-    right: bool
-    confidence: float | None
-
-
-def heads(call: Call | None, row: DataRow, confidence: Mapping[str, float]) -> list[Head]:
-    """Return the judged heads of a call: the function's, and, where that is right, those of its parameters, by the
-    strict rule."""
-    if row.call is None:
-        return [Head(FUNCTION, call is None, confidence.get(FUNCTION))]
-    right = [one for one in (row.call, *row.allowed) if call is not None and one.name == call.name]
-    found = [Head(FUNCTION, bool(right), confidence.get(FUNCTION))]
-    if call is None or not right:
-        return found
-    slots = _slots(row, call.name)
-    judged = [
-        [all(argument_right(call, one, p.name, "strict") for p in slot.parameters) for slot in slots] for one in right
-    ]
-    best = max(judged, key=sum)  # of several right calls the one that this comes closest to
-    return found + [Head(k, ok, confidence.get(k)) for k, ok in zip(ARGUMENTS, best, strict=False)]
+def judged(rows: Sequence[DataRow], answers: Mapping[str, Prediction], rule: str) -> list[JudgedRow]:
+    """Judge the answer of every row. A failed answer is no call, and never right, also where none is due."""
+    made = []
+    for row in rows:
+        answer = answers[row.id]
+        failed = answer.error is not None
+        verdict = Judgement(False, False, answer.error or "") if failed else judge(answer.calls, row, rule)
+        made.append(JudgedRow(row, answer, verdict))
+    return made
 
 
-def _slots(row: DataRow, name: str) -> tuple[Slot, ...]:
-    tool = next(tool for tool in row.tools if tool.get("function", tool)["name"] == name)
-    return _read(json.dumps(tool))
+def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
+    """Return all figures. A sample of several calls is right where each of its rows is. Shares have Wilson's 95 %
+    interval."""
+    sources: dict[str, list[JudgedRow]] = defaultdict(list)
+    for one in rows:
+        sources[one.row.source].append(one)
+    document: dict[str, Any] = {
+        "rule": rule,
+        **_shares(rows),
+        "rows": share(sum(one.verdict.right for one in rows), len(rows)),
+        "by_source": {name: _shares(some) for name, some in sources.items()},
+        "wrong": _reasons(rows),
+        "errors": dict(Counter(_plain(one.answer.error) for one in rows if one.answer.error).most_common()),
+        "latency_ms": latency([one.answer.ms for one in rows if one.answer.ms is not None]),
+    }
+    for name in ("passes", "tokens"):
+        if counts := [n for one in rows if (n := getattr(one.answer, name)) is not None]:
+            p50, p90 = np.percentile(counts, [50, 90])
+            document[name] = {"mean": round(float(np.mean(counts)), 3), "p50": float(p50), "p90": float(p90)}
+    document["samples"] = {name: int(right) for name, right in _samples(rows, "right").items()}
+    return document
 
 
-@lru_cache(maxsize=4096)
-def _read(text: str) -> tuple[Slot, ...]:
-    try:
-        return ToolSchema.from_openai(json.loads(text)).slots()
-    except UserError:  # no heads, hence none to judge
-        return ()
+def latency(ms: Sequence[float]) -> dict[str, Any]:
+    """Return percentiles (each a measured time: the least that so many per cent do not exceed), mean and maximum, in
+    milliseconds. All are None of nothing."""
+    names = [f"p{percent}" for percent in PERCENTS]
+    if not ms:
+        return {"count": 0, **dict.fromkeys((*names, "mean", "max"))}
+    values = np.percentile(np.asarray(ms, float), PERCENTS, method="inverted_cdf")
+    return {
+        "count": len(ms),
+        **{name: round(float(value), 3) for name, value in zip(names, values, strict=True)},
+        "mean": round(float(np.mean(ms)), 3),
+        "max": round(float(np.max(ms)), 3),
+    }
+
+
+def _shares(rows: Sequence[JudgedRow]) -> dict[str, Any]:
+    right, named = _samples(rows, "right").values(), _samples(rows, "function").values()
+    return {"overall": share(sum(right), len(right)), "function": share(sum(named), len(named))}
+
+
+def _samples(rows: Sequence[JudgedRow], what: str) -> dict[str, bool]:
+    """Return of each sample whether all its verdicts have `what` ("right", "function")."""
+    made: dict[str, bool] = {}
+    for one in rows:
+        made[one.row.sample] = made.get(one.row.sample, True) and getattr(one.verdict, what)
+    return made
+
+
+def _reasons(rows: Sequence[JudgedRow]) -> dict[str, int]:
+    """Return the first reason of each wrong answer; where there are many, by what kind they are."""
+    whys = [_plain(one.verdict.why) for one in rows if not one.verdict.right]
+    if len(set(whys)) > MOST_REASONS:
+        whys = [NAMED.sub(r"\1 …", why) for why in whys]
+    return dict(Counter(whys).most_common(MOST_REASONS))
+
+
+def _plain(why: str | None) -> str:
+    """Return a reason without what is of one row alone."""
+    return QUOTED.sub("…", why or "")[:100]

@@ -6,15 +6,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.evaluate import Seat
 from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.deciders import STSource, build
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionRequest
-from rtcontrol.loop.config import confidence
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import DecodeError
@@ -36,53 +34,16 @@ def scripted(skill: Skill, name: str, seed: int = 0) -> Flyer:
     return lambda seats: [skill.any_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in seats]
 
 
-@dataclass(frozen=True)
-class ScoringGate:
-    """Decisions whose `head` is less sure than `least` are held; of no head in particular (""), whose least sure one
-    is. `least` 0: none."""
-
-    least: float = 0.0
-    head: Literal["", "function"] = ""
-
-    @classmethod
-    def parse(cls, text: str) -> ScoringGate:
-        """From `0.6` or `function=0.6`. Raises UserError."""
-        try:
-            given = confidence(text)
-        except UserError:
-            given = {"": -1.0}
-        floors = given if isinstance(given, dict) else {"": given}
-        (head, least), *more = floors.items()
-        if more or head not in ("", "function") or not 0 <= least <= 1:
-            raise UserError(f"--gate {text} is no gate.", "Give a probability, such as 0.6 or function=0.6.")
-        return cls(least, "function" if head else "")
-
-    def __str__(self) -> str:
-        return f"{self.head}={self.least:g}" if self.head else f"{self.least:g}"
-
-    def sure(self, decision: Decision, null_is_doubt: bool = False) -> float:
-        """What it looks at, 1 where nothing was to be chosen; a null function that is doubt is as sure as it is not
-        null."""
-        if decision.call is None and null_is_doubt:
-            return 1.0 - decision.confidence.get("function", 1.0)
-        if self.head:
-            return decision.confidence.get(self.head, 1.0)
-        return min(decision.confidence.values(), default=1.0)
-
-
-OPEN = ScoringGate()
-
-
 class ModelFlyer:
-    """A model or an endpoint that decides for many worlds at once. A decision that the `gate` holds does not act (nor
-    a null function that is doubt to the agent): the call in force goes on, and after the agent's hold time its safe
-    call acts; so it is with one that does not come.
+    """A model or an endpoint that decides for many worlds at once. A decision whose function is less sure than the
+    `gate` does not act (nor a null function that is doubt to the agent): the call in force goes on, and after the
+    agent's hold time its safe call acts; so it is with one that does not come.
 
     Of each case it keeps `sure` and whether nothing was done (`idle`), by tick, `held` and `lost` (ticks). Raises
     UserError where nothing is ever decided.
     """
 
-    def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: ScoringGate = OPEN) -> None:
+    def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
         self.gate = gate
         self._agent = agent
         self._hold = max(1, math.ceil(agent.fallback.hold_ms * hz / 1e3))
@@ -103,9 +64,11 @@ class ModelFlyer:
             self._lose(decided)
             kept["lost"] = kept.get("lost", 0) + 1
             return self._hold_on(kept)
-        sure = self.gate.sure(decided, self._agent.null_is_doubt)
+        doubt = decided.call is None and self._agent.null_is_doubt
+        sure = decided.confidence.get("function", 1.0)
+        sure = 1.0 - sure if doubt else sure
         kept.setdefault("sure", []).append(sure)
-        if sure < self.gate.least or (decided.call is None and self._agent.null_is_doubt):
+        if doubt or sure < self.gate:
             kept["held"] = kept.get("held", 0) + 1
             return self._hold_on(kept)
         kept.setdefault("idle", []).append(False)

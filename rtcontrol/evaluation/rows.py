@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.evaluation import scores
-from rtcontrol.evaluation.answerers import Answerer
-from rtcontrol.evaluation.judge import RULES
-from rtcontrol.evaluation.predictions import Prediction, Predictions, digest
-from rtcontrol.evaluation.scores import WARM_UP
+from rtcontrol.evaluation.answers import Answerer, Prediction, Predictions, digest
+from rtcontrol.evaluation.judge import judged, scores
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Tally
@@ -19,7 +16,8 @@ from rtcontrol.models.data.sources import registry
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import FigureTable
 
-DOCUMENT = 2
+DOCUMENT = 3
+WARM_UP = 5
 Progress = Callable[[int, int], None]
 Document = Mapping[str, Any]
 
@@ -36,14 +34,10 @@ class EvalRows:
     def fingerprint(self) -> dict[str, Any]:
         return {"source": self.given, "rows": len(self.rows), "digest": digest(self.rows)}
 
-    def rule(self, given: str | None) -> str:
-        """Return the rule that the figures are by: as given, else the strict one for public sets and the exact one for
-        a file. Raises UserError."""
-        if given is None:
-            return "strict" if self.given.partition("=")[0].partition(":")[0] in registry.SETS else "exact"
-        if given not in RULES:
-            raise UserError(f"Unknown rule {given!r}.", f"Choose {' or '.join(RULES)}.")
-        return given
+    @property
+    def rule(self) -> str:
+        """The rule that the figures are by: the strict one for public sets, the exact one for a file."""
+        return "strict" if self.given.partition("=")[0].partition(":")[0] in registry.SETS else "exact"
 
 
 def read(given: str, limit: int | None = None) -> EvalRows:
@@ -54,7 +48,7 @@ def read(given: str, limit: int | None = None) -> EvalRows:
         dropped = "; ".join(f"{n} dropped: {reason}" for (_, reason), n in tally.dropped.most_common(3))
         raise UserError(f"{given} gives no row{f' ({dropped})' if dropped else ''}.", "Give another source.")
     if twice := [name for name, count in Counter(row.id for row in rows).items() if count > 1]:
-        raise UserError(f"{given} has two rows called {twice[0]!r}.", "Give each row an id of its own.")
+        raise UserError(f"{given} has two rows called {twice[0]!r}.", "Give each row its own id.")
     return EvalRows(given, rows, tally)
 
 
@@ -68,43 +62,45 @@ def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
         yield row
 
 
-def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, told: Progress) -> None:
+def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, progress: Progress) -> None:
     """Answer those that have no answer yet, one after the other; first some whose answers are not kept (of the end; the
     answerer forgets them)."""
-    left = [row for row in rows if row.id not in kept.found]
+    left = [row for row in rows if row.id not in kept.answers]
     done = len(rows) - len(left)
-    told(done, len(rows))
+    progress(done, len(rows))
     for row in left[-WARM_UP:]:
         answerer.answer(row)
     answerer.forget()
     for n, row in enumerate(left, done + 1):
         kept.add(answerer.answer(row))
-        told(n, len(rows))
+        progress(n, len(rows))
 
 
-def document(found: EvalRows, answers: Mapping[str, Prediction], model: Document, rule: str) -> dict[str, Any]:
+def document(rows: EvalRows, answers: Mapping[str, Prediction], model: Document) -> dict[str, Any]:
     """Return all figures of answers to all of the rows."""
-    data = {**found.fingerprint, "counts": found.tally.to_dict()}
-    figures = scores.scores(scores.judged(found.rows, answers, rule), rule)
+    data = {**rows.fingerprint, "counts": rows.tally.to_dict()}
+    figures = scores(judged(rows.rows, answers, rows.rule), rows.rule)
     return {"eval": DOCUMENT, "model": dict(model), "data": data, **figures}
 
 
 def tables(document: Document) -> list[FigureTable]:
-    """Return the tables of an evaluation: accuracy, heads, what was wrong, and what answers took."""
-    found = [
+    """Return the tables of an evaluation: accuracy, what was wrong, and what answers took."""
+    made = [
         _accuracy(document),
-        _heads(document),
         _counts("What was wrong", "first reason", document["wrong"]),
         _counts("Answers that failed", "why", document["errors"]),
         _took(document),
         _dropped(document["data"]["counts"]),
     ]
-    return [table for table in found if table.rows]
+    return [table for table in made if table.rows]
 
 
 def _accuracy(document: Document) -> FigureTable:
     def row(name: str, one: Document) -> tuple[str, ...]:
-        return name, *_share(one["overall"]), _percent(one["function"])
+        overall = one["overall"]
+        low, high = overall["wilson_95"]
+        interval = f"{100 * low:.1f} to {100 * high:.1f}"
+        return name, f"{overall['right']}/{overall['count']}", _percent(overall), interval, _percent(one["function"])
 
     rows = [row(name, one) for name, one in document["by_source"].items()]
     if len(rows) > 1:
@@ -112,15 +108,7 @@ def _accuracy(document: Document) -> FigureTable:
     note = f"Rule: {document['rule']}. A sample is right where all of its calls are."
     if document["rows"]["count"] != document["overall"]["count"]:
         note += f" Single calls: {document['rows']['right']} of {document['rows']['count']} right."
-    if (measured := document["calibration"])["decisions"]:
-        note += f" Calibration error of whole calls (15 bins of equal mass): {measured['ece']:.4f}."
     return FigureTable("Accuracy", ("source", "right", "overall %", "95 %", "function %"), tuple(rows), note)
-
-
-def _heads(document: Document) -> FigureTable:
-    rows = [(name, *_share(one), _number(one.get("confidence"), 3)) for name, one in document["by_head"].items()]
-    note = "Arguments: of calls of the right function. Values as the strict rule compares them."
-    return FigureTable("By head", ("head", "right", "%", "95 %", "mean confidence"), tuple(rows), note)
 
 
 def _counts(title: str, what: str, counts: Mapping[str, int]) -> FigureTable:
@@ -145,14 +133,9 @@ def _dropped(counts: Document) -> FigureTable:
     return FigureTable("Left out, or not to be answered rightly", ("source", "reason", "samples"), tuple(rows))
 
 
-def _share(one: Document) -> tuple[str, str, str]:
-    low, high = one["wilson_95"]
-    return f"{one['right']}/{one['count']}", _percent(one), f"{100 * low:.1f} to {100 * high:.1f}"
-
-
 def _percent(one: Document) -> str:
     return "–" if one["share"] is None else f"{100 * one['share']:.2f}"
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.2f}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rtcontrol.evaluation.policies import SCRIPTED, ScoringGate
+from rtcontrol.evaluation.policies import SCRIPTED
 from rtcontrol.models.intervals import wilson
 
 MEANINGS = 16  # lines of a table at most, where its meanings differ in numbers
@@ -24,7 +24,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
         yield _goals(cells, models, settings)
     for model in models:
         found = phrasing_shares(document, model) if "lines" in document else None
-        if found is not None and ("all" in found or found["gate"] != "0" or found["nonsense"]["held"]):
+        if found is not None and ("all" in found or found["gate"] or found["nonsense"]["held"]):
             yield _phrasings(found, model)
 
 
@@ -89,7 +89,10 @@ def phrasing_shares(document: Mapping[str, Any], model: str) -> dict[str, Any] |
     parts = [("phrasings", len(meant)), ("canonical", len(meant)), ("nonsense", nonsense)]
     if any(count and len(cells.get(part, {"outcomes": ()})["outcomes"]) < count for part, count in parts):
         return None
-    found: dict[str, Any] = {"gate": str(_gate(settings, model)), "by_meaning": {}}
+    found: dict[str, Any] = {
+        "gate": settings["gates"][settings["models"].index(model)],
+        "by_meaning": {},
+    }
     if meant:
         phrased, plain = cells["phrasings"], cells["canonical"]
         unsure = [bool(one) for one in phrased["unsure"]]
@@ -105,10 +108,6 @@ def phrasing_shares(document: Mapping[str, Any], model: str) -> dict[str, Any] |
     return found
 
 
-def _gate(settings: Mapping[str, Any], model: str) -> ScoringGate:
-    return ScoringGate.parse(settings["gates"][settings["models"].index(model)])
-
-
 def _counts(rows: Sequence[tuple[str, int, int, bool]]) -> dict[str, int]:
     return {
         "said": len(rows),
@@ -119,7 +118,7 @@ def _counts(rows: Sequence[tuple[str, int, int, bool]]) -> dict[str, int]:
 
 
 def _phrasings(found: Mapping[str, Any], model: str) -> Table:
-    gate = "no gate" if found["gate"] == "0" else f"held below {found['gate']}"
+    gate = f"held below {found['gate']:g}" if found["gate"] else "no gate"
     note = (
         "right: ended as the meaning asks, and not held; canonical right: its canonical instruction on the same seed; "
         "unsure: held back, by the gate or by an answer that says so, for most of the first second."

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 from rtcontrol.loop import errors
-from rtcontrol.models.checkpoint.checkpoint import ZOO, zoo
-from rtcontrol.models.errors import UserError, user_path
+from rtcontrol.models.errors import UserError
 
 _loaded: dict[Path, ModuleType] = {}
 
@@ -66,34 +64,7 @@ def remedy_of(error: BaseException) -> str:
     return "Correct it there."
 
 
-LARGE = 1 << 26  # bytes; of a larger file its size and time of change stand for what it holds
-
-
-def contents(
-    files: Iterable[str | None], models: Sequence[str] = (), phrasings: Sequence[Sequence[str | None]] = ()
-) -> dict[str, str]:
-    """A digest by the name of each of the files and of each checkpoint that are on this disk, and of the phrasings."""
-    found = {name: _of([Path(name)]) for name in files if name is not None}
-    found |= {name: _of(_checkpoint(ZOO / name if name in zoo() else user_path(name))) for name in models}
-    if phrasings:
-        found["phrasings"] = hashlib.sha256(json.dumps(list(phrasings)).encode()).hexdigest()[:16]
-    return {name: digest for name, digest in found.items() if digest}
-
-
-def _checkpoint(folder: Path) -> list[Path]:
-    """What decides: beside it lie logs, cards and scores."""
-    names = ("config.json", "rtcontrol.json", "st_template.json", "tokenizer.json", "*.safetensors")
-    return sorted(path for name in names for path in folder.glob(name)) if folder.is_dir() else []
-
-
-def _of(files: Iterable[Path]) -> str:
-    found = hashlib.sha256()
-    read = 0
-    for path in files:
-        if not path.is_file():
-            continue
-        state = path.stat()
-        told = path.read_bytes() if state.st_size <= LARGE else f"{state.st_size} {state.st_mtime_ns}".encode()
-        found.update(f"{path.name} {len(told)} ".encode() + told)
-        read += 1
-    return found.hexdigest()[:16] if read else ""
+def contents(files: Iterable[str | None]) -> dict[str, str]:
+    """Return a digest of each of the files that are on this disk, by its name."""
+    texts = {name: Path(name).read_bytes() for name in files if name is not None and Path(name).is_file()}
+    return {name: hashlib.sha256(text).hexdigest()[:16] for name, text in texts.items()}

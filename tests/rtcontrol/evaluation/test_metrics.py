@@ -1,4 +1,4 @@
-"""Which calls and heads are right, by each rule, and what is said of many: shares, intervals, times, calibration."""
+"""Which calls are right, by each rule, and the figures of many: shares, intervals, times."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.evaluation.judge import RULES, alike, heads, judge
-from rtcontrol.evaluation.predictions import Prediction, Predictions
-from rtcontrol.evaluation.scores import judged, scores
+from rtcontrol.evaluation.answers import Prediction, Predictions
+from rtcontrol.evaluation.judge import RULES, alike, judge, judged, scores
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.intervals import BINS, calibration, share, wilson
-from rtcontrol.models.schema.tool_schema import MAX_HEADS
+from rtcontrol.models.intervals import share, wilson
 from tests.helpers.disks import files_of
 
 NAMES = st.sampled_from(["go", "stop", "a.b"])
@@ -63,45 +61,7 @@ def test_loose_rule_compares_values_by_what_they_say(a: Any, b: Any, same: bool)
     assert alike(a, b) == alike(b, a) == same
 
 
-# Which heads of a call are right.
-
-
-HEADS_NAMES = [f"p{n}" for n in range(8)]
-ARGUMENTS = st.dictionaries(st.sampled_from(HEADS_NAMES), st.integers(0, 3), max_size=8)
-
-
-def tool(name: str, parameters: list[str]) -> dict[str, Any]:
-    properties = {p: {"type": "integer"} for p in parameters}
-    return {"name": name, "parameters": {"type": "object", "properties": properties, "required": []}}
-
-
-def heads_row(call: Call | None, *allowed: Call, parameters: list[str] = HEADS_NAMES) -> DataRow:
-    tools = (tool("go", parameters), tool("stop", []))
-    return DataRow("1", "1", "test", "go on", "", tools, (), call, allowed)
-
-
-@given(ARGUMENTS, ARGUMENTS)
-def test_all_heads_are_right_where_the_call_is_right_by_the_strict_rule(right: Any, given: Any) -> None:
-    one, call = heads_row(Call("go", right)), Call("go", given)
-    found = heads(call, one, {})
-    assert len(found) == 1 + MAX_HEADS  # eight parameters share six heads
-    assert all(head.right for head in found) == judge([call], one, "strict").right
-
-
-def test_each_argument_has_its_head_and_its_confidence() -> None:
-    one = heads_row(Call("go", {"p0": 1, "p1": 2}), parameters=["p0", "p1", "p2"])
-    found = heads(Call("go", {"p0": 1, "p1": 3}), one, {"function": 0.9, "arg2": 0.4})
-    assert [(head.name, head.right, head.confidence) for head in found] == [
-        ("function", True, 0.9),
-        ("arg1", True, None),
-        ("arg2", False, 0.4),
-        ("arg3", True, None),
-    ]
-    both = heads_row(Call("go", {"p0": 1, "p1": 1}), Call("go", {"p0": 2, "p1": 2}), parameters=["p0", "p1"])
-    assert all(head.right for head in heads(Call("go", {"p0": 2, "p1": 2}), both, {}))  # the closest counts
-
-
-# Figures of answers: samples, sources, heads, failures.
+# Figures of answers: samples, sources, failures.
 
 
 GO = {"name": "go", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}
@@ -153,9 +113,9 @@ def test_run_that_was_stopped_goes_on_and_a_part_of_an_answer_comes_again(tmp_pa
         first.add(TWO)
     path.write_bytes(path.read_bytes()[:-9])
     with Predictions(HEAD, path) as second:
-        assert second.found == {"1": ONE}
+        assert second.answers == {"1": ONE}
         second.add(TWO)
-    assert Predictions(HEAD, path).found == {"1": ONE, "2": TWO}
+    assert Predictions(HEAD, path).answers == {"1": ONE, "2": TWO}
 
 
 @pytest.mark.parametrize("text", ["{}\n", '{"rtcontrol_predictions": 9}\n', "\x00", '{"a": 1'])
@@ -185,7 +145,7 @@ def test_what_was_answered_before_the_disk_was_full_is_kept(tmp_path: Path) -> N
             found.add(Prediction(str(n), (), error="x" * 5000))
             kept += 1
     with Predictions(HEAD, path) as again:
-        assert len(again.found) == kept > 10
+        assert len(again.answers) == kept > 10
         again.add(ONE)
 
 
@@ -197,28 +157,3 @@ def test_wilson_interval() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
     assert wilson(20, 20)[1] == pytest.approx(1.0)
     assert share(1, 4)["share"] == 0.25 and share(0, 0)["share"] is None
-
-
-# Calibration.
-
-
-DECIDED = st.lists(st.tuples(st.floats(0.01, 1), st.integers(0, 1)), min_size=1, max_size=200)
-
-
-@given(DECIDED)
-def test_bins_are_of_equal_mass_and_their_error_is_a_share(decided: list[tuple[float, int]]) -> None:
-    found = calibration(*zip(*decided, strict=True))
-    counts = [count for count, _, _ in found["bins"]]
-    assert sum(counts) == found["decisions"] == len(decided)
-    assert len(counts) == min(BINS, len(decided)) and max(counts) - min(counts) <= 1
-    means = [mean for _, mean, _ in found["bins"]]
-    assert means == sorted(means) and 0 <= found["ece"] <= 1
-
-
-def test_who_is_as_often_right_as_sure_has_no_error_and_who_is_always_wrong_has_all() -> None:
-    sure = [i / 100 for i in range(10, 100, 6)]
-    honest = [(c, int(k < round(100 * c))) for c in sure for k in range(100)]
-    assert calibration(*zip(*honest, strict=True))["ece"] == pytest.approx(0, abs=1e-4)
-    assert calibration([0.9] * 30, [0] * 30)["ece"] == pytest.approx(0.9)
-    # One bin of all would call this right.
-    assert calibration([0.25] * 32 + [1.0] * 28, [1] * 32 + [0] * 28)["ece"] == pytest.approx(52 / 60, abs=1e-4)

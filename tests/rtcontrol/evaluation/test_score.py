@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +16,13 @@ from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
 from rtcontrol.envs.skill import Skill
-from rtcontrol.evaluation.phrasings import Saying, lines
-from rtcontrol.evaluation.policies import SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
-from rtcontrol.evaluation.score import Document, measure
-from rtcontrol.evaluation.score_plan import Settings, plan, subjects
+from rtcontrol.evaluation.policies import SCRIPTED, Flyer, ModelFlyer, scripted
+from rtcontrol.evaluation.score import Document, Saying, Settings, measure, plan, sayings, subjects
 from rtcontrol.evaluation.score_tables import paired, phrasing_shares, pick, share, tables
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.user_code import contents
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
 
@@ -123,7 +119,7 @@ class Walker:
         goal = recognise(told if told in self.knows else self.knows[0])
         assert goal is not None
         call = expert(SKILL.read_back(request.observation), goal)
-        return Decision(call, {"function": 1.0, "arg1": 0.9 if told in self.knows else 0.4})
+        return Decision(call, {"function": 0.9 if told in self.knows else 0.4, "arg1": 1.0})
 
 
 HZ = 10.0
@@ -135,12 +131,11 @@ def score(
     models: dict[str, Walker], gate: float = 0.0, said: Sequence[Saying] = (), path: Path | None = None
 ) -> Document:
     """A small score of walkers, four seeds a goal."""
-    settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(f"{gate:g}",) * len(models))
-    document = Document(settings, path)
-    document.lines(said)
+    settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(gate,) * len(models))
+    document = Document(settings, said, path)
     flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
-    flyers |= {name: ModelFlyer(AGENT, source, HZ, ScoringGate(gate)) for name, source in models.items()}
-    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), flyers, document, lambda *_: None)
+    flyers |= {name: ModelFlyer(AGENT, source, HZ, gate) for name, source in models.items()}
+    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), flyers, document, HZ, lambda *_: None)
     return document
 
 
@@ -189,7 +184,7 @@ def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_hel
 
 def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
     made: list[Call | None] = []
-    flyer = ModelFlyer(AGENT, KNOWS_BOTH, HZ, ScoringGate(0.95))
+    flyer = ModelFlyer(AGENT, KNOWS_BOTH, HZ, 0.95)
 
     def decide(seats: Sequence[Seat]) -> Sequence[Call | None]:
         made.extend(flyer(seats))
@@ -198,16 +193,6 @@ def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
     flown = play(SKILL, decide, cases(LEFT, [0]), HZ)
     assert made[:4] == [None, None, AGENT.fallback.safe_call, None] and not any(made[3:])
     assert flown[0].kept["held"] == len(made)
-
-
-def test_a_gate_looks_at_the_least_sure_head_at_one_or_at_how_far_null_is() -> None:
-    decided = Decision(STILL, {"function": 0.8, "arg1": 0.5})
-    assert (ScoringGate.parse("0.6").sure(decided), ScoringGate.parse("function=0.6").sure(decided)) == (0.5, 0.8)
-    doubt = Decision(None, {"function": 0.9})
-    assert ScoringGate().sure(doubt, null_is_doubt=True) == pytest.approx(0.1) and ScoringGate().sure(doubt) == 0.9
-    for wrong in ("sure", "1.5", "function=0.6,main=0.3", "main=0.3"):
-        with pytest.raises(UserError, match="Give"):
-            ScoringGate.parse(wrong)
 
 
 def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:
@@ -220,7 +205,7 @@ def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:
     assert flown[0].kept["held"] == 30 and flown[0].kept["sure"] == pytest.approx([0.1] * 30)
 
 
-def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score({"hears": KNOWS_BOTH}, said=SAID).data
     path, flown = tmp_path / "scores.json", list[int]()
 
@@ -235,38 +220,8 @@ def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         score({"hears": KNOWS_BOTH}, said=SAID, path=path)
     kept = json.loads(path.read_text())
-    assert len(kept["cells"]) == 3 and not kept["complete"]
+    assert kept["cells"] == dict(list(whole["cells"].items())[:3]) and not kept["complete"]
     assert [table.title for table in tables(kept)] == ["walk, lockstep at 10 Hz, the same seeds for all"]
-    monkeypatch.setattr(Document, "add", lambda self, *given: (flown.append(1), add(self, *given)))
-    assert score({"hears": KNOWS_BOTH}, said=SAID, path=path).data["cells"] == whole["cells"]
-    assert len(flown) == 4 + len(whole["cells"]) - 3
-    assert json.loads(path.read_text())["complete"]
-    with pytest.raises(UserError, match="gates is"):
-        score({"hears": KNOWS_BOTH}, gate=0.5, said=SAID, path=path)
-    for other in ("{}", '{"score": 1, "settings": [], "cells": {}}', '{"score": 1, "settings": {}}'):
-        path.write_text(other)
-        with pytest.raises(UserError, match="no score"):
-            score({"hears": KNOWS_BOTH}, path=path)
-
-
-def test_a_score_of_other_files_is_not_gone_on_with(tmp_path: Path) -> None:
-    path, model = tmp_path / "scores.json", tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    settings = Settings("walk", "walk", (str(model),), HZ, 4)
-
-    def document(listed: Sequence[Saying] = SAID) -> Document:
-        digests = contents((), settings.models, [(one.say, one.means) for one in listed])
-        return Document(replace(settings, contents=digests), path)
-
-    document().write()
-    (model / "README.md").write_text("a card is no part of what decides")
-    document()
-    with pytest.raises(UserError, match="from before phrasings changed"):
-        document(SAID[:2])
-    (model / "model.safetensors").write_bytes(b"trained again")
-    with pytest.raises(UserError, match="from before .*model changed"):
-        document()
 
 
 def test_model_that_never_decides_is_refused() -> None:
@@ -281,20 +236,18 @@ def test_model_that_never_decides_is_refused() -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("{", "no JSON"),
-        ('"go"', "no object"),
-        ('{"say": "go"}', "no object with `say` and `means`"),
-        ('{"say": " ", "means": null}', "`say` is no text"),
+        ("{", "list.jsonl:3"),
+        ('{"say": "go"}', "line 3: no object with `say` and `means`"),
         ('{"say": "go", "means": 3}', "neither a text nor null"),
         ('{"say": "go", "means": "fly"}', "'fly', which names no goal"),
-        ('{"say": "west", "means": null}', '"west" means nothing, and in line 1 "go left"'),
+        ('{"say": "west", "means": null}', "\"west\" means None, and 'go left'"),
     ],
 )
-def test_a_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Path) -> None:
+def test_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
-    with pytest.raises(UserError, match=f"list.jsonl, line 3: .*{what}"):
-        lines(SKILL, str(path), ("walk",))
+    with pytest.raises(UserError, match=f"list.jsonl.*{what}|{what}"):
+        sayings(SKILL, str(path), ("walk",))
 
 
 def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
@@ -302,9 +255,9 @@ def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
     path.write_text(
         '{"say": "west", "means": "go left", "env": "walk"}\n{"say": "up", "means": "x", "env": "paddle"}\n'
     )
-    assert lines(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
-    with pytest.raises(UserError, match="no line of it is for"):
-        lines(SKILL, str(path), ("lander",))
+    assert sayings(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
+    with pytest.raises(UserError, match="has 0 sentences for walk"):
+        sayings(SKILL, str(path), ("lander",))
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,15 +266,14 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
         '{"say": "please land on the pad", "means": "land on the pad"}\n{"say": "asdf qwer", "means": null}\n'
     )
     told = ("score", "--env", "lander", "--goal", "land on the pad", "--seeds", "1", "--phrasings", str(said))
-    assert call(*told, "--gate", "0.2", "--json", str(out)) == 0
+    assert call(*told, "--json", str(out)) == 0
     shown = capsys.readouterr().out
     assert "1/1 (0.21-1.00)" in shown and "please" not in shown and str(out) in shown
     data = json.loads(out.read_text())
     goal = next(cell for cell in data["cells"].values() if cell["part"] == "goals" and cell["by"] == "lander")
     assert goal["outcomes"] == [1] and goal["seeds"] == [2000]
-    assert (data["settings"]["hz"], data["settings"]["gates"]) == (16.0, ["0.2"])
+    assert data["settings"]["hz"] == 16.0 and 0 < data["settings"]["gates"][0] < 1  # what the checkpoint names
     assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
-    assert set(data["settings"]["contents"]) == {"lander", "phrasings"}
 
 
 def toward(told: str, name: str, options: list[str]) -> str:
@@ -332,9 +284,7 @@ def toward(told: str, name: str, options: list[str]) -> str:
     return ("east" if x > 0 else "west") if abs(x) > abs(y) else "north" if y > 0 else "south" if y < 0 else "stop"
 
 
-def test_endpoint_is_scored_in_a_world_of_a_users_own_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
     out, said = tmp_path / "scores.json", tmp_path / "list.jsonl"
     said.write_text(
         '{"say": "go to the barrel", "means": "go to the barrel"}\n{"say": "go to the red box", "means": null}\n'
@@ -343,11 +293,7 @@ def test_endpoint_is_scored_in_a_world_of_a_users_own_and_goes_on(
         model = f"decisions:{hears.url}"
         told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "1", "--hz", "10")
         goals = ("--goal", "go to the red box", "--goal", "go to the barrel", "--phrasings", str(said))
-        line = (*told, "--model", model, *goals, "--gate", "0", "--json", str(out))
-        assert call(*line) == 0
-        requests = len(hears.bodies)
-        assert call(*line) == 0
-        assert len(hears.bodies) == requests and "going on" in capsys.readouterr().err
+        assert call(*told, "--model", model, *goals, "--json", str(out)) == 0
     cells = list(json.loads(out.read_text())["cells"].values())
     for goal in ("go to the red box", "go to the barrel"):
         assert pick(cells, "goals", goal, model) == pick(cells, "goals", goal, "expert") == [1]
@@ -362,14 +308,8 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
     refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"), "--json", str(tmp_path / "f/x"))
     assert not (tmp_path / "f/x").exists()  # a refusal leaves no empty file
-    assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
-    os.mkfifo(tmp_path / "pipe")
-    assert "is no file" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path / "pipe"))
-    assert "--gate  is no gate" in refused(capsys, "score", "--env", "lander", "--gate", "")
-    assert "'--hz': Input should be" in refused(capsys, "score", "--env", "lander", "--hz", "0")
     own = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
-    for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
-        assert f"{option[0]} is about a model" in refused(capsys, *own, *option)
+    assert "--phrasings is about a model" in refused(capsys, *own, "--phrasings", "unseen")
 
 
 class Partly(Walker):

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import rtcontrol
-from rtcontrol.evaluation.phrasings import MOST
-from rtcontrol.evaluation.score_plan import PHRASING_SEED
+from rtcontrol.evaluation.score import MOST, PHRASING_SEED
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
