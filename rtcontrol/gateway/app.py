@@ -14,11 +14,9 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
-from rtcontrol.gateway import body, chat, decisions, view
-from rtcontrol.gateway.access import AccessGate, Refusal
-from rtcontrol.gateway.body import error_boundary, error_response
-from rtcontrol.gateway.decide import Timed, ToolSets, public_name
-from rtcontrol.gateway.http_server import HTTPServer
+from rtcontrol.gateway import chat, decisions, view
+from rtcontrol.gateway.decide import Timed, ToolSets, error_boundary, public_name, read
+from rtcontrol.gateway.http_server import HTTPServer, Refusal, behind_gate
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.websocket import WebSockets
@@ -73,27 +71,26 @@ def build(
         return JSONResponse(chat.model(name, since))
 
     async def completions(request: Request) -> Response:
-        wanted = await body.read(request, chat.ChatRequest, options, 400)
+        wanted = await read(request, chat.ChatRequest, options, 400)
         known(wanted.model)
-        offer = wanted.offer(own)
-        answer = await chat.decided(wanted, offer, decide)
-        headers = answer.timed[0].headers()
+        answer = await chat.decided(wanted, wanted.offer(own), decide)
+        headers = answer.timed.headers()
         if wanted.stream:
             events = chat.chunks(wanted, answer)
             return StreamingResponse(events, 200, {**headers, "cache-control": "no-cache"}, "text/event-stream")
         return JSONResponse(chat.completion(wanted, answer), headers=headers)
 
     async def missing(request: Request, error: Exception) -> Response:
-        status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
-        what = f"There is no {request.method} {request.url.path[:80]} here. An OpenAI client's base_url ends with /v1."
-        if status == 405 and request.url.path not in (route.path for route in routes if isinstance(route, Route)):
-            status = 404  # of the page's files, which take no POST
-        code = "method_not_allowed" if status == 405 else "not_found"
-        return error_response(status, code, what, headers=dict(headers or {}))
+        status, code = 404, "not_found"
+        # The page's files take no POST, and they are at every other path.
+        if request.url.path in (route.path for route in routes if isinstance(route, Route)):
+            status, code = 405, "method_not_allowed"
+        what = f"There is no {request.method} {request.url.path[:80]} here."
+        return Refusal(status, code, what, "An OpenAI client's base_url ends with /v1.").response()
 
     async def no_socket(socket: WebSocket) -> None:
-        what = f"There is no WebSocket {socket.url.path[:80]} here. There are /ws and /view/ws."
-        await socket.send_denial_response(error_response(404, "not_found", what))
+        what = f"There is no WebSocket {socket.url.path[:80]} here."
+        await socket.send_denial_response(Refusal(404, "not_found", what, "There are /ws and /view/ws.").response())
 
     routes: list[BaseRoute] = [
         *decisions.routes(decide, known, options, metrics),
@@ -120,7 +117,7 @@ class GatewayApp:
         self._tool_sets = ToolSets(pool, options)
         self._metrics = Metrics(admission)
         self.app = build(admission, self._tool_sets, options, self._metrics)
-        self.gated = AccessGate(self.app, options, self.refused)
+        self.gated = behind_gate(self.app, options, self.refused)
 
     def refused(self, code: str) -> None:
         """Count a request that went no further."""

@@ -1,22 +1,25 @@
-"""Decisions for requests that stand alone, with tools of their own or questions: the last few tool sets are kept open
-in the decoder pool."""
+"""What all /v1 requests share: a bounded body, errors in OpenAI's shape, and decisions with the request's own tools, of
+which the last few sets are kept open in the decoder pool, or answers to its questions."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
-from rtcontrol.gateway.access import WARNING
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from rtcontrol.gateway.http_server import WARNING, Refusal, too_large
+from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.deciders import PLAIN, NoopSource, QuestionSource, RandomSource, STSource
 from rtcontrol.hosts.protocol import (
@@ -34,18 +37,19 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.protocol import DecodeError
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, each_once
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.run.api import why_held
 from rtcontrol.run.model_compatibility import learnt_of, model_for, trained_on
+from rtcontrol_client.wire.errors import WireError
+from rtcontrol_client.wire.limits import LIMITS, check_value
 
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
 MAX_TOLD = 1 << 18  # characters, whatever the model's context: they are counted in tokens first
-OPENING_AT_ONCE = threading.Semaphore(2)
-READING_AT_ONCE = 2
-LOOK_S = 0.2  # so often whoever waits looks whether the decoder is still there
+OPENING_AT_ONCE = 2
+LOOK_S = 0.2  # between two looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems."
 # A request cannot choose among models: its `model` is that of the server.
 START_IT = (
@@ -53,18 +57,98 @@ START_IT = (
     "chat model (docs/chat.md)."
 )
 Tools = tuple[dict[str, Any], ...]
+Model = TypeVar("Model", bound=BaseModel)
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Unavailable(Exception):
-    """No decision now, through no fault of the request: what, in one line."""
+Trained = tuple[bool | None, str | None]  # as `trained` returns it
 
 
-class RequestError(UserError):
-    """What is wrong with a request, however often it is sent; `about` its `tools` or its `messages`."""
+class Unavailable(Refusal):
+    """No decision now, through no fault of the request."""
 
-    def __init__(self, error: UserError, about: str) -> None:
-        super().__init__(error.what, error.remedy)
-        self.about = about
+    def __init__(self, what: str) -> None:
+        super().__init__(503, "unavailable", f"The decoder cannot answer: {what}.", "Try again.")
+
+
+def bad_tools(error: UserError) -> Refusal:
+    return Refusal(400, "invalid_request", error.what, error.remedy, "tools")
+
+
+def too_long(error: UserError) -> Refusal:
+    return Refusal(400, "context_length_exceeded", error.what, error.remedy, "messages")
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is none of its numbers")
+
+
+DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)
+
+
+async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
+    """Return the body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
+    try:
+        async with asyncio.timeout(options.body_timeout_s):
+            body = await _bytes(request, options.max_body_bytes)
+    except (TimeoutError, ClientDisconnect):
+        raise Refusal(408, "timeout", "The body did not come whole, in time.", "Send it at once.") from None
+    value: Any = None
+    try:
+        value = DECODER.decode(body.decode())
+        check_value(value, LIMITS)
+        return model.model_validate(value)
+    except WireError as error:
+        raise Refusal(invalid, str(error.code), error.message, error.remedy) from None
+    except ValidationError as error:
+        one = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+        field = _field(one["loc"], value)
+        what = f"{field or 'body'}: {one['msg'].removeprefix('Value error, ')}."
+        raise Refusal(invalid, "invalid", what, "Correct this field.", field or None) from None
+    except RecursionError:
+        what = f"The body is nested deeper than {LIMITS.max_depth}."
+        raise Refusal(invalid, "too_large", what, "Send less.") from None
+    except ValueError as error:
+        raise Refusal(invalid, "malformed", f"The body is no JSON ({error}).", "Send one JSON object.") from None
+
+
+async def _bytes(request: Request, limit: int) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit:
+            raise too_large(limit)
+    return bytes(body)
+
+
+def _field(places: Sequence[int | str], value: Any) -> str:
+    """Return `messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there.
+    The last place may be missing in it."""
+    path = ""
+    for k, place in enumerate(places, start=1):
+        if isinstance(place, int):
+            path, value = f"{path}[{place}]", value[place] if isinstance(value, list) else None
+        elif isinstance(value, dict) and (place in value or k == len(places)):
+            path, value = f"{path}.{place}", value.get(place)
+    return path.removeprefix(".")
+
+
+def error_boundary(route: str, endpoint: Endpoint, metrics: Metrics) -> Endpoint:
+    """Return the endpoint's answer, or its refusal in OpenAI's shape; all are counted."""
+
+    async def respond(request: Request) -> Response:
+        try:
+            response = await endpoint(request)
+        except Refusal as refusal:
+            metrics.refused.labels(refusal.code).inc()
+            response = refusal.response()
+        metrics.requests.labels(route, response.status_code).inc()
+        return response
+
+    return respond
 
 
 # -- what decides ------------------------------------------------------------------------------------------------------
@@ -96,27 +180,18 @@ def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> D
     return STSource(DeciderSpec(model=model, engine=options.engine, tools=tools, **given), patient=True)
 
 
-def trained(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None, str | None]:
+def trained(model: str | None, tools: Sequence[ToolSchema]) -> Trained:
     """Return whether the model was trained on these tools, and without any on questions (None: not known, or nothing
     that is trained), and the warning for everyone who asks it about what it may not have been trained on."""
-    found = True if model is None else trained_on(tools, model)
-    if model is not None and found is None and _chats(model):
-        found = False
-    if found or model in PLAIN or is_endpoint(model):
-        return found, None
-    name = public_name(model)
-    what, given = ("these tools", "calls") if tools else ("questions", "answers")
-    told = (
-        f"Whether the model {name} was trained on {what} is not known"
-        if found is None
-        else f"The model {name} was not trained on {what}"
-    )
-    return found, f"{told}: its {given} are legal, and may be nonsense, however certain they are."
-
-
-@lru_cache(maxsize=1)  # it reads the tokenizer
-def _chats(model: str) -> bool:
-    return model not in PLAIN and not is_endpoint(model) and chats(model)
+    if model is None or model in PLAIN or is_endpoint(model):
+        return model is None or None, None
+    known = trained_on(tools, model)
+    if known:
+        return True, None
+    name, what = public_name(model), "these tools" if tools else "questions"
+    if known is None and not chats(model):
+        return None, f"Whether the model {name} was trained on {what} is not known: its answers may be nonsense."
+    return False, f"The model {name} was not trained on {what}: its answers may be nonsense, however certain they are."
 
 
 def public_name(model: str | None) -> str:
@@ -150,21 +225,19 @@ class CheckpointGate:
         return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{strange}."
 
     def instruction(self, orders: str, said: str) -> str:
-        """Return what the model is told: the orders of a system message only if it was not trained on these tools, for
+        """Return what the model reads: the orders of a system message only if it was not trained on these tools, for
         the sentences of its training have none."""
         return said if self._learnt is not None else "\n".join(filter(None, (orders, said)))
 
 
 def read_tools(tools: Tools) -> tuple[ToolSchema, ...]:
-    """Return the tools of a request; a second time it costs little. Raises RequestError."""
+    """Return the tools of a request; a second time it costs little. Raises UserError."""
     try:
         return tool_schemas(tools) if tools else ()
-    except UserError as error:
-        raise RequestError(error, "tools") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         what = f"The tools are no function definitions ({reason})."
-        raise RequestError(UserError(what, "Write OpenAI-style function definitions."), "tools") from None
+        raise UserError(what, "Write OpenAI-style function definitions.") from None
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -188,28 +261,28 @@ class Timed:
         # Headers are Latin-1, and a model's name may be anything.
         return {WARNING: self.warning.encode("ascii", "replace").decode()} if self.warning else {}
 
-
-def timing(timed: Sequence[Timed]) -> dict[str, Any]:
-    """Return what all answers tell of their decisions in the field `rtcontrol`."""
-    return {
-        "latency_ms": round(sum(one.latency_ms for one in timed), 3),
-        "decide_ms": round(sum(one.decide_ms for one in timed), 3),
-        "forward_passes": sum(one.decision.forward_passes for one in timed),
-        "trained": timed[0].trained,
-        **({"warning": timed[0].warning} if timed[0].warning else {}),
-    }
+    def timing(self) -> dict[str, Any]:
+        """Return what all answers tell of their decision in the field `rtcontrol`."""
+        return {
+            "latency_ms": round(self.latency_ms, 3),
+            "decide_ms": round(self.decide_ms, 3),
+            "forward_passes": self.decision.forward_passes,
+            "trained": self.trained,
+            **({"warning": self.warning} if self.warning else {}),
+        }
 
 
 class ToolSets:
     """Decides with the tools of each request, and without any answers questions. Used on the event loop's thread only.
 
-    At most `options.tool_sets` are open; the one not used for longest is closed when another is needed.
+    At most `options.tool_sets` stay open; the one not used for longest is closed when another was opened.
     """
 
     def __init__(self, pool: DecoderPool, options: GatewayOptions) -> None:
         self._pool, self._options = pool, options
         self._open: OrderedDict[str, _ToolSet] = OrderedDict()
-        self._readers = ThreadPoolExecutor(READING_AT_ONCE, thread_name_prefix="reading")
+        self._opening: dict[str, asyncio.Task[_ToolSet]] = {}
+        self._openers = ThreadPoolExecutor(OPENING_AT_ONCE, thread_name_prefix="opening")
         self._waiting = 0
         self._made = 0
 
@@ -226,90 +299,94 @@ class ToolSets:
         allow_null: bool = False,
         orders: str = "",
     ) -> Timed:
-        """`orders`: the text of system messages. Raises RequestError (tools that cannot be compiled, a prompt that does
-        not fit, a value that does not end) and Unavailable."""
+        """`orders`: the text of system messages. Raises Refusal: for tools that cannot be compiled, a prompt that does
+        not fit, a value that does not end, and Unavailable."""
         began = time.perf_counter()
         if (size := len(orders) + len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
             what = f"The request tells {size} characters; {MAX_TOLD} is the most."
-            raise RequestError(UserError(what, "Shorten the messages, or the environment."), "messages")
+            raise too_long(UserError(what, "Shorten the messages, or the environment."))
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
         self._waiting += 1
         try:
-            key, entry = await self._entry(tools, allow_null)
-            try:
-                told = entry.gate.instruction(orders, instruction)
-                decision, decide_ns = await entry.ask(DecisionRequest(0, 0, observation, told, tuple(history)))
-            except BaseException:
-                if not entry.ready and self._open.get(key) is entry:
-                    self._open.pop(key).close()
-                raise
+            entry = await self._entry(tools, allow_null)
+            told = entry.gate.instruction(orders, instruction)
+            decision, decide_ns = await entry.ask(DecisionRequest(0, 0, observation, told, tuple(history)))
         finally:
             self._waiting -= 1
         latency_ms, held = (time.perf_counter() - began) * 1e3, entry.gate.held(decision)
         return Timed(decision, latency_ms, decide_ns / 1e6, *entry.trained, held)
 
     def close(self) -> None:
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._openers.shutdown(wait=False, cancel_futures=True)
         while self._open:
             self._open.popitem()[1].close()
 
-    async def _entry(self, tools: Tools, allow_null: bool) -> tuple[str, _ToolSet]:
-        """Return the set of these tools, which is opened where it is not; what cannot be read takes the place of no
+    async def _entry(self, tools: Tools, allow_null: bool) -> _ToolSet:
+        """Return the set of these tools, which is opened where it is not; what cannot be opened takes the place of no
         other one."""
         key = json.dumps([allow_null, *tools])
-        if key not in self._open:
-            loop = asyncio.get_running_loop()
-            gate = await loop.run_in_executor(self._readers, self._gate_of, tools, allow_null)
-        if key in self._open:
+        entry = self._open.get(key)
+        if entry is not None and not entry.lost:
             self._open.move_to_end(key)
-        else:
-            while len(self._open) >= self._options.tool_sets:
-                self._open.popitem(last=False)[1].close()
-            self._made += 1
-            self._open[key] = _ToolSet(self._pool, self._options, tools, gate, f"http-{self._made}")
-        return key, self._open[key]
-
-    def _gate_of(self, tools: Tools, allow_null: bool) -> CheckpointGate:
+            return entry
+        if key not in self._opening:
+            self._opening[key] = asyncio.create_task(self._opened(key, tools, allow_null))
         try:
-            return CheckpointGate.of(self._options.model, read_tools(tools), allow_null)
-        except RequestError:
-            raise
-        except UserError as error:
-            raise RequestError(error, "tools") from None
+            async with asyncio.timeout(self._options.open_timeout_s):
+                return await asyncio.shield(self._opening[key])
+        except TimeoutError:
+            raise Unavailable(f"these tools are not open within {self._options.open_timeout_s:g} s") from None
+
+    async def _opened(self, key: str, tools: Tools, allow_null: bool) -> _ToolSet:
+        self._made += 1
+        given = self._pool, self._options, tools, allow_null, f"http-{self._made}"
+        try:
+            entry = await asyncio.get_running_loop().run_in_executor(self._openers, opened, *given)
+        finally:
+            del self._opening[key]
+        if key in self._open:
+            self._open.pop(key).close()
+        while len(self._open) >= self._options.tool_sets:
+            self._open.popitem(last=False)[1].close()
+        self._open[key] = entry
+        return entry
+
+
+def opened(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> _ToolSet:
+    """Read the tools, and open their host. Raises Refusal."""
+    try:
+        schemas = read_tools(tools)
+        gate = CheckpointGate.of(options.model, schemas, allow_null)
+        host = pool.open(name, source(options, tools, gate.allow_null))
+        host.start()
+        return _ToolSet(host, gate, trained(options.model, schemas), options.decide_timeout_s)
+    except DecoderUnavailable as error:
+        raise Unavailable(error.what.rstrip(".")) from None
+    except UserError as error:
+        raise bad_tools(error) from None
+    except Exception as error:
+        log.exception("opening a tool set")
+        raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None
 
 
 class _ToolSet:
     """One open host. It has a thread of its own, since a host is for one thread, and decides one request at a time."""
 
-    def __init__(
-        self, pool: DecoderPool, options: GatewayOptions, tools: Tools, gate: CheckpointGate, name: str
-    ) -> None:
-        self.gate = gate
-        self.trained: tuple[bool | None, str | None] = None, None
-        self._pool, self._options, self._tools, self._name = pool, options, tools, name
-        self._host: Host | None = None
-        self._lost = False  # with its decoder
+    def __init__(self, host: Host, gate: CheckpointGate, trained: Trained, limit_s: float) -> None:
+        self.gate, self.trained = gate, trained
+        self.lost = False  # with its decoder
+        self._host, self._limit_s = host, limit_s
         self._ticks = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._under_way = 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether it may be used again."""
-        return self._host is not None and not self._lost
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=host.name)
 
     async def ask(self, request: DecisionRequest) -> tuple[Decision, int]:
         """Return the decision and the nanoseconds that the decider took."""
-        limit = self._options.decide_timeout_s + (0 if self.ready else self._options.open_timeout_s)
-        self._under_way += 1
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(self._limit_s):
                 return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, request)
         except TimeoutError:
-            raise Unavailable(f"no decision within {limit:g} s") from None
-        finally:
-            self._under_way -= 1
+            raise Unavailable(f"no decision within {self._limit_s:g} s") from None
 
     def close(self) -> None:
         """What waits is decided first."""
@@ -317,57 +394,35 @@ class _ToolSet:
         self._thread.shutdown(wait=False)
 
     def _decide(self, request: DecisionRequest) -> tuple[Decision, int]:
-        if (host := self._host) is None:
-            with OPENING_AT_ONCE:
-                if not self._under_way:
-                    raise Unavailable("the caller has gone")
-                host = self._host = self._begin()
-        if not host.alive():
-            self._lost = True
-            raise Unavailable("the decoder is not there")
         self._ticks += 1
-        host.submit(DecisionRequest(self._ticks, 0, request.observation, request.instruction, request.history))
+        host, tick = self._host, self._ticks
+        host.submit(DecisionRequest(tick, 0, request.observation, request.instruction, request.history))
         incarnation = host.incarnation  # a standby's takes over when it is asked
-        limit_s = self._options.decide_timeout_s
-        give_up = time.monotonic_ns() + round(limit_s * 1e9)
+        give_up = time.monotonic_ns() + round(self._limit_s * 1e9)
         while (left := give_up - time.monotonic_ns()) > 0:
             reply = host.wait(min(left, round(LOOK_S * 1e9)))
-            if reply is not None and reply.tick == self._ticks:
-                return self._read(reply)
+            if reply is not None and reply.tick == tick:
+                return _read(reply)
             if host.incarnation != incarnation or not host.alive():
-                self._lost = True
+                self.lost = True
                 raise Unavailable("the decoder was lost")
-        host.cancel(self._ticks)
-        raise Unavailable(f"no decision within {limit_s:g} s")
-
-    def _read(self, reply: DecisionReply) -> tuple[Decision, int]:
-        if reply.mistake is not None:
-            raise RequestError(UserError(*reply.mistake), "messages")
-        if reply.decision is None:
-            kind, _, what = str(reply.error).partition(": ")
-            if kind == DecodeError.__name__:  # and so it would be the next time
-                raise RequestError(UserError(f"{what}.", BOUND_IT), "tools")
-            raise Unavailable(f"the decoder failed ({reply.error})")
-        return reply.decision, reply.decide_ns
-
-    def _begin(self) -> Host:
-        self.trained = trained(self._options.model, read_tools(self._tools))
-        try:
-            host = self._pool.open(self._name, source(self._options, self._tools, self.gate.allow_null))
-            host.start()
-        except DecoderUnavailable as error:
-            raise Unavailable(error.what.rstrip(".")) from None
-        except UserError as error:
-            raise RequestError(error, "tools") from None
-        except Exception as error:
-            log.exception("opening a tool set")
-            raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None
-        return host
+        host.cancel(tick)
+        raise Unavailable(f"no decision within {self._limit_s:g} s")
 
     def _end(self) -> None:
-        host, self._host = self._host, None
-        if host is not None:
-            try:
-                host.close()
-            except Exception:
-                log.exception("closing a tool set")
+        try:
+            self._host.close()
+        except Exception:
+            log.exception("closing a tool set")
+
+
+def _read(reply: DecisionReply) -> tuple[Decision, int]:
+    """Return the reply's decision and its nanoseconds. Raises Refusal."""
+    if reply.mistake is not None:
+        raise too_long(UserError(*reply.mistake))
+    if reply.decision is None:
+        kind, _, what = str(reply.error).partition(": ")
+        if kind == DecodeError.__name__:  # and so it would be the next time
+            raise bad_tools(UserError(f"{what}.", BOUND_IT))
+        raise Unavailable(f"the decoder failed ({reply.error})")
+    return reply.decision, reply.decide_ns

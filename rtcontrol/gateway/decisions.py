@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -13,18 +13,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rtcontrol.gateway import body
-from rtcontrol.gateway.access import Refusal
-from rtcontrol.gateway.decide import Timed, public_name, timing
+from rtcontrol.gateway.decide import Timed, error_boundary, public_name, read
+from rtcontrol.gateway.http_server import Refusal
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts import deciders
-from rtcontrol.models.call import Decision
 from rtcontrol.models.questions import StateQuestion
 
 MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
 MEDIA = ("images", "audio", "videos", "assets")
 Json = str | dict[str, Any] | list[Any]
+Kind = Literal["predicate", "choice", "score"]
 
 
 def as_text(value: Any) -> str:
@@ -38,8 +37,7 @@ def as_text(value: Any) -> str:
 class TypedQuestion:
     """A question with the `value` of each option (of a score, its level's number) and the text that describes it."""
 
-    kind: Literal["predicate", "choice", "score"]
-    name: str | None
+    kind: Kind
     instructions: str
     values: Sequence[str | bool | int]
     descriptions: Sequence[str]
@@ -65,22 +63,12 @@ class TypedQuestion:
         return {"choice": self.values[shares.index(most)], **confidence}
 
 
+# -- OpenAI's shape ----------------------------------------------------------------------------------------------------
+
+
 class TextPart(BaseModel):
     type: Literal["input_text"]
     text: str
-
-
-class PredicateQuestion(BaseModel):
-    type: Literal["predicate"]
-    name: str | None = None
-    instructions: str | list[TextPart]
-
-    def typed(self, where: str) -> TypedQuestion:
-        return TypedQuestion("predicate", self.name, self.wording(), (True, False), ("", ""))
-
-    def wording(self) -> str:
-        given = self.instructions
-        return given if isinstance(given, str) else "\n".join(part.text for part in given)
 
 
 class ChoiceOption(BaseModel):
@@ -88,34 +76,43 @@ class ChoiceOption(BaseModel):
     description: str | None = None
 
 
-class ChoiceQuestion(PredicateQuestion):
-    type: Literal["choice"]  # type: ignore[assignment]
-    choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MOST_OPTIONS)]
-
-    def typed(self, where: str) -> TypedQuestion:
-        """Raises Refusal."""
-        values = [option.value for option in self.choices]
-        if len({(type(value), value) for value in values}) < len(values):
-            what = f"{where}.choices: a value is there twice."
-            raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
-        return TypedQuestion("choice", self.name, self.wording(), values, [x.description or "" for x in self.choices])
-
-
 class ScoreLevel(BaseModel):
     label: str
     description: str | None = None
 
 
-class ScoreQuestion(PredicateQuestion):
-    type: Literal["score"]  # type: ignore[assignment]
-    levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MOST_LEVELS)]
+class Question(BaseModel):
+    type: Kind
+    name: str | None = None
+    instructions: str | list[TextPart]
+    choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MOST_OPTIONS)] | None = None
+    levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MOST_LEVELS)] | None = None
 
     def typed(self, where: str) -> TypedQuestion:
-        labels = [f"{x.label}: {x.description}" if x.description else x.label for x in self.levels]
-        return TypedQuestion("score", self.name, self.wording(), range(len(labels)), labels)
+        """Raises Refusal."""
+        given = self.instructions
+        words = given if isinstance(given, str) else "\n".join(part.text for part in given)
+        if self.type == "predicate":
+            return TypedQuestion("predicate", words, (True, False), ("", ""))
+        if self.type == "score":
+            levels = _needed(self.levels, f"{where}.levels")
+            labels = [f"{x.label}: {x.description}" if x.description else x.label for x in levels]
+            return TypedQuestion("score", words, range(len(labels)), labels)
+        choices = _needed(self.choices, f"{where}.choices")
+        values = [option.value for option in choices]
+        if len({(type(value), value) for value in values}) < len(values):
+            what = f"{where}.choices: a value is there twice."
+            raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
+        return TypedQuestion("choice", words, values, [option.description or "" for option in choices])
 
-
-AnyQuestion = Annotated[PredicateQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
+    def answer(self, typed: TypedQuestion, shares: Sequence[float]) -> dict[str, Any]:
+        told: dict[str, Any] = {"type": self.type, "name": self.name}
+        if self.type == "predicate":
+            return {**told, "probability": shares[0]}
+        rows = [{"value": v, "probability": p} for v, p in zip(typed.values, shares, strict=True)]
+        if self.type == "score":
+            rows = [{**row, "label": level.label} for row, level in zip(rows, self.levels or (), strict=True)]
+        return {**told, **typed.judged(shares), "probabilities": rows}
 
 
 class DecisionsRequest(BaseModel):
@@ -123,42 +120,46 @@ class DecisionsRequest(BaseModel):
 
     model: str
     input: str
-    questions: Annotated[list[AnyQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
+    questions: Annotated[list[Question], Field(min_length=1, max_length=MOST_QUESTIONS)]
+
+
+# -- System One's shape ------------------------------------------------------------------------------------------------
 
 
 class NamedQuestion(BaseModel):
     """`criteria` describe true and false of a `noul`, the options of a `choice`, and the levels of a `score`."""
 
-    type: Literal["noul"]
+    type: Literal["noul", "choice", "score"]
     instructions: Json | None = None
-    criteria: dict[Literal["true", "false"], Json | None] | None = None
+    criteria: dict[str, Json | None] | list[Json] | None = None
 
-    def typed(self, name: str) -> TypedQuestion:
+    def typed(self, where: str) -> TypedQuestion:
         """Raises Refusal."""
-        if self.instructions is None and not self.criteria:
-            field = f"questions.{name[:80]}"
-            raise Refusal(422, "invalid", f"{field}: neither instructions nor criteria.", "Give one of them.", field)
-        described: Mapping[Any, Json | None] = self.criteria or {}
-        words = [as_text(described.get(answer)) for answer in ("true", "false")]
-        return TypedQuestion("predicate", name, as_text(self.instructions), (True, False), words)
+        instructions, criteria = as_text(self.instructions), self.criteria
+        if self.type == "noul":
+            if self.instructions is None and not criteria:
+                raise Refusal(422, "invalid", f"{where}: neither instructions nor criteria.", "Give one.", where)
+            if criteria and not (isinstance(criteria, dict) and {*criteria} <= {"true", "false"}):
+                raise _wrong(where, "criteria of a noul are those of true and false")
+            described: Any = criteria or {}
+            words = [as_text(described.get(answer)) for answer in ("true", "false")]
+            return TypedQuestion("predicate", instructions, (True, False), words)
+        if self.type == "choice":
+            if not (isinstance(criteria, dict) and 2 <= len(criteria) <= MOST_OPTIONS):
+                raise _wrong(where, f"criteria of a choice are 2 to {MOST_OPTIONS} options by name")
+            return TypedQuestion("choice", instructions, list(criteria), [as_text(one) for one in criteria.values()])
+        if not (isinstance(criteria, list) and 2 <= len(criteria) <= MOST_LEVELS):
+            raise _wrong(where, f"criteria of a score are a list of 2 to {MOST_LEVELS} levels")
+        return TypedQuestion("score", instructions, range(len(criteria)), [as_text(level) for level in criteria])
 
-
-class NamedChoice(NamedQuestion):
-    type: Literal["choice"]  # type: ignore[assignment]
-    criteria: Annotated[dict[str, Json | None], Field(min_length=2, max_length=MOST_OPTIONS)]  # type: ignore[assignment]
-
-    def typed(self, name: str) -> TypedQuestion:
-        words = [as_text(one) for one in self.criteria.values()]
-        return TypedQuestion("choice", name, as_text(self.instructions), list(self.criteria), words)
-
-
-class NamedScore(NamedQuestion):
-    type: Literal["score"]  # type: ignore[assignment]
-    criteria: Annotated[list[Json], Field(min_length=2, max_length=MOST_LEVELS)]  # type: ignore[assignment]
-
-    def typed(self, name: str) -> TypedQuestion:
-        levels = [as_text(level) for level in self.criteria]
-        return TypedQuestion("score", name, as_text(self.instructions), range(len(levels)), levels)
+    def answer(self, typed: TypedQuestion, shares: Sequence[float]) -> dict[str, Any]:
+        if self.type == "noul":
+            return {"type": "noul", "noul": shares[0]}
+        probabilities = {str(value): p for value, p in zip(typed.values, shares, strict=True)}
+        told = {"type": self.type, **typed.judged(shares), "probabilities": probabilities}
+        if self.type == "score":
+            told["legend"] = {str(level): words for level, words in enumerate(typed.descriptions)}
+        return told
 
 
 class SystemOneRequest(BaseModel):
@@ -168,10 +169,14 @@ class SystemOneRequest(BaseModel):
 
     model: str = ""
     state: Json
-    questions: Annotated[
-        dict[str, Annotated[NamedQuestion | NamedChoice | NamedScore, Field(discriminator="type")]],
-        Field(min_length=1, max_length=MOST_QUESTIONS),
-    ]
+    questions: Annotated[dict[str, NamedQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
+
+
+def _wrong(where: str, what: str) -> Refusal:
+    return Refusal(422, "invalid", f"{where}: {what}.", "Correct this field.", f"{where}.criteria")
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
 
 
 def routes(
@@ -180,69 +185,52 @@ def routes(
     """Return both routes; `decide` gets no tools, `known` raises Refusal for a model that is not here."""
     model = public_name(options.model)
 
-    async def ask(state: str, asked: list[TypedQuestion]) -> tuple[Timed, Mapping[str, Any]]:
-        timed = await decide((), deciders.encode_questions([one.question() for one in asked]), state)
+    async def answered(state: str, asked: Sequence[Question | NamedQuestion], at: Sequence[str]) -> tuple[Any, ...]:
+        """Return the decision, how many tokens it keeps newly, and the answers."""
+        typed = [question.typed(f"questions{where}") for question, where in zip(asked, at, strict=True)]
+        timed = await decide((), deciders.encode_questions([one.question() for one in typed]), state)
         assert timed.decision.call is not None
-        return timed, timed.decision.call.arguments
+        found = timed.decision.call.arguments
+        rows = zip(asked, typed, found["probabilities"], strict=True)
+        return timed, found["kept"], [question.answer(one, row) for question, one, row in rows]
 
     async def of_openai(request: Request) -> Response:
-        wanted = await body.read(request, DecisionsRequest, options, 400)
+        wanted = await read(request, DecisionsRequest, options, 400)
         known(wanted.model)
-        asked = [question.typed(f"questions[{i}]") for i, question in enumerate(wanted.questions)]
-        timed, found = await ask(wanted.input, asked)
-        told = zip(asked, found["probabilities"], wanted.questions, strict=True)
-        answers = [_of_openai(*one) for one in told]
-        return _response(model, answers, _usage(timed.decision, found["kept"]), timed)
-
-    async def of_system_one(request: Request) -> Response:
-        wanted = await body.read(request, SystemOneRequest, options)
-        if given := [name for name in MEDIA if (wanted.model_extra or {}).get(name)]:
-            raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
-        asked = [question.typed(name) for name, question in wanted.questions.items()]
-        timed, found = await ask(as_text(wanted.state), asked)
-        cached = timed.decision.reused_tokens
-        usage = {"input_tokens": timed.decision.tokens + cached, "output_tokens": 0, "cached_tokens": cached}
-        answers = {one.name: _of_system_one(one, row) for one, row in zip(asked, found["probabilities"], strict=True)}
+        places = [f"[{i}]" for i, _ in enumerate(wanted.questions)]
+        timed, kept, answers = await answered(wanted.input, wanted.questions, places)
+        cached, total = timed.decision.reused_tokens, timed.decision.tokens + timed.decision.reused_tokens
+        usage = {
+            "input_tokens": total,
+            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": kept},
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": total,
+        }
         return _response(model, answers, usage, timed)
 
+    async def of_system_one(request: Request) -> Response:
+        wanted = await read(request, SystemOneRequest, options)
+        if given := [name for name in MEDIA if (wanted.model_extra or {}).get(name)]:
+            raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
+        names = [f".{name[:80]}" for name in wanted.questions]
+        timed, _, answers = await answered(as_text(wanted.state), list(wanted.questions.values()), names)
+        cached = timed.decision.reused_tokens
+        usage = {"input_tokens": timed.decision.tokens + cached, "output_tokens": 0, "cached_tokens": cached}
+        return _response(model, dict(zip(wanted.questions, answers, strict=True)), usage, timed)
+
     return [
-        Route("/v1/decisions", body.error_boundary("decisions", of_openai, metrics), methods=["POST"]),
-        Route("/v1/systemone", body.error_boundary("systemone", of_system_one, metrics), methods=["POST"]),
+        Route("/v1/decisions", error_boundary("decisions", of_openai, metrics), methods=["POST"]),
+        Route("/v1/systemone", error_boundary("systemone", of_system_one, metrics), methods=["POST"]),
     ]
 
 
-def _usage(decision: Decision, kept: int) -> dict[str, Any]:
-    total = decision.tokens + decision.reused_tokens
-    return {
-        "input_tokens": total,
-        "input_tokens_details": {"cached_tokens": decision.reused_tokens, "cache_write_tokens": kept},
-        "output_tokens": 0,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": total,
-    }
-
-
-def _of_openai(asked: TypedQuestion, shares: Sequence[float], question: PredicateQuestion) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": asked.kind, "name": asked.name}
-    if asked.kind == "predicate":
-        return {**told, "probability": shares[0]}
-    pairs = zip(asked.values, shares, strict=True)
-    rows: list[dict[str, Any]] = [{"value": value, "probability": share} for value, share in pairs]
-    if isinstance(question, ScoreQuestion):
-        rows = [{**row, "label": level.label} for row, level in zip(rows, question.levels, strict=True)]
-    return {**told, **asked.judged(shares), "probabilities": rows}
-
-
-def _of_system_one(asked: TypedQuestion, shares: Sequence[float]) -> dict[str, Any]:
-    if asked.kind == "predicate":
-        return {"type": "noul", "noul": shares[0]}
-    probabilities = {str(value): p for value, p in zip(asked.values, shares, strict=True)}
-    told = {"type": asked.kind, **asked.judged(shares), "probabilities": probabilities}
-    if asked.kind == "score":
-        told["legend"] = {str(level): words for level, words in enumerate(asked.descriptions)}
-    return told
+def _needed(given: list[Any] | None, where: str) -> list[Any]:
+    if given is None:
+        raise Refusal(400, "invalid", f"{where}: it is missing.", "Give it.", where)
+    return given
 
 
 def _response(model: str, answers: Any, usage: dict[str, Any], timed: Timed) -> Response:
-    told = {"model": model, "answers": answers, "usage": usage, "rtcontrol": timing([timed])}
+    told = {"model": model, "answers": answers, "usage": usage, "rtcontrol": timed.timing()}
     return JSONResponse(told, headers=timed.headers())

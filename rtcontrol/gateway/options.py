@@ -6,7 +6,6 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError, read_text
@@ -16,7 +15,7 @@ from rtcontrol_client.wire.endpoint import host_port, is_loopback
 from rtcontrol_client.wire.limits import LIMITS
 
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
-DEFAULT_PORTS = {"http": 80, "https": 443}
+ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,8 @@ class GatewayOptions:
                 "Give one with `--token-file FILE` (made, mode 600, where there is none yet), or bind 127.0.0.1.",
             )
         if self.token is None and self.origins:
-            own = ", or serve the page from here with `--static DIR`: same-origin pages on loopback need none"
-            raise UserError(
-                f"--allow-origin {min(self.origins)} lets pages of another site in, and there is no access token.",
-                f"Give one with `--token-file FILE`{own}.",
-            )
+            what = f"--allow-origin {min(self.origins)} lets pages of another site in, and there is no access token."
+            raise UserError(what, "Give one with `--token-file FILE`, or serve the page from here with `--static DIR`.")
         if self.static is not None and not self.static.is_dir():
             raise UserError(f"--static {self.static} is no folder.", "Give the folder that holds the pages.")
 
@@ -96,19 +92,13 @@ class GatewayOptions:
 
 def origin(text: str) -> str:
     """An origin as browsers send it. UserError for anything else."""
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), -1
-    bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or not bare or port == -1:
+    plain = text.lower().removesuffix("/")
+    if not ORIGIN.fullmatch(plain):
         raise UserError(
             f"--allow-origin {text!r} is no origin.",
             "Write scheme, host and port only, such as https://robot.example:8443. There is no wildcard.",
         )
-    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{name}" + ("" if port in (None, DEFAULT_PORTS[parts.scheme]) else f":{port}")
+    return plain.removesuffix(":80" if plain.startswith("http:") else ":443")
 
 
 def read_token(path: Path) -> str:

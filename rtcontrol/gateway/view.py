@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.gateway.access import ABORT
+from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.loop.desk import take_word
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError

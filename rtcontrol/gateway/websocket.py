@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rtcontrol.gateway.access import ABORT
+from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire import Code, Message, WireError, decode_json, encode_json
@@ -21,10 +21,9 @@ from rtcontrol_client.wire.messages import CallMessage
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_QUEUED = 64
-MAX_SPEAKING = 128  # half of all connections: the rest is for pages, requests and silent ones, which give way
-FIRST_MESSAGE_S = 10.0
+MAX_OPEN = 128
 CLOSE_S = 1.0
-NORMAL, POLICY, TRY_LATER = 1000, 1008, 1013  # RFC 6455 section 7.4.1
+NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 
 
 class WebSocketConnection:
@@ -39,48 +38,36 @@ class WebSocketConnection:
     def __init__(self, peer: str, abort: Callable[[], None], aged: Callable[[float], None]) -> None:
         self.peer = peer
         self.slow = False
+        self.closed = False  # from `close`, or its cutting off, on: what it still hands in is ignored
         self._loop, self.abort, self._aged = asyncio.get_running_loop(), abort, aged
         self._queue: deque[str] = deque()
         self._ready = asyncio.Event()
-        self._woken = False
-        self._closing = False
 
     def send(self, message: Message) -> None:
-        if self._closing:
+        if self.closed:
             return
         if len(self._queue) >= MAX_QUEUED:
-            self.slow = self._closing = True
+            self.slow = self.closed = True
             self._call(self.abort)
             return
         if isinstance(message, CallMessage) and message.timing.age_ms is not None:
             self._aged(message.timing.age_ms / 1e3)
         self._queue.append(encode_json(message))
-        if not self._woken:
-            self._woken = True
-            self._call(self._ready.set)
+        self._call(self._ready.set)
 
     def close(self) -> None:
         """What is queued is sent first, as far as the peer takes it within `CLOSE_S`."""
-        self._closing = True
+        self.closed = True
         self._call(self._finish)
 
     async def pump(self, socket: WebSocket) -> None:
         """Send what is queued until closed."""
-        while True:
+        while not (self.closed and not self._queue):
             await self._ready.wait()
             self._ready.clear()
-            # Cleared before the queue is emptied: what is queued after that wakes this loop again.
-            self._woken = False
             while self._queue:
                 await socket.send_text(self._queue.popleft())
-            if self._closing:
-                await socket.close(NORMAL)
-                return
-
-    @property
-    def closed(self) -> bool:
-        """From `close`, or its cutting off, on: what it still hands in is ignored."""
-        return self._closing
+        await socket.close(NORMAL)
 
     def _finish(self) -> None:
         self._ready.set()
@@ -97,12 +84,14 @@ class WebSockets:
 
     def __init__(self, admission: SessionManager, metrics: Metrics) -> None:
         self._admission, self._metrics = admission, metrics
-        self.open = self.speaking = 0
+        self.open = 0
 
     async def serve(self, socket: WebSocket) -> None:
         """One WebSocket from its handshake to its end."""
-        chosen = SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None
-        await socket.accept(chosen)
+        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+        if self.open >= MAX_OPEN:
+            await socket.close(TRY_LATER, "too many connections")
+            return
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get(ABORT, lambda: None)
@@ -110,43 +99,26 @@ class WebSockets:
         self.open += 1
         pump = asyncio.create_task(connection.pump(socket))
         try:
-            await self._receive(socket, connection, pump)
+            await self._receive(socket, connection)
         finally:
             self.open -= 1
             self._admission.disconnected(connection)
-            if not pump.done():
-                pump.cancel()
+            pump.cancel()
             with contextlib.suppress(BaseException):
                 await pump
             if connection.slow:
                 self._metrics.slow.inc()
                 log.warning("%s: cut off, %d messages behind", peer, MAX_QUEUED)
 
-    async def _receive(self, socket: WebSocket, connection: WebSocketConnection, pump: asyncio.Task[None]) -> None:
-        try:
-            try:
-                message = await asyncio.wait_for(socket.receive(), FIRST_MESSAGE_S)
-            except TimeoutError:
-                await socket.close(POLICY, f"no message within {FIRST_MESSAGE_S:g} s")
-                return
-            if self.speaking >= MAX_SPEAKING:
-                await socket.close(TRY_LATER, "too many connections")
-                return
-            self.speaking += 1
-            try:
-                while message["type"] == "websocket.receive":
-                    self._take(connection, message)
-                    message = await socket.receive()
-            finally:
-                self.speaking -= 1
-        except (WebSocketDisconnect, RuntimeError):
-            # RuntimeError: the pump has closed it in the meantime.
-            return
+    async def _receive(self, socket: WebSocket, connection: WebSocketConnection) -> None:
+        # RuntimeError: the pump has closed it in the meantime.
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            while (message := await socket.receive())["type"] == "websocket.receive":
+                self._take(connection, message.get("text"))
 
-    def _take(self, connection: WebSocketConnection, message: Any) -> None:
+    def _take(self, connection: WebSocketConnection, text: str | None) -> None:
         if connection.closed or not self._admission.admit(connection):
             return
-        text = message.get("text")
         try:
             if text is None:
                 raise WireError(Code.MALFORMED, "A binary WebSocket message.", "Send one JSON text a message.")

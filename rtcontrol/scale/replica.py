@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rtcontrol.gateway.access import ABORT, App, Receive, Scope, Send
 from rtcontrol.gateway.app import GatewayApp
+from rtcontrol.gateway.http_server import ABORT, App, Receive, Scope, Send
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import named_by_time

@@ -40,7 +40,7 @@ REAL = frozenset(
         "os.system",
         "ray",
         "rtcontrol.gateway.Gateway",
-        "rtcontrol.gateway.http_server",
+        "rtcontrol.gateway.http_server.HTTPServer",
         "rtcontrol.hosts.processes",
         "rtcontrol.run.carla_bridge",
         "rtcontrol.run.toolsets.listed",

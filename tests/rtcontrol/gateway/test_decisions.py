@@ -77,7 +77,7 @@ CHOICES = [{"value": str(i)} for i in range(256)]
             "is there twice",
         ),
         ({"questions": [{"type": "predicate"}]}, "questions[0].instructions", "required"),
-        ({"questions": [{"type": "box", "instructions": "x"}]}, "questions[0]", "'box'"),
+        ({"questions": [{"type": "box", "instructions": "x"}]}, "questions[0].type", "'predicate'"),
         ({"input": 5}, "input", "valid string"),
     ],
 )

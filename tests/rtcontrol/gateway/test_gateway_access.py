@@ -77,27 +77,10 @@ def test_an_allowed_site_needs_the_token(guarded: Served) -> None:
     assert refused.status_code == 401
     # Or its page could not read why.
     assert refused.headers["access-control-allow-origin"] == SITE
-    assert refused.headers["cross-origin-resource-policy"] == "cross-origin"
     let_in = guarded.post("v1/chat/completions", CALL, headers={"origin": SITE, **SHOWN})
     assert (let_in.status_code, let_in.headers["access-control-allow-origin"]) == (200, SITE)
     assert handshake(guarded, origin=SITE) == 401
     assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
-
-
-@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
-def test_the_loopbacks_names_of_one_port_are_one_origin(served: Served, name: str) -> None:
-    # As a game does that asks localhost, opened at the address that the server prints.
-    port = served.gateway.port
-    for host in ("localhost", "127.0.0.1"):
-        asked = {"host": f"{host}:{port}", "origin": f"http://{name}:{port}"}
-        answer = served.post("v1/chat/completions", CALL, headers=asked)
-        assert answer.status_code == 200
-        same = host == name
-        assert answer.headers.get("access-control-allow-origin") == (None if same else asked["origin"])
-    assert handshake(served, origin=f"http://{name}:{port}") == 101
-    for other in (f"http://{name}:{port + 1}", f"http://{name}"):
-        assert served.post("v1/chat/completions", CALL, headers={"origin": other}).status_code == 401
-        assert handshake(served, origin=other) == 401
 
 
 def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
@@ -109,12 +92,11 @@ def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
 def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded: Served) -> None:
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
     answer = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": SITE, **asked})
-    assert answer.status_code == 204
+    assert answer.status_code == 200
     assert answer.headers["access-control-allow-headers"] == "authorization,content-type"
     assert "access-control-allow-credentials" not in answer.headers
-    assert (
-        httpx.options(guarded.url + "v1/chat/completions", headers={"origin": "http://a.b", **asked}).status_code == 403
-    )
+    foreign = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": "http://a.b", **asked})
+    assert foreign.status_code == 400 and "access-control-allow-origin" not in foreign.headers
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models"])
@@ -153,7 +135,7 @@ def test_other_machines_addresses_need_the_token_and_a_bind_beyond_loopback_too(
     named = {"host": f"192.0.2.7:{port}"}
     assert httpx.post(url, json=CALL, headers=named).status_code == 401
     page = {"origin": f"http://localhost:{port}"}  # of the loopback: a stranger to another machine's address
-    assert httpx.post(url, json=CALL, headers=named | page).status_code == 401
+    assert httpx.post(url, json=CALL, headers=named | page).status_code == 403
     assert httpx.post(url, json=CALL, headers=page | {"host": f"localhost:{port}"}).status_code == 200
     assert httpx.post(url, json=CALL, headers={**named, **SHOWN}).status_code == 200
     assert httpx.get(f"http://127.0.0.1:{port}/metrics", headers=named).status_code == 401

@@ -11,9 +11,9 @@ import openai
 import pytest
 from gateway_peer import TURN, Serve, Served
 
-from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.chat import ChatRequest, completion, decided
 from rtcontrol.gateway.decide import CheckpointGate, Timed
+from rtcontrol.gateway.http_server import Refusal
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -58,7 +58,9 @@ def test_a_call_whose_result_is_there_is_not_repeated_and_ends_with_it(serve: Se
     choice = answer.choices[0]
     assert (choice.finish_reason, choice.message.content, choice.message.tool_calls) == ("stop", "It is lit.", None)
     assert 'lamp(to="on") was called' in answer.model_extra["rtcontrol"]["stopped"]
-    # Nobody knows what came of it; or somebody asks for it again.
+    # It must be called; nobody knows what came of it; or somebody asks for it again.
+    must = ask(client, USER, *called(*LAMP_ON, "It is lit."), tools=[LAMP], tool_choice="required")
+    assert must.choices[0].finish_reason == "tool_calls"
     for said in ([USER, *called(*LAMP_ON)], [USER, *called(*LAMP_ON, "It is lit."), USER]):
         answer = ask(client, *said, tools=[LAMP])
         assert answer.choices[0].finish_reason == "tool_calls"
@@ -72,24 +74,6 @@ def test_a_null_call_after_a_result_ends_with_it(serve: Serve) -> None:
     assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("stop", "turned")
     assert "calls nothing" in answer.model_extra["rtcontrol"]["stopped"]
     assert ask(client).choices[0].message.content == ""
-
-
-def test_where_a_call_must_be_made_the_answered_one_gives_way_to_the_others(client: openai.OpenAI) -> None:
-    done = [
-        {"type": "function", "function": {"name": f"end_{i}", "parameters": {"type": "object", "properties": {}}}}
-        for i in range(2)
-    ]
-    said = [USER]
-    names = []
-    for number in range(3):
-        answer = ask(client, *said, tools=[LAMP, *done], tool_choice="required")
-        (call,) = answer.choices[0].message.tool_calls
-        names.append(call.function.name)
-        said += called(call.function.name, json.loads(call.function.arguments), "ok", number)
-    assert sorted(names) == ["end_0", "end_1", "lamp"]
-    # There is no other: it must be one of them.
-    assert ask(client, *said, tools=[LAMP, *done], tool_choice="required").choices[0].message.tool_calls
-    assert ask(client, *said, tools=[LAMP, *done]).choices[0].finish_reason == "stop"
 
 
 def tool(**properties: Any) -> dict[str, Any]:
@@ -217,7 +201,7 @@ def test_what_cannot_be_read_of_a_conversation_is_refused_by_its_place(messages:
     ("body", "words"),
     [
         (b'{"model": "default", "messages": ' + b"[" * 100_000, "nested deeper than"),
-        (b'\xff\xfe{"model"}', "no utf-16"),
+        (b'\xff\xfe{"model"}', "no JSON"),
         (b'{"model": "default", "messages": [], "n": NaN}', "NaN is none of its numbers"),
         (b'{"model": "default", "messages": [], "messages": []}', "'messages' stands twice"),
     ],

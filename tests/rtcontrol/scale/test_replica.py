@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi", reason="the ray-serve extra is not installed")
-from rtcontrol.gateway.access import ABORT
+from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.models.errors import UserError
 from rtcontrol.scale.application import application, options_of
 from rtcontrol.scale.replica import TOKEN, ReplicaApp, at_root, gate_of
