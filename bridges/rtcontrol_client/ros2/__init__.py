@@ -24,12 +24,6 @@ def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return ours, ["--ros-args", *ros] if ros else []
 
 
-def sim_time(ros: Sequence[str]) -> bool | None:
-    """Return what ROS's arguments say of use_sim_time, if they do."""
-    given = [word.partition(":=")[2].lower() for word in ros if word.startswith("use_sim_time:=")]
-    return None if not given else given[-1] == "true"
-
-
 class Ros2BridgeError(RemedyError):
     """A mistake in what was given. `status` is the program's exit status."""
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from rtcontrol_client import Standing
 from rtcontrol_client.ros2 import Unmappable
-from rtcontrol_client.ros2.clock import RobotClock
 from rtcontrol_client.ros2.mapper import Mapper
 
 # A tick repeats what was not published for this part of a period.
@@ -22,9 +21,11 @@ MARGIN_NS = 2_000_000
 class Ros2Actuator:
     """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
 
-    def __init__(self, mapper: Mapper, outputs: Mapping[str, Any], hz: float, clock: RobotClock | None = None) -> None:
-        """`clock`: what messages are stamped by."""
-        self._mapper, self._outputs, self._clock = mapper, outputs, clock or RobotClock()
+    def __init__(
+        self, mapper: Mapper, outputs: Mapping[str, Any], hz: float, stamp_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        """`stamp_ns`: the time by which messages are stamped."""
+        self._mapper, self._outputs, self._stamp_ns = mapper, outputs, stamp_ns
         # Told how long what is published next may be in force, and None once the safe call is out, or without a limit.
         self.heartbeat: Callable[[float | None], None] = lambda left_ms: None
         self._ends_ns: int | None = None  # what was published last
@@ -87,7 +88,7 @@ class Ros2Actuator:
         if not new and now_ns - self._last_ns < self._repeat_ns:
             return
         # All messages are made before the first is sent: half a call is none.
-        publications = self._mapper.publications(name, arguments, self._clock.stamp_ns())
+        publications = self._mapper.publications(name, arguments, self._stamp_ns())
         # It may have taken long, also to come here: other programs run too.
         if ends_ns is not None and time.monotonic_ns() > ends_ns - MARGIN_NS:
             if new:

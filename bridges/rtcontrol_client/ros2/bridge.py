@@ -17,12 +17,13 @@ from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.observer import Observer, clock_of, feed_of
+from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.ros2.types import find
 from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
+TELL_S = 1.0  # how often /diagnostics is written
 # The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 DECLINED_S = 10.0  # how often the same refusal of calls is told
@@ -54,21 +55,18 @@ class Ros2Bridge:
     def __init__(self, mapper: Mapper, bus: Any, options: Ros2BridgeOptions) -> None:
         self._mapper, self._bus, self._options = mapper, bus, options
         self._guard: Guard | None = None
-        served = {*mapper.actions, *mapper.services}
-        inputs: dict[str, Any] = {
-            source.topic.name: bus.input(source.topic) for source in mapper.sources if source.topic.name not in served
-        }
+        read = [source.topic for source in mapper.sources if source.topic.name not in mapper.links]
+        inputs: dict[str, Any] = {topic.name: bus.input(topic) for topic in read}
         self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS)
         steady = mapper.steady()
-        self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
+        self._outputs = {
+            name: bus.output(topic, promise_ms if name in steady else None) for name, topic in mapper.topics.items()
+        }
         self._channels = channels(mapper, bus)
-        inputs |= self._channels
-        self._clock = clock_of(mapper, bus.input)
-        self._observer = Observer(mapper, inputs, self._clock)
-        self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, options.hz, self._clock)
-        self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
+        self._observer = Observer(mapper, {**inputs, **self._channels})
+        self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, options.hz, bus.stamp_ns)
+        self._told = bus.output(mapper.diagnostics)
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
-        self._feed = feed_of(mapper, bus.input)
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
         self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
         # Set by handlers that interrupt the main thread: no lock.
@@ -131,9 +129,9 @@ class Ros2Bridge:
                 if now >= troubles_at:
                     self._look_for_troubles()
                     troubles_at = now + TROUBLE_S
-                if self._told is not None and now >= told_at:
+                if now >= told_at:
                     self._tell()
-                    told_at = now + 1.0 / self._mapper.config.diagnostics.hz
+                    told_at = now + TELL_S
                 release += period_s
                 if (late := time.monotonic() - release) > 0:
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
@@ -153,9 +151,8 @@ class Ros2Bridge:
         return client.next_observation_ns() / 1e9
 
     def _tick(self) -> None:
-        self._clock.read()
-        if self._clock.jumped:
-            self._begin_anew()
+        if self._bus.jumped:
+            self._start_episode()
         for channel in self._channels.values():
             channel.advance()
         look = self._observer.look()
@@ -171,20 +168,15 @@ class Ros2Bridge:
                 self._unsent = f"The observation is not sent: {error.what}"
         self._hear_instruction()
         self._repeat()
-        if self._feed is not None:  # last: nothing waits for it
-            self._feed.forward(self._sessions.client)
 
-    def _begin_anew(self) -> None:
-        back_s = self._clock.back()
-        log.warning(
-            "The simulator's time jumped back by %.3f s: the safe call is in force, and what was before is forgotten. "
-            "If that goes on, more than one node publishes /clock.",
-            back_s,
-        )
+    def _start_episode(self) -> None:
+        """A simulator was set back: the safe call is in force, and what was before is forgotten."""
+        log.warning("The simulator's time jumped back: a new episode starts.")
         self._observer.forget()
         client = self._sessions.client
         if client is not None and client.error is None and self._sessions.served:
             client.reset()
+        self._bus.jumped = False
 
     def _hear_instruction(self) -> None:
         try:
@@ -201,8 +193,7 @@ class Ros2Bridge:
     def _standing(self) -> Standing:
         if self._suspended:
             return Standing(None, "safe", cause="suspended")
-        self._clock.read()
-        if self._clock.jumped:
+        if self._bus.jumped:
             return Standing(None, "safe", cause="reset")
         return self._sessions.standing()
 
@@ -245,8 +236,6 @@ class Ros2Bridge:
                 found.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages could not be written.")
             self._failed[topic] = output.failed
         found |= {name: why for name, one in self._channels.items() if (why := one.trouble()) is not None}
-        if self._feed is not None and self._feed.trouble is not None:
-            found["picture"] = self._feed.trouble
         if self._unsent is not None:
             found["observation"] = self._unsent
         client = self._sessions.client
@@ -263,12 +252,11 @@ class Ros2Bridge:
         self._troubles = found
 
     def _tell(self) -> None:
-        assert self._told is not None
         figures = self.figures()
         level, message = level_of(self._sessions.live, self._actuator.state or "safe", figures, self._troubles)
         values = {**figures, **self._troubles}
         with contextlib.suppress(Unmappable):
-            self._told.write(array(level, message, values, self._mapper.config.robot, self._clock.stamp_ns()))
+            self._told.write(array(level, message, values, self._mapper.config.robot, self._bus.stamp_ns()))
 
     def figures(self) -> dict[str, Any]:
         """Counts since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not), calls published
@@ -281,7 +269,6 @@ class Ros2Bridge:
             "misses": counts["held"] + counts["safe"],
             **counts,
             **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
-            **({} if self._feed is None else {"pictures": self._feed.count}),
             "write_failures": sum(output.failed for output in self._outputs.values()),
         }
 
@@ -291,8 +278,7 @@ class Ros2Bridge:
             if self._guard is not None:
                 stack.callback(self._guard.close)
             stack.callback(self._sessions.close)
-            if self._told is not None:
-                stack.callback(self._tell)
+            stack.callback(self._tell)
             stack.callback(self._bus.flush, ARRIVE_S)
             stack.callback(self._actuator.close, Standing(None, "safe", cause="closed"))
 
@@ -323,21 +309,18 @@ def level_of(
     connected: bool, standing: str, figures: Mapping[str, Any], troubles: Mapping[str, str]
 ) -> tuple[int, str]:
     """Return the level and the message: what is in force, and the first trouble."""
+    trouble = next(iter(troubles.values()), "")
     share = figures.get("on_time_share")
-    level, message = OK, f"{standing} call in force"
-    if share is not None and share < ON_TIME:
-        level, message = WARN, f"{share:.1%} of the ticks on time"
-    if troubles:
-        level, message = WARN, next(iter(troubles.values()))
-    if standing == "safe":
-        level = ERROR
-        message = f"safe call in force: {message}" if troubles else "safe call in force"
     if not connected:
-        rest = "safe call in force"
-        if standing != "safe":
-            rest = "the last call is in force until its time-to-live is over"
-        level, message = ERROR, f"no connection to the server: {rest}"
-    return level, message
+        rest = (
+            "safe call in force" if standing == "safe" else "the last call is in force until its time-to-live is over"
+        )
+        return ERROR, f"no connection to the server: {rest}"
+    if standing == "safe":
+        return ERROR, f"safe call in force: {trouble}" if trouble else "safe call in force"
+    if share is not None and share < ON_TIME:
+        trouble = trouble or f"{share:.1%} of the ticks on time"
+    return (WARN, trouble) if trouble else (OK, f"{standing} call in force")
 
 
 def array(level: int, message: str, values: Mapping[str, Any], robot: str | None, stamp_ns: int) -> Any:
@@ -346,16 +329,17 @@ def array(level: int, message: str, values: Mapping[str, Any], robot: str | None
     made.header.stamp.sec, made.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
     status = _message("DiagnosticStatus", level=bytes([level]), name="rtcontrol", message=message)
     status.hardware_id = robot or ""
-    status.values = [_message("KeyValue", key=key, value=_text(value)) for key, value in values.items()]
+    status.values = [
+        _message(
+            "KeyValue",
+            key=key,
+            value=f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value),
+        )
+        for key, value in values.items()
+    ]
     made.status = [status]
     return made
 
 
 def _message(of: str, **values: Any) -> Any:
     return find(f"diagnostic_msgs/msg/{of}", "msg")[1](**values)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value)

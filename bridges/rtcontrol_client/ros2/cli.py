@@ -14,14 +14,12 @@ from typing import Any
 
 from rtcontrol_client import ClientError, Options
 from rtcontrol_client.console import StandardStreams, printable
-from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, check_server, sim_time, split
+from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, check_server, split
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
-from rtcontrol_client.wire import LIMITS, WireError
-from rtcontrol_client.wire.limits import check_value
 
 EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
 
-A call may also pursue the goal of an action and ask a service; use_sim_time follows a simulator's /clock.
+A call may also pursue the goal of an action and ask a service.
 
 It is a ROS 2 node, and runs in a Python that has rclpy and the robot's message packages: source the robot's ROS set-up,
 or pip install 'ros-rclpy[fastrtps]'. ROS's variables act as for every node, and so does what follows --ros-args.
@@ -103,11 +101,9 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
     robot = config.load(options.config)
     if not options.check:
         _need_ros()
-    if (simulated := sim_time(ros)) is not None:
-        robot = robot.model_copy(update={"use_sim_time": simulated})
     mapper = Mapper(robot, str(options.config))
     hz = robot.hz if options.hz is None else options.hz
-    _check_hello(options, mapper, hz)
+    Options(**mapper.hello(options.instruct, hz)).hello(0)  # finds what a server would refuse
     for warning in mapper.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:
@@ -140,19 +136,9 @@ def _check(options: argparse.Namespace) -> None:
         raise Ros2BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
 
 
-def _check_hello(options: argparse.Namespace, mapper: Any, hz: float) -> None:
-    """Find what a server would refuse when it answers. Raises Ros2BridgeError, ClientError."""
-    hello = Options(**mapper.hello(options.instruct, hz)).hello(0)
-    try:
-        check_value(hello.model_dump(), LIMITS)
-    except WireError as error:
-        raise Ros2BridgeError(f"{options.config}: {error.message}", error.remedy) from None
-
-
 def _bridge(options: argparse.Namespace, ros: Sequence[str], mapper: Any, hz: float) -> int:
     from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
     from rtcontrol_client.ros2.guard import Guard
-    from rtcontrol_client.ros2.mapper import Mapper
     from rtcontrol_client.ros2.node import RosNetwork, guard_arguments, started
 
     logging.getLogger().setLevel(logging.INFO)
@@ -166,8 +152,6 @@ def _bridge(options: argparse.Namespace, ros: Sequence[str], mapper: Any, hz: fl
         client=keys,
     )
     with started(ros) as node:
-        if node.get_parameter("use_sim_time").value and not mapper.config.use_sim_time:  # from a launch file, say
-            mapper = Mapper(mapper.config.model_copy(update={"use_sim_time": True}), str(options.config))
         network = RosNetwork(node)
         bridge = Ros2Bridge(mapper, network, bridge_options)
         form = "%(asctime)s %(levelname)s %(message)s"
@@ -191,17 +175,10 @@ def _read_instructions(bridge: Any) -> None:
 
 
 def _listed(mapper: Any) -> list[str]:
-    lines = []
-    for source in mapper.sources:
-        lines.append(f"reads     {source.topic.name}  {source.topic.type}  -> {', '.join(source.readers)}")
-    if mapper.instructions is not None:
-        lines.append(f"reads     {mapper.instructions.name}  {mapper.instructions.type}  -> the instruction")
-    for topic in [*mapper.topics, *([mapper.diagnostics] if mapper.diagnostics is not None else [])]:
-        lines.append(f"publishes {topic.name}  {topic.type}")
-    for link in mapper.actions.values():
-        lines.append(f"pursues   {link.name}  {link.form}")
-    for link in mapper.services.values():
-        lines.append(f"asks      {link.name}  {link.form}")
+    lines = [f"reads     {one.topic.name}  {one.topic.type}  -> {', '.join(one.readers)}" for one in mapper.sources]
+    if (topic := mapper.instructions) is not None:
+        lines.append(f"reads     {topic.name}  {topic.type}  -> the instruction")
+    lines += [f"publishes {one.name}  {one.type}" for one in (*mapper.topics.values(), mapper.diagnostics)]
     for name, tool in mapper.config.tools.items():
         ends = [f"no goal of {one}" for one in mapper.cancels(name)]
         does = ", ".join([*tool.publish, *tool.goal, *tool.request, *ends]) or "nothing"

@@ -9,15 +9,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError
-from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-# A name that begins with ~ is told apart by the mapper.
-TopicName = Annotated[str, Field(pattern=r"^~?/?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)]
+TopicName = Annotated[str, Field(pattern=r"^/?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$", max_length=64)]
 Scalar = bool | int | float | str
-JSON_TYPES = ("integer", "number", "string", "boolean", "array", "object", "null")
 As = Literal["value", "yaw", "pitch", "roll", "norm", "sector"]
 # Factor from ROS's unit (REP 103: metre, radian, second, ratio) to the one shown.
 UNITS = {
@@ -161,18 +158,6 @@ class ToolSpec(ConfigPart):
     request: dict[TopicName, RequestSpec] = {}
     cancel: list[TopicName] = []
 
-    @field_validator("parameters")
-    @classmethod
-    def _schemas(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name, schema in value.items():
-            kind, listed = schema.get("type"), schema.get("enum")
-            for one in kind if isinstance(kind, list) else [kind]:
-                if one is not None and one not in JSON_TYPES:
-                    raise ValueError(f"{name}.type: {one!r} is none of {', '.join(JSON_TYPES)}")
-            if listed is not None and not (isinstance(listed, list) and listed):
-                raise ValueError(f"{name}.enum: {listed!r} is no list of values")
-        return value
-
     @field_validator("required")
     @classmethod
     def _known(cls, value: list[str] | None, info: Any) -> list[str] | None:
@@ -198,26 +183,6 @@ class SafeSpec(ConfigPart):
     arguments: dict[str, Any] = {}
 
 
-class DiagnosticsSpec(ConfigPart):
-    """Where and how often the bridge tells how it is (diagnostic_msgs/msg/DiagnosticArray); `hz: 0`: never."""
-
-    topic: TopicName = "/diagnostics"
-    hz: Annotated[float, Field(ge=0, le=10)] = 1.0
-
-
-class PictureSpec(ConfigPart):
-    """A camera for people to see: a topic of sensor_msgs/msg/CompressedImage (JPEG or PNG); `hz`: at most."""
-
-    topic: TopicName
-    hz: Annotated[float, Field(gt=0, le=MAX_PICTURES_HZ, allow_inf_nan=False)] = 2.0
-    qos: Qos = Qos()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _topic_alone(cls, value: Any) -> Any:
-        return {"topic": value} if isinstance(value, str) else value
-
-
 class SessionSpec(ConfigPart):
     """What the hello asks for; None: the server's. docs/protocol.md has the fields."""
 
@@ -231,22 +196,18 @@ class SessionSpec(ConfigPart):
 
 class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and decisions asked for, a second; `instruction_topic`: a
-    std_msgs/msg/String on which the instruction may be changed in flight; `use_sim_time`: ages and stamps are by
-    /clock; `picture`: a camera that people see; `answer_ms`: so long the answer of a service or of an action's server
-    is waited for."""
+    std_msgs/msg/String on which the instruction may be changed in flight; `answer_ms`: so long the answer of a service
+    or of an action's server is waited for."""
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     hz: Annotated[float, Field(ge=0.1, le=200)] = 16.0
     instruction: str
     instruction_topic: TopicName | None = None
-    use_sim_time: bool = False
     answer_ms: Positive = 2000.0
     observe: ObserveSpec
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
     safe: SafeSpec
-    picture: PictureSpec | None = None
     session: SessionSpec = SessionSpec()
-    diagnostics: DiagnosticsSpec = DiagnosticsSpec()
 
     @field_validator("safe", mode="before")
     @classmethod
@@ -258,19 +219,11 @@ class _Loader(yaml.SafeLoader):
     """YAML's safe loader, but a key given twice is a mistake, and `on`, `off`, `yes`, `no` are words."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            try:
-                twice = key in seen
-            except TypeError:
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be a word", key_node.start_mark
-                ) from None
-            if twice:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+        keys = [key.value for key, _ in node.value]
+        found = super().construct_mapping(node, deep)
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is given twice", node.start_mark)
+        return found
 
 
 # YAML 1.1 takes `on` and `no` for booleans: an enum of those words would silently change.
@@ -284,8 +237,6 @@ def load(path: Path) -> RobotConfig:
     """The file's config. Raises Ros2BridgeError naming file, key and remedy."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        if "\0" in text[:4]:  # UTF-16 has a mark of its own, or none
-            raise ValueError
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         remedy = f"Copy {EXAMPLE} and adapt it, and save it as UTF-8."
@@ -296,38 +247,22 @@ def load(path: Path) -> RobotConfig:
 def parse(text: str, where: str) -> RobotConfig:
     """The config in a text; `where` names it in errors. Raises Ros2BridgeError."""
     try:
-        value = yaml.load(text, _Loader)
-    except RecursionError:
-        raise Ros2BridgeError(f"{where}: it is nested too deeply.", f"See {EXAMPLE}.") from None
-    except ValueError as error:  # a date that is none
-        raise Ros2BridgeError(f"{where}: {error}.", "Put words that look like a date or a number in quotes.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise Ros2BridgeError(f"{where}{line}: {reason}.", "Correct the YAML there.") from None
-    if not isinstance(value, dict):
-        what = "is empty" if value is None else "has no keys at its top"
-        raise Ros2BridgeError(f"{where} {what}.", f"Copy {EXAMPLE} and adapt it.")
-    try:
-        return RobotConfig.model_validate(value)
+        return RobotConfig.model_validate(yaml.load(text, _Loader))
     except ValidationError as error:
-        raise _told(error, where) from None
+        raise _refused(error, where) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+        reason = " ".join(str(error).split())
+        raise Ros2BridgeError(f"{where}: {reason}.", f"Correct the YAML there; see {EXAMPLE}.") from None
 
 
-def _told(error: ValidationError, where: str) -> Ros2BridgeError:
-    """The first mistake, in words."""
+def _refused(error: ValidationError, where: str) -> Ros2BridgeError:
+    """The first mistake, with its key."""
     first = error.errors(include_url=False)[0]
     parts = [str(part) for part in first["loc"]]
     # pydantic names the arm of a union last.
     while len(parts) > 1 and parts[-1] in ("bool", "int", "float", "str", "[key]"):
         parts.pop()
     key = ".".join(parts) or "the file"
-    if first["type"] == "missing":
-        return Ros2BridgeError(f"{where}: {key} is missing.", f"Add it; {EXAMPLE} shows where.")
-    if first["type"] == "extra_forbidden":
-        return Ros2BridgeError(
-            f"{where}: {key} is no key of this format.", f"Remove it or correct its name ({EXAMPLE})."
-        )
-    message = first["msg"].removeprefix("Value error, ")
+    known = {"missing": "it is missing", "extra_forbidden": "it is no key of this format"}
+    message = known.get(first["type"], first["msg"].removeprefix("Value error, "))
     return Ros2BridgeError(f"{where}: {key}: {message[0].lower()}{message[1:]}.", f"See {EXAMPLE}.")

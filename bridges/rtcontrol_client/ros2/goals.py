@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol_client.ros2.config import Qos
-from rtcontrol_client.ros2.mapper import Mapper, ServedLink
-from rtcontrol_client.ros2.parts import Order, StateView, Topic, shown
+from rtcontrol_client.ros2.mapper import Mapper, Order, ServedLink, StateView, Topic
 
 AGAIN_S = 0.5  # from one cancellation to the next
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
@@ -27,6 +26,12 @@ FEEDBACK = Qos(depth=10)
 STATUS = Qos(reliability="reliable", durability="transient_local")
 LIVE = ("sent", "accepted", "executing", "canceling")
 NOBODY = bytes(16)  # as an id: all goals
+REFUSED = 1  # the return code of a cancellation
+TROUBLES = {
+    "rejected": "The server of {} has rejected the goal.",
+    "lost": "What became of the goal of {} is not known: its server is gone, or does not answer.",
+    "aborted": "The server of {} has aborted the goal.",
+}
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,11 @@ class _Goal:
     key: str
     sent_s: float
     state: str = "sent"
-    code: int = 0
     seen: bool = False  # in the status
     cancels: bool = False
     cancelled_s: float = 0.0
     asked: bool = False  # for its result
-    ended_s: float = 0.0
     feedback: Any = None
-    answer: Any = None  # to the request of its result
     result: Any = None
 
 
@@ -102,11 +104,9 @@ class ActionClient:
         with self._lock:
             goal = self._goal
             if goal is None or self._homeless:
-                made = shown(self._view, "no server" if self._homeless else "idle")
-            else:
-                state = "canceling" if goal.cancels and goal.state in LIVE else goal.state
-                made = shown(self._view, state, feedback=goal.feedback, result=goal.result)
-            return made, time.monotonic_ns()
+                return self._view("no server" if self._homeless else "idle"), time.monotonic_ns()
+            state = "canceling" if goal.cancels and goal.state in LIVE else goal.state
+            return self._view(state, feedback=goal.feedback, result=goal.result), time.monotonic_ns()
 
     def trouble(self) -> str | None:
         """What is wrong with it now."""
@@ -132,8 +132,7 @@ class ActionClient:
         made = _Goal(uuid.uuid4().bytes, order.key, self._now())
         request = self._impl.SendGoalService.Request()
         request.goal_id.uuid, request.goal = list(made.id), order.goal
-        if not self._wires.send.send(request):
-            return False
+        self._wires.send.send(request)
         self._goal, self._trouble, self._homeless, self._swept = made, None, False, True
         return True
 
@@ -149,101 +148,72 @@ class ActionClient:
         return True
 
     def _sweep(self) -> None:
-        if self._wanted and self._wires.cancel.ready() and self._send_cancel(NOBODY):
+        if self._wanted and self._wires.cancel.ready():
+            self._send_cancel(NOBODY)
             self._wanted, self._swept, self._sweep_s = False, True, self._now()
 
     def _ask_cancel(self, goal: _Goal) -> None:
         goal.cancels = True
-        if self._now() >= goal.cancelled_s + AGAIN_S and self._wires.cancel.ready() and self._send_cancel(goal.id):
+        if self._now() >= goal.cancelled_s + AGAIN_S and self._wires.cancel.ready():
+            self._send_cancel(goal.id)
             goal.cancelled_s = self._now()
 
-    def _send_cancel(self, id: bytes) -> bool:
+    def _send_cancel(self, id: bytes) -> None:
         request = self._impl.CancelGoalService.Request()
         request.goal_info.goal_id.uuid = list(id)
-        return self._wires.cancel.send(request)
+        self._wires.cancel.send(request)
 
     def _advance(self) -> None:
-        known = self._statuses()
-        self._hear_feedback()
-        accepted = [bool(answer.accepted) for answer in self._wires.send.answers()]
-        results = self._wires.ask.answers()
-        if self._goal is not None and not self._goal.asked:
-            results = []  # of the goal before
-        canceled = self._wires.cancel.answers()
-        if canceled:
-            self._sweep_s = None
-        refusals = [answer for answer in canceled if answer.return_code == 1]
-        self._homeless = self._homeless and not self._wires.send.ready()
+        wires, goal, now = self._wires, self._goal, self._now()
+        accepted = [bool(answer.accepted) for answer in wires.send.answers()]
+        results = wires.ask.answers()
+        canceled = wires.cancel.answers()
+        status, feedback = wires.status.take(), wires.feedback.take()
+        there = wires.send.ready()
+        self._sweep_s = None if canceled else self._sweep_s
+        self._homeless = self._homeless and not there
         self._sweep()
-        goal, now = self._goal, self._now()
         if goal is None:
             return
+        results = results if goal.asked else []  # of the goal before
+        for message in feedback:
+            if bytes(message.goal_id.uuid) == goal.id:
+                goal.feedback = message.feedback
         if accepted and goal.state == "sent":
-            self._told(goal, "accepted" if accepted[-1] else "rejected")
-        if known is not None and goal.state not in ENDED:
-            self._follow(goal, known)
-        if goal.state == "sent" and now > goal.sent_s + self._answer_s:
-            self._told(goal, "lost")
-        if goal.state in LIVE and not self._wires.send.ready():
-            self._told(goal, "lost")
+            self._set(goal, "accepted" if accepted[-1] else "rejected")
+        if status and goal.state not in ENDED:
+            self._follow(goal, {bytes(one.goal_info.goal_id.uuid): int(one.status) for one in status[-1].status_list})
+        if (goal.state == "sent" and now > goal.sent_s + self._answer_s) or (goal.state in LIVE and not there):
+            self._set(goal, "lost")
         if goal.state in LIVE and goal.cancels:
-            if refusals:
+            if any(answer.return_code == REFUSED for answer in canceled):
                 self._trouble = f"The server of {self.name} refuses to cancel the goal."
             self._ask_cancel(goal)
-        self._look_for_result(goal, results)
-
-    def _statuses(self) -> dict[bytes, int] | None:
-        """Id -> status of all goals, where there are news of them."""
-        heard = self._wires.status.take()
-        if not heard:
-            return None
-        return {bytes(one.goal_info.goal_id.uuid): int(one.status) for one in heard[-1].status_list}
-
-    def _hear_feedback(self) -> None:
-        for message in self._wires.feedback.take():
-            if self._goal is not None and bytes(message.goal_id.uuid) == self._goal.id:
-                self._goal.feedback = message.feedback
+        for answer in results:
+            if int(answer.status) in RESULTS:
+                goal.result = answer.result
+                if goal.state in LIVE:
+                    self._set(goal, STATES[int(answer.status)])
 
     def _follow(self, goal: _Goal, known: dict[bytes, int]) -> None:
+        """Take the goal's state from the status of all goals, id -> code."""
         code = known.get(goal.id)
         if code is None:
             if goal.seen:  # another server has taken its place
-                self._told(goal, "lost")
+                self._set(goal, "lost")
             return
         goal.seen = True
         if not goal.asked:  # now: its answer comes with the end, also where the status that tells of it is lost
             request = self._impl.GetResultService.Request()
             request.goal_id.uuid = list(goal.id)
-            goal.asked = self._wires.ask.send(request)
+            self._wires.ask.send(request)
+            goal.asked = True
         if code in STATES and STATES[code] != goal.state:
-            goal.code = code
-            self._told(goal, STATES[code])
+            self._set(goal, STATES[code])
 
-    def _look_for_result(self, goal: _Goal, answers: list[Any]) -> None:
-        if not goal.asked or goal.result is not None:
-            return
-        for answer in answers:
-            if int(answer.status) in RESULTS:
-                goal.answer = answer
-        if goal.answer is not None and goal.state in LIVE:
-            goal.code = int(goal.answer.status)
-            self._told(goal, STATES[goal.code])
-        if goal.state not in ENDED:
-            return
-        if goal.answer is not None and int(goal.answer.status) == goal.code:
-            goal.result = goal.answer.result
-        elif self._now() > goal.ended_s + self._answer_s and self._trouble is None:
-            self._trouble = f"The goal of {self.name} has ended ({goal.state}), and its result is lost."
-
-    def _told(self, goal: _Goal, state: str) -> None:
+    def _set(self, goal: _Goal, state: str) -> None:
         goal.state = state
-        if state in ENDED:
-            goal.ended_s = self._now()
-        self._trouble = {
-            "rejected": f"The server of {self.name} has rejected the goal.",
-            "lost": f"What became of the goal of {self.name} is not known: its server is gone, or does not answer.",
-            "aborted": f"The server of {self.name} has aborted the goal.",
-        }.get(state)
+        self._trouble = TROUBLES[state].format(self.name) if state in TROUBLES else None
         if state == "lost":
             # It may have been accepted, and the answer lost.
             self._ask_cancel(goal)
@@ -255,15 +225,11 @@ class ServiceClient:
     failed = 0
 
     def __init__(
-        self,
-        name: str,
-        view: type[StateView],
-        service: Any,
-        answer_s: float,
-        now: Callable[[], float] = time.monotonic,
+        self, link: ServedLink, service: Any, answer_s: float, now: Callable[[], float] = time.monotonic
     ) -> None:
         """`answer_s`: so long an answer is waited for."""
-        self.name, self._view, self._service, self._answer_s, self._now = name, view, service, answer_s, now
+        self.name, self._view = link.name, link.view
+        self._service, self._answer_s, self._now = service, answer_s, now
         self._lock = threading.Lock()
         self._state, self._response = "idle", None
         self._sent_s = 0.0
@@ -275,8 +241,7 @@ class ServiceClient:
             if not self._service.ready():
                 self._state = "no server"
                 return False
-            if not self._service.send(request):
-                return False
+            self._service.send(request)
             self._state, self._sent_s = "waiting", self._now()
             return True
 
@@ -298,7 +263,7 @@ class ServiceClient:
     def poll(self) -> tuple[StateView, int]:
         """What is known of it now."""
         with self._lock:
-            return shown(self._view, self._state, response=self._response), time.monotonic_ns()
+            return self._view(self._state, response=self._response), time.monotonic_ns()
 
     def trouble(self) -> str | None:
         """What is wrong with it now."""
@@ -324,26 +289,24 @@ def channels(mapper: Mapper, net: Any, names: Iterable[str] | None = None, alone
     """
     answer_s = mapper.config.answer_ms / 1e3
     found: dict[str, Channel] = {}
-    for link in mapper.actions.values():
-        if names is None or link.name in names:
+    for link in mapper.links.values():
+        if names is not None and link.name not in names:
+            continue
+        if "feedback" in link.view.parts:
             found[link.name] = ActionClient(link, _wires(link, net), answer_s, sweeps=alone)
-    for link in mapper.services.values():
-        if names is None or link.name in names:
-            service = net.service(link.name, link.cls, link.relative)
-            found[link.name] = ServiceClient(link.name, link.view, service, answer_s)
+        else:
+            found[link.name] = ServiceClient(link, net.service(link.name, link.cls), answer_s)
     return found
 
 
 def _wires(link: ServedLink, net: Any) -> ActionWires:
     hidden, impl = f"{link.name}/_action", link.cls.Impl
-    feedback = Topic(
-        f"{hidden}/feedback", f"{link.form}_FeedbackMessage", impl.FeedbackMessage, FEEDBACK, link.relative
-    )
-    status = Topic(f"{hidden}/status", "action_msgs/msg/GoalStatusArray", impl.GoalStatusMessage, STATUS, link.relative)
+    feedback = Topic(f"{hidden}/feedback", f"{link.form}_FeedbackMessage", impl.FeedbackMessage, FEEDBACK)
+    status = Topic(f"{hidden}/status", "action_msgs/msg/GoalStatusArray", impl.GoalStatusMessage, STATUS)
     return ActionWires(
-        net.service(f"{hidden}/send_goal", impl.SendGoalService, link.relative),
-        net.service(f"{hidden}/get_result", impl.GetResultService, link.relative),
-        net.service(f"{hidden}/cancel_goal", impl.CancelGoalService, link.relative),
+        net.service(f"{hidden}/send_goal", impl.SendGoalService),
+        net.service(f"{hidden}/get_result", impl.GetResultService),
+        net.service(f"{hidden}/cancel_goal", impl.CancelGoalService),
         net.feed(feedback),
         net.feed(status),
     )

@@ -10,7 +10,6 @@ needs about a second to find them, and the bridge lets nobody drive before the g
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -32,7 +31,6 @@ from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.observer import clock_of
 from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, outlive_terminal, write_now
 
 GRACE_S = 0.02  # the bridge's own safe call comes first, where it lives
@@ -63,7 +61,7 @@ class Guard:
         # Not the file: it may have changed, or be a pipe, when another guard reads it.
         self._text = os.memfd_create("robot.json")
         os.write(self._text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
-        given = ["--config", f"/proc/self/fd/{self._text}", "--hz", f"{hz:g}", "--promise-ms", f"{period_ms:g}"]
+        given = [f"/proc/self/fd/{self._text}", f"{hz:g}", f"{period_ms:g}"]
         self._command, self._last = [sys.executable, *PROGRAM, *given], last
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -160,7 +158,7 @@ class Guard:
         try:
             # A session of its own: what the terminal sends is the bridge's.
             self._process = subprocess.Popen(
-                [*self._command, "--ready-fd", str(word), *self._last],
+                [*self._command, str(word), *self._last],
                 stdin=pipe,
                 start_new_session=True,
                 bufsize=0,
@@ -233,27 +231,20 @@ def guard(given: Sequence[str], network: Callable[[], Any]) -> int:
     # What ends or stops the bridge, for all of a terminal's processes, must not do so here: the pipe's end is the end.
     for number in (*SIGNALS, *OTHERS, SUSPENDS, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
-    parser = argparse.ArgumentParser(prog="python -m rtcontrol_client.ros2.guard", description=__doc__)
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--hz", type=float, required=True)
-    parser.add_argument("--promise-ms", type=float, required=True)
-    parser.add_argument("--ready-fd", type=int)
-    options = parser.parse_args(given)
+    file, hz, promise_ms, ready = given
     try:
-        config = RobotConfig.model_validate_json(options.config.read_bytes())
-        mapper = Mapper(config, "the bridge's file")
-        watching(mapper, network(), options.hz, options.promise_ms, partial(_say_ready, options.ready_fd))
+        mapper = Mapper(RobotConfig.model_validate_json(Path(file).read_bytes()), "the bridge's file")
+        watching(mapper, network(), float(hz), float(promise_ms), partial(_say_ready, int(ready)))
     except Ros2BridgeError as error:
         write_now(2, f"guard: {error.what} {error.remedy}\n".encode())
         return 2
     return 0
 
 
-def _say_ready(file: int | None) -> None:
-    if file is not None:
-        with contextlib.suppress(OSError):  # nobody waits for it any more
-            os.write(file, READY)
-        os.close(file)
+def _say_ready(file: int) -> None:
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        os.write(file, READY)
+    os.close(file)
 
 
 def watching(mapper: Mapper, bus: Any, hz: float, promise_ms: float, ready: Callable[[], None] = lambda: None) -> None:
@@ -262,13 +253,13 @@ def watching(mapper: Mapper, bus: Any, hz: float, promise_ms: float, ready: Call
     call, steady = mapper.config.safe, mapper.steady()
     named = {publication.topic for publication in mapper.publications(call.name, call.arguments, 0)}
     outputs = {
-        topic.name: bus.output(topic, promise_ms if topic.name in steady else None, lease=False)
-        for topic in mapper.topics
-        if topic.name in named
+        name: bus.output(topic, promise_ms if name in steady else None, lease=False)
+        for name, topic in mapper.topics.items()
+        if name in named
     }
-    asked, clock = channels(mapper, bus, named, alone=True), clock_of(mapper, bus.input)
+    asked = channels(mapper, bus, named, alone=True)
     told: dict[str, Any] = {**outputs, **asked}
-    actuator, watch, why = Ros2Actuator(mapper, told, hz, clock), Watch(), ""
+    actuator, watch, why = Ros2Actuator(mapper, told, hz, bus.stamp_ns), Watch(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
     began, waits = time.monotonic(), True
     while not watch.done(time.monotonic()):
@@ -283,8 +274,7 @@ def watching(mapper: Mapper, bus: Any, hz: float, promise_ms: float, ready: Call
         met = [bool(one.readers()) for one in told.values()]
         if any(met):
             watch.meet(time.monotonic())
-        clock.read()
-        if waits and clock.trouble() is None and (all(met) or time.monotonic() > began + MEET_S):
+        if waits and (all(met) or time.monotonic() > began + MEET_S):
             waits = False
             ready()
         if not watch.due(time.monotonic()):

@@ -4,40 +4,99 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable
-from rtcontrol_client.ros2.clock import CLOCK
-from rtcontrol_client.ros2.config import (
-    FieldSpec,
-    PublishSpec,
-    Qos,
-    RequestSpec,
-    RobotConfig,
-    Scalar,
-    ServedSpec,
-    SetSpec,
-    ToolSpec,
-    TopicSpec,
-)
-from rtcontrol_client.ros2.parts import Order, Publication, Source, StateView, Topic, view_class
+from rtcontrol_client.ros2.config import FieldSpec, Qos, RobotConfig, Scalar, ServedSpec, SetSpec, ToolSpec, TopicSpec
 from rtcontrol_client.ros2.reading import Reader, Setter, reader, setter
 from rtcontrol_client.ros2.types import compile_path, find
 
 UNKNOWN = "unknown"
+DIAGNOSTICS = "/diagnostics"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic by its name in the file, and its type."""
+
+    name: str
+    type: str
+    cls: Any
+    qos: Qos
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic that is read, and its observation fields."""
+
+    topic: Topic
+    max_age_ms: float
+    required: bool
+    readers: Mapping[str, tuple[Reader, FieldSpec]]
+
+    def read(self, message: Any) -> dict[str, Scalar | None]:
+        """The message's fields. Raises Unmappable naming the field that has no value and no `missing`."""
+        found: dict[str, Scalar | None] = {}
+        for name, (read, spec) in self.readers.items():
+            try:
+                found[name] = read(message)
+            except Unmappable as error:
+                if spec.missing is None:
+                    raise Unmappable(f"{name}: {error}") from None
+                found[name] = spec.missing
+        return found
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What is sent to a topic, a service or an action (an Order); `repeat`: anew in each tick in which its call is in
+    force."""
+
+    topic: str
+    message: Any
+    repeat: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """A goal that a call wants, or, with `goal` None, that none is pursued. `key` is the same for the same goal,
+    whenever it is stamped."""
+
+    goal: Any = None
+    key: str = ""
+
+
+class StateView:
+    """What is observed of a service or an action: its state in a word, and the messages that have come. A part that has
+    not come has no value."""
+
+    parts: ClassVar[dict[str, Any]]
+    state: str
+
+    @classmethod
+    def get_fields_and_field_types(cls) -> dict[str, Any]:
+        """As a message class of ROS has it, so that field paths are checked against it."""
+        return {"state": "string", **cls.parts}
+
+    def __init__(self, state: str, **parts: Any) -> None:
+        self.state = state
+        vars(self).update({name: part for name, part in parts.items() if part is not None})
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unmappable(f"there is no {name} yet")
 
 
 @dataclass(frozen=True)
 class ServedLink:
-    """An action or a service of the robot, its type's full name and class; `relative` as of a topic."""
+    """An action or a service of the robot, its type's full name and class."""
 
     name: str
     form: str
     cls: Any
     view: type[StateView]
-    relative: bool
 
 
 @dataclass(frozen=True)
@@ -47,7 +106,6 @@ class _Output:
     name: str
     cls: Any = None
     setters: tuple[Setter, ...] = ()
-    topic: Topic | None = None
     repeat: bool = False
     pursues: bool = False
 
@@ -72,33 +130,22 @@ class Mapper:
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._where = config, where
-        self._once("observe.topics", config.observe.topics)
-        for name, tool in config.tools.items():
-            self._once(f"tools.{name}.publish", tool.publish)
-        self.actions: dict[str, ServedLink] = {}
-        self.services: dict[str, ServedLink] = {}
+        self._types: dict[str, str] = {}  # of each name in the file
+        self.topics: dict[str, Topic] = {}  # that calls write
+        self.links: dict[str, ServedLink] = {}  # actions and services
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
-        self._outputs = {name: self._published(name, tool) for name, tool in config.tools.items()}
-        self.topics = self._written()
-        asked = {name: self._asked(name, tool) for name, tool in config.tools.items()}
+        self._outputs = {name: self._written(name, tool) for name, tool in config.tools.items()}
+        pursued = {name: self._requested(name, tool) for name, tool in config.tools.items()}
         for name, tool in config.tools.items():
-            self._outputs[name] += [*self._canceled(name, tool), *asked[name]]
-        self.sources += [self._served("actions", *one, self.actions) for one in config.observe.actions.items()]
-        self.sources += [self._served("services", *one, self.services) for one in config.observe.services.items()]
-        self._apart()
-        self.instructions, self.diagnostics = self._own()
-        self.clock = self._topic(CLOCK, "rosgraph_msgs/msg/Clock", Qos(), CLOCK) if config.use_sim_time else None
-        self.picture = (
-            None
-            if (camera := config.picture) is None
-            else self._topic(camera.topic, "sensor_msgs/msg/CompressedImage", camera.qos, "picture.topic")
-        )
-        self._check_types()
-        fields = [field for source in self.sources for field in source.readers]
-        twice = sorted({field for field in fields if fields.count(field) > 1})
-        if twice:
-            raise self._error(f"the field {twice[0]!r} is given twice", "observe", "Rename one of them.")
-        self._template = self._parts(fields)
+            self._outputs[name] += [*self._canceled(name, tool), *pursued[name]]
+        self.sources += [self._served("actions", *one) for one in config.observe.actions.items()]
+        self.sources += [self._served("services", *one) for one in config.observe.services.items()]
+        self.diagnostics = self._topic(DIAGNOSTICS, "diagnostic_msgs/msg/DiagnosticArray", Qos(), DIAGNOSTICS)
+        self.instructions: Topic | None = None
+        if (topic := config.instruction_topic) is not None:
+            qos = Qos(reliability="reliable", depth=10)
+            self.instructions = self._topic(topic, "std_msgs/msg/String", qos, "instruction_topic")
+        self._template = self._parts()
         self._check_safe()
 
     def hello(self, instruction: str | None, hz: float) -> dict[str, Any]:
@@ -111,19 +158,19 @@ class Mapper:
             "hz": hz,
             "robot": config.robot,
             "name": "rtcontrol_client.ros2",
-            **{key: value for key, value in config.session.model_dump().items() if value is not None},
+            **config.session.model_dump(exclude_none=True),
         }
 
     def text(self, values: Mapping[str, Scalar | None]) -> str | None:
         """The observation's text, None where the file has no template."""
         if self._template is None:
             return None
-        shown = {name: "unknown" if value is None else str(value) for name, value in values.items()}
+        shown = {name: UNKNOWN if value is None else str(value) for name, value in values.items()}
         return "".join(words + ("" if name is None else shown[name]) for words, name in self._template)
 
     def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
-        """What a call sends; `stamp_ns` is the wall clock's time for `now`. Raises Unmappable naming tool and
-        argument: then nothing of the call may be published."""
+        """What a call sends; `stamp_ns` is the clock's time for `now`. Raises Unmappable naming tool and argument: then
+        nothing of the call may be published."""
         if name not in self._outputs:
             raise Unmappable(f"{name} is no tool of this robot")
         return [output.publication(arguments, stamp_ns) for output in self._outputs[name]]
@@ -150,46 +197,40 @@ class Mapper:
 
     # Compiling.
 
-    def _once(self, key: str, names: Iterable[str]) -> None:
-        full = [name.removeprefix("/") for name in names]
-        if twice := next((name for name in full if full.count(name) > 1), None):
-            raise self._error(f"{twice} and /{twice} are the same topic", key, "Put both into one.")
+    def _error(self, what: str, key: str) -> Ros2BridgeError:
+        return Ros2BridgeError(f"{self._where}: {key}: {what}.", "Correct it there.")
 
-    def _error(self, what: str, key: str, remedy: str = "") -> Ros2BridgeError:
-        return Ros2BridgeError(f"{self._where}: {key}: {what}.", remedy or "Correct it there.")
-
-    def _named(self, name: str, key: str) -> tuple[str, bool]:
-        """The name with its /, and whether a namespace goes before it."""
-        if name.startswith("~"):
-            raise self._error(f"{name} is private to a node", key, "Write the full name, such as /robot/cmd_vel.")
-        return _full(name), not name.startswith("/")
-
-    def _found(self, kind: str, form: str, key: str) -> tuple[str, Any]:
+    @contextmanager
+    def _at(self, key: str) -> Iterator[None]:
+        """What is wrong here is told with file and key."""
         try:
-            return find(kind, form)
+            yield
         except ValueError as error:
-            raise self._error(str(error), f"{key}.type") from None
+            raise self._error(str(error), key) from None
+
+    def _class(self, name: str, kind: str, form: str, key: str) -> tuple[str, Any]:
+        """The full name and the class of the type that this name has throughout the file."""
+        with self._at(f"{key}.type"):
+            full, cls = find(kind, form)
+            if (known := self._types.setdefault(name, full)) != full:
+                raise ValueError(f"{name} is said to be {known} and {full}")
+            return full, cls
 
     def _topic(self, name: str, kind: str, qos: Qos, key: str) -> Topic:
-        full_name, relative = self._named(name, key)
-        return Topic(full_name, *self._found(kind, "msg", key), qos, relative)
+        return Topic(name, *self._class(name, kind, "msg", key), qos)
 
     def _readers(self, cls: Any, specs: Mapping[str, FieldSpec], key: str) -> dict[str, tuple[Reader, FieldSpec]]:
         readers = {}
         for label, spec in specs.items():
-            try:
+            with self._at(f"{key}.fields.{label}"):
                 readers[label] = (reader(cls, spec), spec)
-            except ValueError as error:
-                raise self._error(str(error), f"{key}.fields.{label}") from None
         return readers
 
     def _setters(self, cls: Any, specs: Mapping[str, SetSpec], tool: ToolSpec, key: str) -> tuple[Setter, ...]:
         setters = []
         for text, spec in specs.items():
-            try:
+            with self._at(f"{key}.set.{text}"):
                 setters.append(setter(cls, compile_path(cls, text), spec, tool))
-            except ValueError as error:
-                raise self._error(str(error), f"{key}.set.{text}") from None
         return tuple(setters)
 
     def _source(self, name: str, spec: TopicSpec) -> Source:
@@ -197,143 +238,84 @@ class Mapper:
         topic = self._topic(name, spec.type, spec.qos, key)
         return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
 
-    def _served(self, kind: str, name: str, spec: ServedSpec, links: Mapping[str, ServedLink]) -> Source:
+    def _served(self, kind: str, name: str, spec: ServedSpec) -> Source:
         """What is observed of an action or a service: as of a topic that need not be there, each field by itself."""
-        key, link = f"observe.{kind}.{name}", links.get(_full(name))
+        key, link = f"observe.{kind}.{name}", self.links.get(name)
         if link is None:
-            what = "a goal" if kind == "actions" else "a request"
-            raise self._error(f"no tool has {what} for it, where its type would be", key)
+            raise self._error("no tool has a goal or a request for it, where its type would be", key)
         fields = {
             label: field if field.missing is not None else field.model_copy(update={"missing": UNKNOWN})
             for label, field in spec.fields.items()
         }
-        topic = Topic(link.name, link.form, link.view, Qos(), link.relative)
+        topic = Topic(link.name, link.form, link.view, Qos())
         return Source(topic, math.inf, False, self._readers(link.view, fields, key))
 
-    def _published(self, name: str, tool: ToolSpec) -> list[_Output]:
-        return [self._output(tool, topic, out, f"tools.{name}.publish.{topic}") for topic, out in tool.publish.items()]
+    def _written(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+        found = []
+        for name, spec in tool.publish.items():
+            key = f"tools.{tool_name}.publish.{name}"
+            topic = self._topic(name, spec.type, spec.qos, key)
+            if self.topics.setdefault(name, topic) != topic:
+                raise self._error(f"{name} has another QoS in another tool", key)
+            found.append(_Output(name, topic.cls, self._setters(topic.cls, spec.set, tool, key), spec.repeat))
+        return found
 
-    def _output(self, tool: ToolSpec, name: str, spec: PublishSpec, key: str) -> _Output:
-        topic = self._topic(name, spec.type, spec.qos, key)
-        setters = self._setters(topic.cls, spec.set, tool, key)
-        return _Output(topic.name, topic.cls, setters, topic, spec.repeat)
+    def _requested(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+        """The goals and the requests of a call."""
+        found = []
+        for name, spec in tool.goal.items():
+            key = f"tools.{tool_name}.goal.{name}"
+            form, cls = self._class(name, spec.type, "action", key)
+            self._link(name, form, cls, feedback=cls.Feedback, result=cls.Result)
+            found.append(_Output(name, cls.Goal, self._setters(cls.Goal, spec.set, tool, key), pursues=True))
+        for name, spec in tool.request.items():
+            key = f"tools.{tool_name}.request.{name}"
+            form, cls = self._class(name, spec.type, "srv", key)
+            self._link(name, form, cls, response=cls.Response)
+            found.append(_Output(name, cls.Request, self._setters(cls.Request, spec.set, tool, key)))
+        return found
 
-    def _asked(self, name: str, tool: ToolSpec) -> list[_Output]:
-        goals = [self._goal(tool, one, spec, f"tools.{name}.goal.{one}") for one, spec in tool.goal.items()]
-        return goals + [
-            self._request(tool, one, spec, f"tools.{name}.request.{one}") for one, spec in tool.request.items()
-        ]
+    def _link(self, name: str, form: str, cls: Any, **parts: Any) -> None:
+        view = type("StateView", (StateView,), {"parts": parts})
+        self.links.setdefault(name, ServedLink(name, form, cls, view))
 
-    def _goal(self, tool: ToolSpec, name: str, spec: RequestSpec, key: str) -> _Output:
-        form, cls = self._found(spec.type, "action", key)
-        view = view_class(feedback=cls.Feedback, result=cls.Result)
-        link = self._link(self.actions, name, form, cls, view, key)
-        return _Output(link.name, link.cls.Goal, self._setters(link.cls.Goal, spec.set, tool, key), pursues=True)
-
-    def _request(self, tool: ToolSpec, name: str, spec: RequestSpec, key: str) -> _Output:
-        form, cls = self._found(spec.type, "srv", key)
-        link = self._link(self.services, name, form, cls, view_class(response=cls.Response), key)
-        return _Output(link.name, link.cls.Request, self._setters(link.cls.Request, spec.set, tool, key))
-
-    def _link(self, known: dict[str, ServedLink], name: str, form: str, cls: Any, view: Any, key: str) -> ServedLink:
-        full_name, relative = self._named(name, key)
-        link = known.setdefault(full_name, ServedLink(full_name, form, cls, view, relative))
-        if link.form != form:
-            raise self._error(f"it is said to be {link.form} and {form}", f"{key}.type")
-        return link
-
-    def _canceled(self, name: str, tool: ToolSpec) -> list[_Output]:
+    def _canceled(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
         """The actions of which a call of the tool wants no goal: the safe call, of all that it has no goal for."""
-        key, given, pursued = f"tools.{name}.cancel", list(map(_full, tool.cancel)), set(map(_full, tool.goal))
-        for one in given:
-            if one not in self.actions:
-                raise self._error(f"no tool has a goal for {one}", key)
-            if one in pursued:
-                raise self._error(f"the tool has a goal for {one}, too", key)
-        wanted = list(self.actions) if name == self.config.safe.name else given
-        return [_Output(one) for one in wanted if one not in pursued]
+        actions = [name for name, link in self.links.items() if "feedback" in link.view.parts]
+        for name in tool.cancel:
+            if name not in actions:
+                raise self._error(f"no tool has a goal for {name}", f"tools.{tool_name}.cancel")
+            if name in tool.goal:
+                raise self._error(f"the tool has a goal for {name}, too", f"tools.{tool_name}.cancel")
+        wanted = actions if tool_name == self.config.safe.name else tool.cancel
+        return [_Output(name) for name in wanted if name not in tool.goal]
 
-    def _written(self) -> list[Topic]:
-        found: dict[str, Topic] = {}
-        for name, outputs in self._outputs.items():
-            for topic in [output.topic for output in outputs if output.topic is not None]:
-                if found.setdefault(topic.name, topic) != topic:
-                    what = f"{topic.name} has another type or QoS in another tool"
-                    raise self._error(what, f"tools.{name}.publish", "A topic has one type: make them the same.")
-        return list(found.values())
-
-    def _apart(self) -> None:
-        served = [*self.actions, *self.services]
-        topics = {topic.name for topic in self.topics} | set(map(_full, self.config.observe.topics))
-        for name in served:
-            if name in topics or served.count(name) > 1:
-                what = f"{name} is a topic, a service or an action, and another one of these"
-                raise self._error(what, "tools", "Give the names in full: they differ on the robot.")
-
-    def _own(self) -> tuple[Topic | None, Topic | None]:
-        """The topics of the bridge itself: instructions in, diagnostics out."""
-        heard, told = self.config.instruction_topic, self.config.diagnostics
-        kind = "std_msgs/msg/String"
-        reliable = Qos(reliability="reliable", depth=10)
-        return (
-            None if heard is None else self._topic(heard, kind, reliable, "instruction_topic"),
-            self._topic(told.topic, "diagnostic_msgs/msg/DiagnosticArray", Qos(), "diagnostics.topic")
-            if told.hz
-            else None,
-        )
-
-    def _check_types(self) -> None:
-        known: dict[str, str] = {}
-        ways: dict[str, bool] = {}
-        extra = (self.instructions, self.diagnostics, self.clock, self.picture)
-        own = [topic for topic in extra if topic is not None]
-        written = [out.topic for outputs in self._outputs.values() for out in outputs if out.topic is not None]
-        for topic in [*(source.topic for source in self.sources), *written, *own]:
-            if known.setdefault(topic.name, topic.type) != topic.type:
-                what = f"it is said to be {known[topic.name]} and {topic.type}"
-                raise self._error(what, topic.name, "A topic has one type: correct it, or use another name.")
-            if ways.setdefault(topic.name, topic.relative) != topic.relative:
-                what = "it is written with / before it and without: in a node with a namespace these are two topics"
-                raise self._error(what, topic.name, "Write it in one way everywhere.")
-
-    def _parts(self, fields: list[str]) -> list[tuple[str, str | None]] | None:
+    def _parts(self) -> list[tuple[str, str | None]] | None:
         """The observation's text as words and the field after them."""
-        text = self.config.observe.text
+        text, fields = self.config.observe.text, [field for source in self.sources for field in source.readers]
+        if twice := sorted({field for field in fields if fields.count(field) > 1}):
+            raise self._error(f"the field {twice[0]!r} is given twice", "observe")
         if text is None:
             return None
-        remedy = "Write fields in braces: x {x}."
-        try:
-            parts = list(string.Formatter().parse(text))
+        with self._at("observe.text"):
             text.encode()
-        except UnicodeEncodeError:
-            raise self._error("it is no valid Unicode", "observe.text", remedy) from None
-        except ValueError as error:
-            raise self._error(str(error), "observe.text", remedy) from None
-        for _, name, form, conversion in parts:
-            if name is None:
-                continue
-            if name not in fields:
-                raise self._error(f"there is no field {{{name}}}", "observe.text", f"Use {', '.join(fields)}.")
-            # An absent field is a word, which a format for numbers would not take.
-            if form or conversion:
-                raise self._error(f"{{{name}}} has a format of its own", "observe.text", f"{remedy} `digits` rounds.")
-        return [(words, name) for words, name, _, _ in parts]
+            parts = list(string.Formatter().parse(text))
+            for _, name, form, conversion in parts:
+                if name is not None and name not in fields:
+                    raise ValueError(f"there is no field {{{name}}}; there are {', '.join(fields)}")
+                # An absent field is a word, which a format for numbers would not take.
+                if form or conversion:
+                    raise ValueError(f"{{{name}}} has a format of its own; `digits` rounds")
+            return [(words, name) for words, name, _, _ in parts]
 
     def _check_safe(self) -> None:
         safe = self.config.safe
         spec = self.config.tools.get(safe.name)
         if spec is None:
-            raise self._error(f"there is no tool {safe.name!r}", "safe", f"Name one of {', '.join(self.config.tools)}.")
-        for name in [n for n in spec.needs() if n not in safe.arguments] + [
-            n for n in safe.arguments if n not in spec.parameters
-        ]:
-            what = "is missing" if name in spec.parameters else "is no parameter of it"
-            raise self._error(f"the argument {name!r} of {safe.name} {what}", "safe.arguments")
-        try:
+            raise self._error(f"there is no tool {safe.name!r}; there are {', '.join(self.config.tools)}", "safe")
+        if missing := [name for name in spec.needs() if name not in safe.arguments]:
+            raise self._error(f"the argument {missing[0]!r} of {safe.name} is missing", "safe.arguments")
+        if unknown := [name for name in safe.arguments if name not in spec.parameters]:
+            raise self._error(f"the argument {unknown[0]!r} of {safe.name} is no parameter of it", "safe.arguments")
+        with self._at("safe.arguments"):
             self.publications(safe.name, safe.arguments, 0)
-        except Unmappable as error:
-            raise self._error(str(error), "safe.arguments") from None
-
-
-def _full(name: str) -> str:
-    return f"/{name.removeprefix('/')}"

@@ -12,23 +12,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import rclpy
-from rclpy.duration import Duration, Infinite
+from rclpy.clock import JumpThreshold
+from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import (
-    DurabilityPolicy,
-    HistoryPolicy,
-    LivelinessPolicy,
-    QoSCompatibility,
-    QoSProfile,
-    ReliabilityPolicy,
-    qos_check_compatible,
-)
+from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 
 from rtcontrol_client.ros2 import Ros2BridgeError
-from rtcontrol_client.ros2.clock import Delays
-from rtcontrol_client.ros2.parts import Topic
+from rtcontrol_client.ros2.mapper import Topic
+from rtcontrol_client.ros2.observer import Delays
 
 NAME = "rtcontrol_bridge"
 PAUSE_S = 0.01  # after a message that cannot be converted
@@ -39,11 +32,11 @@ class RosInput:
     """A subscription that keeps its newest messages."""
 
     def __init__(self, node: Node, topic: Topic) -> None:
-        self.topic, self.qos = topic, _qos(topic, ReliabilityPolicy.BEST_EFFORT)
+        self.topic = topic
         self._lock = threading.Lock()
         self._delays = Delays()
         self._newest: deque[tuple[Any, int]] = deque(maxlen=topic.qos.depth)
-        made = node.create_subscription(topic.cls, _name(topic), self._receive, self.qos)
+        made = node.create_subscription(topic.cls, topic.name, self._receive, _qos(topic, "best_effort"))
         self.resolved = made.topic_name
 
     def _receive(self, message: Any, info: dict[str, Any]) -> None:
@@ -70,13 +63,13 @@ class RosOutput:
     that as a deadline, and, with `lease`, twice that as the time after which they find that it does not."""
 
     def __init__(self, node: Node, topic: Topic, promise_ms: float | None, lease: bool) -> None:
-        self.topic, self.qos = topic, _qos(topic, ReliabilityPolicy.RELIABLE)
+        self.topic, qos = topic, _qos(topic, "reliable")
         if promise_ms is not None:
-            self.qos.deadline = Duration(nanoseconds=int(promise_ms * 1e6))
+            qos.deadline = Duration(nanoseconds=int(promise_ms * 1e6))
         if promise_ms is not None and lease:
-            self.qos.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
-            self.qos.liveliness_lease_duration = Duration(nanoseconds=int(2 * promise_ms * 1e6))
-        self._publisher = node.create_publisher(topic.cls, _name(topic), self.qos)
+            qos.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
+            qos.liveliness_lease_duration = Duration(nanoseconds=int(2 * promise_ms * 1e6))
+        self._publisher = node.create_publisher(topic.cls, topic.name, qos)
         self.resolved = self._publisher.topic_name
         self.failed = 0
 
@@ -109,12 +102,11 @@ class RosService:
     def ready(self) -> bool:
         return bool(self._client.service_is_ready())
 
-    def send(self, request: Any) -> bool:
+    def send(self, request: Any) -> None:
         future = self._client.call_async(request)
         with self._lock:
             self._newest, self._answers = future, []
         future.add_done_callback(self._receive)
-        return True
 
     def _receive(self, future: Any) -> None:
         with self._lock:
@@ -135,6 +127,16 @@ class RosNetwork:
         self._inputs: list[RosInput] = []
         self._outputs: list[RosOutput] = []
         self.resolved: dict[str, str] = {}  # a name of the file -> its name in the graph
+        self.jumped = False  # a simulator's time was set back; whoever reads it takes it back
+        back = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False)
+        self._jumps = node.get_clock().create_jump_callback(back, post_callback=self._note_jump)
+
+    def _note_jump(self, _: Any) -> None:
+        self.jumped = True
+
+    def stamp_ns(self) -> int:
+        """The node's time: by /clock where its parameter use_sim_time is set."""
+        return int(self._node.get_clock().now().nanoseconds)
 
     def input(self, topic: Topic) -> RosInput:
         self._inputs.append(self.feed(topic))
@@ -142,75 +144,44 @@ class RosNetwork:
 
     def feed(self, topic: Topic) -> RosInput:
         made = RosInput(self._node, topic)
-        self.resolved[_name(topic)] = made.resolved
+        self.resolved[topic.name] = made.resolved
         return made
 
     def output(self, topic: Topic, promise_ms: float | None = None, lease: bool = True) -> RosOutput:
         made = RosOutput(self._node, topic, promise_ms, lease)
-        self.resolved[_name(topic)] = made.resolved
+        self.resolved[topic.name] = made.resolved
         self._outputs.append(made)
         return made
 
-    def service(self, name: str, cls: Any, relative: bool) -> RosService:
-        given = name.removeprefix("/") if relative else name
-        made = RosService(self._node, given, cls)
-        self.resolved[given] = made.resolved
+    def service(self, name: str, cls: Any) -> RosService:
+        made = RosService(self._node, name, cls)
+        self.resolved[name] = made.resolved
         return made
 
     def problems(self) -> dict[str, str]:
-        """By their names in the graph: a namespace or a remapping changes them."""
-        found: dict[str, str | None] = {}
-        for one in self._inputs:
-            peers = self._node.get_publishers_info_by_topic(one.resolved)
-            found[one.topic.name] = _problem(one, peers, reads=True)
-        for out in self._outputs:
-            peers = self._node.get_subscriptions_info_by_topic(out.resolved)
-            found[out.topic.name] = _problem(out, peers, reads=False)
-        return {name: why for name, why in found.items() if why is not None}
+        """Topics without another node, by their names in the file. Types and QoS that differ rclpy logs itself."""
+        hint = "Start the robot, or correct the topic's name, type, QoS, ROS_DOMAIN_ID or the network."
+        found = {
+            one.topic.name: f"No node publishes {one.resolved}. {hint}"
+            for one in self._inputs
+            if not self._node.count_publishers(one.resolved)
+        }
+        return found | {
+            out.topic.name: f"No node subscribes to {out.resolved}. {hint}"
+            for out in self._outputs
+            if not out.readers()
+        }
 
     def flush(self, seconds: float) -> None:
         for output in self._outputs:
             output.flush(seconds)
 
 
-def _problem(end: RosInput | RosOutput, peers: Sequence[Any], reads: bool) -> str | None:
-    """Return what keeps a topic and the endpoints of other nodes apart."""
-    name, kind = end.resolved, end.topic.type
-    if not peers:
-        does = "publishes" if reads else "subscribes to"
-        return f"No node {does} {name}. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
-    fitting = [peer for peer in peers if peer.topic_type == kind]
-    if not fitting:
-        does = "published" if reads else "subscribed to"
-        theirs = peers[0].topic_type
-        return f"{name} is {does} as {theirs}, and the robot's file says {kind}. No message passes. Correct the type."
-    for peer in fitting:
-        offered, wanted = (peer.qos_profile, end.qos) if reads else (end.qos, peer.qos_profile)
-        compatible, reason = qos_check_compatible(offered, wanted)
-        if compatible == QoSCompatibility.ERROR:
-            theirs = f"{peer.node_namespace.rstrip('/')}/{peer.node_name}"
-            what = f"QoS of {name} is incompatible with that of {theirs} ({reason.replace('ERROR: ', '').rstrip('; ')})"
-            return f"{what}. No message passes. Correct qos in the robot's file, or the node."
-    return None
-
-
-def _name(topic: Topic) -> str:
-    """As the file has it: a node's namespace goes before a name without a /."""
-    return topic.name.removeprefix("/") if topic.relative else topic.name
-
-
-def _qos(topic: Topic, usual: ReliabilityPolicy) -> QoSProfile:
-    given = topic.qos.reliability
-    kept = topic.qos.durability == "transient_local"
+def _qos(topic: Topic, usual: str) -> QoSProfile:
     return QoSProfile(
         depth=topic.qos.depth,
-        history=HistoryPolicy.KEEP_LAST,
-        reliability=usual if given is None else ReliabilityPolicy[given.upper()],
-        durability=DurabilityPolicy.TRANSIENT_LOCAL if kept else DurabilityPolicy.VOLATILE,
-        # Written out, as the graph reports them of others: unset ones would be found incompatible with these.
-        deadline=Infinite,
-        liveliness=LivelinessPolicy.AUTOMATIC,
-        liveliness_lease_duration=Infinite,
+        reliability=ReliabilityPolicy[(topic.qos.reliability or usual).upper()],
+        durability=DurabilityPolicy[topic.qos.durability.upper()],
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from rtcontrol_client.ros2 import Unmappable
@@ -36,19 +36,15 @@ def reader(cls: Any, spec: FieldSpec) -> Reader:
 
 
 def _raw(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
-    if spec.kind != "sector" and (spec.from_deg is not None or spec.to_deg is not None):
-        raise ValueError("from_deg: only a field `as: sector` has directions")
     if spec.kind == "sector":
         return _sector(path, spec)
-    if spec.kind in ("yaw", "pitch", "roll"):
-        if path.kind != "quaternion":
-            raise ValueError(f"as: {spec.kind} is of a quaternion, and {path.text or 'the message'} is none")
-        angle = {"yaw": yaw, "pitch": pitch, "roll": roll}[spec.kind]
-        return lambda message: angle(path.get(message))
-    if spec.kind == "norm":
-        if path.kind != "vector":
-            raise ValueError(f"as: norm is of a vector, and {path.text or 'the message'} is none")
-        return lambda message: _norm(path.get(message))
+    if spec.from_deg is not None or spec.to_deg is not None:
+        raise ValueError("from_deg: only a field `as: sector` has directions")
+    if spec.kind != "value":
+        of, convert = AS[spec.kind]
+        if path.kind != of:
+            raise ValueError(f"as: {spec.kind} is of a {of}, and {path.text or 'the message'} is none")
+        return lambda message: convert(path.get(message))
     if path.kind == "time":
         return lambda message: _seconds(path.get(message))
     if path.kind in ("quaternion", "vector", "message", "list"):
@@ -111,26 +107,32 @@ def roll(q: Any) -> float:
     return math.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
 
 
+# `as`: the kind of value that it is of, and what it makes of it.
+AS: dict[str, tuple[str, Callable[[Any], float]]] = {
+    "yaw": ("quaternion", yaw),
+    "pitch": ("quaternion", pitch),
+    "roll": ("quaternion", roll),
+    "norm": ("vector", _norm),
+}
+
+
 def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
     if path.type.short != "LaserScan":
         raise ValueError("as: sector is of a LaserScan; leave path empty")
     if spec.from_deg is None or spec.to_deg is None:
         raise ValueError("from_deg: a sector needs from_deg and to_deg, counterclockwise, 0 is ahead")
     start, width = math.radians(spec.from_deg), math.radians((spec.to_deg - spec.from_deg) % 360 or 360)
-    known: dict[tuple[float, float, int], tuple[list[int], list[int]]] = {}
 
     def nearest(message: Any) -> float:
         scan = path.get(message)
         shape = (scan.angle_min, scan.angle_increment, len(scan.ranges))
-        beams = known.get(shape)
-        if beams is None:
-            known.clear()
-            beams = known[shape] = _beams(shape, start, width), _beams(shape, start - BESIDE, width + 2 * BESIDE)
-        return _nearest(scan, *beams)
+        beams = _beams(shape, start, width)
+        return _nearest(scan, beams, _beams(shape, start - BESIDE, width + 2 * BESIDE))
 
     return nearest
 
 
+@lru_cache(256)
 def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[int]:
     first, step, count = shape
     if not math.isfinite(first) or (count > 1 and (step == 0 or not math.isfinite(step))):
@@ -168,68 +170,81 @@ Setter = Callable[[Any, Mapping[str, Any], int], None]
 
 
 def setter(cls: Any, path: Path, spec: SetSpec, tool: ToolSpec) -> Setter:
-    """A function that sets the field at the path of a message of the class from (message, arguments, wall clock's
+    """A function that sets the field at the path of a message of the class from (message, arguments, the clock's
     nanoseconds). It raises Unmappable for arguments that do not fit; raises ValueError here for what never can."""
-    if spec.source is None:
-        if spec.value == "now":
-            if path.kind != "time":
-                raise ValueError("`now` is for a time stamp")
-            return lambda message, _, stamp_ns: path.set(message, _time(path.type, stamp_ns))
-        if spec.value == "now_us" and path.kind == "integer":
-            if bounds_of(path.type)[1] < 2**62:
-                raise ValueError("`now_us` does not fit a number of less than 64 bits")
-            return lambda message, _, stamp_ns: path.set(message, stamp_ns // 1000)
-        constant = spec.value
-        assert constant is not None
-        with _mistake():
-            path.set(cls(), _constant(path, constant))
-        return lambda message, *_: path.set(message, _constant(path, constant))
     name = spec.source
+    if name is None:
+        return _constant(cls, path, spec.value)
     if name not in tool.parameters:
         known = ", ".join(tool.parameters) or "none"
         raise ValueError(f"there is no parameter {name!r}; the tool's are {known}")
     if name not in tool.needs() and spec.default is None:
         raise ValueError(f"{name} may be left out of a call: add `default`")
-    listed = tool.parameters[name].get("enum")
-    if spec.values is not None:
-        for value in listed or []:
-            if value not in spec.values:
-                raise ValueError(f"values has nothing for {value!r}")
-        for value in spec.values.values():
-            with _mistake("values: "):
-                _convert(path, value)
-    elif path.kind in ("real", "integer", "time"):
-        if spec.min is None or spec.max is None:
-            raise ValueError("add `min` and `max`: what is published is clamped to them, whatever the model says")
-        for key, limit in (("min", spec.min), ("max", spec.max)):
-            with _mistake(f"{key}: "):
-                _convert(path, limit)
-    if spec.min is not None and spec.max is not None and spec.min > spec.max:
-        raise ValueError("min is above max")
     if path.kind in ("message", "quaternion", "vector", "list"):
         raise ValueError(f"{path.text} is a {path.kind}, not a single value: name a field in it")
-    if spec.default is not None:
-        with _mistake("default: "):
-            _convert(path, _argument(spec.default, spec, path, None))
+    listed = tool.parameters[name].get("enum")
+    if not isinstance(listed, list | None):
+        raise ValueError(f"the enum of {name} is no list of values")
+    _check_limits(path, spec, listed)
 
     def set_argument(message: Any, arguments: Mapping[str, Any], _: int) -> None:
         try:
-            path.set(message, _convert(path, _argument(arguments.get(name, spec.default), spec, path, listed)))
+            path.set(message, _fitted(path.text, path.type, _argument(arguments.get(name), spec, path, listed)))
         except Unmappable as error:
             raise Unmappable(f"{name}: {error}") from None
 
     return set_argument
 
 
-@contextlib.contextmanager
-def _mistake(key: str = "") -> Iterator[None]:
+def _constant(cls: Any, path: Path, value: Any) -> Setter:
+    if value == "now":
+        if path.kind != "time":
+            raise ValueError("`now` is for a time stamp")
+        return lambda message, _, stamp_ns: path.set(message, _time(path.type, stamp_ns))
+    if value == "now_us" and path.kind == "integer":
+        if bounds_of(path.type)[1] < 2**62:
+            raise ValueError("`now_us` does not fit a number of less than 64 bits")
+        return lambda message, _, stamp_ns: path.set(message, stamp_ns // 1000)
+
+    def set_constant(message: Any, *_: Any) -> None:
+        path.set(message, _fitted(path.text, path.type, value, of_file=True))
+
+    set_constant(cls())
+    return set_constant
+
+
+def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> None:
+    """Raises ValueError, starting with the key, for what no argument can be made to fit by."""
+    if spec.values is not None:
+        for value in listed or []:
+            if value not in spec.values:
+                raise ValueError(f"values has nothing for {value!r}")
+        for value in spec.values.values():
+            _check_fits("values", path, value)
+    elif path.kind in ("real", "integer", "time"):
+        if spec.min is None or spec.max is None:
+            raise ValueError("add `min` and `max`: what is published is clamped to them, whatever the model says")
+        if spec.min > spec.max:
+            raise ValueError("min is above max")
+        _check_fits("min", path, spec.min)
+        _check_fits("max", path, spec.max)
+    if spec.default is not None:
+        try:
+            default = _argument(None, spec, path, None)
+        except Unmappable as error:
+            raise ValueError(f"default: {error}") from None
+        _check_fits("default", path, default)
+
+
+def _check_fits(key: str, path: Path, value: Any) -> None:
     try:
-        yield
+        _fitted(path.text, path.type, value)
     except Unmappable as error:
-        raise ValueError(f"{key}{error}") from None
+        raise ValueError(f"{key}: {error}") from None
 
 
 def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
+    value = spec.default if value is None else value
     if value is None:
         raise Unmappable("it is missing")
     if spec.values is not None:
@@ -242,7 +257,7 @@ def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | Non
         raise Unmappable(f"{value!r} is none of {', '.join(map(str, listed))}")
     if path.kind in ("text", "bool"):
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+    if not _is_finite(value):
         raise Unmappable(f"{value!r} is no finite number")
     assert spec.min is not None and spec.max is not None
     return min(max(value * spec.scale + spec.offset, spec.min), spec.max)
@@ -253,22 +268,19 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _convert(path: Path, value: Any) -> Any:
-    """The value as the field wants it. Raises Unmappable."""
-    return _fitting(path.text, path.type, value)
-
-
-def _fitting(text: str, of: FieldType, value: Any) -> Any:
-    """The value as a field of the type wants it: ROS checks nothing. Raises Unmappable."""
+def _fitted(text: str, of: FieldType, value: Any, of_file: bool = False) -> Any:
+    """The value as a field of the type wants it: ROS checks nothing. A file may say that a number is none (`of_file`):
+    PX4 does not control what is not a number. Raises Unmappable."""
     kind = kind_of(of)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
-    if kind in ("real", "integer") and number:
+    if kind in ("real", "integer") and _is_finite(value):
         low, high = bounds_of(of)
         fitting = float(value) if kind == "real" else round(value)
         if low <= fitting <= high:
             return fitting
         raise Unmappable(f"{value!r} is not between {low:g} and {high:g}")
-    if kind == "time" and number and -(2**31) <= value < 2**31:
+    if kind == "real" and of_file and isinstance(value, float) and math.isnan(value):
+        return value
+    if kind == "time" and _is_finite(value) and -(2**31) <= value < 2**31:
         return _time(of, round(value * 1e9))
     if kind == "text" and isinstance(value, str):
         # A string of ROS ends at its first NUL.
@@ -278,30 +290,14 @@ def _fitting(text: str, of: FieldType, value: Any) -> Any:
     if kind == "bool" and isinstance(value, bool):
         return value
     if kind == "list" and isinstance(value, list) and of.takes(len(value)):
-        return [_listed(text, of.one, one) for one in value]
+        made = [_fitted(text, of.one, one, of_file) for one in value]
+        return [bytes([one]) for one in made] if of.name == "octet" else made
     raise Unmappable(f"{value!r} does not fit {text}, which is of the kind {kind}")
 
 
-def _listed(text: str, of: FieldType, value: Any) -> Any:
-    made = _real_or_fitting(text, of, value)
-    return bytes([made]) if of.name == "octet" else made
-
-
-def _constant(path: Path, value: Any) -> Any:
-    """The value of the file as the field wants it. Raises Unmappable."""
-    return _real_or_fitting(path.text, path.type, value)
-
-
-def _real_or_fitting(text: str, of: FieldType, value: Any) -> Any:
-    """As `_fitting`, but a file may say that a number is none: PX4 does not control what is not a number."""
-    if kind_of(of) == "real" and isinstance(value, float) and math.isnan(value):
-        return value
-    return _fitting(text, of, value)
-
-
-def _finite(value: float) -> bool:
+def _is_finite(value: Any) -> bool:
     try:
-        return math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer beyond doubles
         return False
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -54,6 +53,9 @@ class FieldType:
         return self.cls if self.cls is not None else find(self.name, "msg")[1]
 
 
+OCTET = FieldType("octet")  # a byte, which ROS has as bytes of the length 1
+
+
 def fields(cls: Any) -> dict[str, FieldType]:
     """Return field name -> type of a message class; nothing for another class."""
     described: dict[str, Any] = getattr(cls, "get_fields_and_field_types", dict)()
@@ -82,19 +84,10 @@ def find(name: str, form: str) -> tuple[str, Any]:
         raise ValueError(f"{name!r} is not the name of a {kind} type, such as package/{form}/Name")
     package, _, short = full.split("/")
     try:
-        module = import_module(f"{package}.{form}")
-    except ImportError as error:
+        return full, getattr(import_module(f"{package}.{form}"), short)
+    except (ImportError, AttributeError) as error:
         hint = f"source the ROS set-up or the workspace that has {package}, or install its wheel"
-        raise ValueError(
-            f"unknown {kind} type {name!r}: this Python has no {package}.{form} ({error}); {hint}"
-        ) from None
-    if not hasattr(module, short):
-        known = [
-            one for one in vars(module) if one[0].isupper() and not one.endswith(("_Request", "_Response", "_Event"))
-        ]
-        near = [one for one in known if one.lower() == short.lower()] or known
-        raise ValueError(f"unknown {kind} type {name!r}; {package} has {', '.join(near)}")
-    return full, getattr(module, short)
+        raise ValueError(f"unknown {kind} type {name!r} in this Python ({error}); {hint}") from None
 
 
 # Field paths, compiled when the config is read.
@@ -103,86 +96,124 @@ def find(name: str, form: str) -> tuple[str, Any]:
 MAX_INDEX = 1023
 FLOAT32, FLOAT64 = 3.4028234663852886e38, sys.float_info.max
 Kind = Literal["bool", "integer", "real", "text", "time", "quaternion", "vector", "message", "list"]
-_STEP = re.compile(r"\.?([A-Za-z_]\w*)|\[(\d+)\]|\[([A-Za-z_][\w/.:-]*)\]")
+_PATH = re.compile(r"([A-Za-z_]\w*(\[[\w/.:-]+\])*(\.|$))*(?<!\.)")
+_STEP = re.compile(r"\[([^\]]+)\]|([A-Za-z_]\w*)")
 _NAMES = ("name", "joint_names")
-OCTET = FieldType("octet")  # a byte, which ROS has as bytes of the length 1
+_MESSAGES: dict[str, Kind] = {
+    "Time": "time",
+    "Duration": "time",
+    "Quaternion": "quaternion",
+    "Vector3": "vector",
+    "Point": "vector",
+}
+_BASIC: dict[str, Kind] = {"boolean": "bool", "string": "text", "wstring": "text", "float": "real", "double": "real"}
+_ZERO: dict[Kind, Any] = {"bool": False, "text": "", "integer": 0, "real": 0.0}
 
 
 @dataclass(frozen=True)
 class Path:
-    """A compiled path: what kind of value is there, how to get it and how to set it.
-
-    `get` raises Unmappable where the message has no such element; `set` lets lists grow.
-    """
+    """A compiled path. `steps` are attributes and indices, each with the type that it leads to; `named`: the last step
+    is the element of this name, by the message's list `names`."""
 
     text: str
     type: FieldType
-    get: Callable[[Any], Any]
-    set: Callable[[Any, Any], None]
+    steps: tuple[tuple[str | int, FieldType], ...]
+    named: str | None = None
+    names: str = ""
 
     @property
     def kind(self) -> Kind:
         """What kind of value is there."""
         return kind_of(self.type)
 
+    def get(self, message: Any) -> Any:
+        """The value. Raises Unmappable where the message has no such element."""
+        value = message
+        try:
+            for step, _ in self.steps:
+                value = getattr(value, step) if isinstance(step, str) else value[step]
+            if self.named is not None:
+                value = value[self._index(message)]
+        except IndexError:
+            raise Unmappable(f"the list has only {len(value)} elements") from None
+        return value[0] if self.type == OCTET else value
+
+    def _index(self, message: Any) -> int:
+        known = list(getattr(message, self.names))
+        if self.named not in known:
+            raise Unmappable(f"no {self.named!r} among {', '.join(known) or 'no names'}")
+        return known.index(self.named)
+
+    def set(self, message: Any, value: Any) -> None:
+        """Set the value; lists grow. Raises Unmappable."""
+        if self.named is not None:
+            raise Unmappable("an element that is named cannot be set; use its index")
+        *inner, (last, of) = self.steps
+        for step, through in inner:
+            message = getattr(message, step) if isinstance(step, str) else _grown(message, step, through)[step]
+        value = bytes([value]) if of == OCTET else value
+        if isinstance(last, str):
+            setattr(message, last, value)
+        else:
+            _grown(message, last, of)[last] = value
+
 
 def compile_path(cls: Any, text: str) -> Path:
     """The path in messages of a class; an empty one is the message itself. Raises ValueError naming the bad step."""
-    steps = _steps(text)
+    if not _PATH.fullmatch(text):
+        raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
     at = FieldType("", cls=cls)
-    walk: list[tuple[str | int, FieldType]] = []  # the step, and the type that it leads to
-    by_name: str | None = None
-    for i, (attribute, index, name) in enumerate(steps):
-        if attribute is not None:
-            known = fields(at.message()) if at.is_message and not at.many else {}
-            if attribute not in known:
-                shown = ", ".join(known) or "none: it is not a message"
-                raise ValueError(f"there is no {attribute!r} in {at.short}; its fields are {shown}")
-            at = known[attribute]
-            walk.append((attribute, at))
+    steps: list[tuple[str | int, FieldType]] = []
+    parts = _STEP.findall(text)
+    for i, (element, attribute) in enumerate(parts):
+        if attribute:
+            at = _field_of(at, attribute)
+            steps.append((attribute, at))
             continue
         if not at.many:
-            raise ValueError(f"{'.'.join(str(s) for s, _ in walk)} is not a list")
-        if index is not None:
-            if index >= (at.length or at.most or MAX_INDEX + 1):
-                raise ValueError(f"[{index}] is beyond the list's end")
-            at = at.one
-            walk.append((index, at))
-        else:
-            if i != len(steps) - 1 or i != 1:
-                raise ValueError(f"[{name}] can only follow a field of the message itself, such as position[{name}]")
-            at, by_name = at.one, name
-    if by_name is not None:
-        return Path(text, at, _getter_by_name(cls, steps[0][0], by_name), _no_set)
-    get, set_ = _getter(walk), _setter(walk)
-    if at == OCTET:
-        return Path(text, at, lambda message: get(message)[0], lambda message, value: set_(message, bytes([value])))
-    return Path(text, at, get, set_)
+            raise ValueError(f"{steps[-1][0]} is not a list")
+        if not element.isdecimal():
+            if (i, len(parts)) != (1, 2):
+                raise ValueError(
+                    f"[{element}] can only follow a field of the message itself, such as position[{element}]"
+                )
+            return Path(text, at.one, tuple(steps), element, _names_of(cls, element))
+        index = int(element)
+        if index >= (at.length or at.most or MAX_INDEX + 1):
+            raise ValueError(f"[{index}] is beyond the list's end")
+        at = at.one
+        steps.append((index, at))
+    return Path(text, at, tuple(steps))
 
 
-def _steps(text: str) -> list[tuple[str | None, int | None, str | None]]:
-    found, position = [], 0
-    while position < len(text):
-        match = _STEP.match(text, position)
-        first = match is not None and match[1] is not None and not match[0].startswith(".")
-        if match is None or first != (position == 0):
-            raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
-        attribute, index, name = match.groups()
-        found.append((attribute, int(index) if index is not None else None, name))
-        position = match.end()
-    return found
+def _field_of(at: FieldType, attribute: str) -> FieldType:
+    known = fields(at.message()) if at.is_message and not at.many else {}
+    if attribute not in known:
+        shown = ", ".join(known) or "none: it is not a message"
+        raise ValueError(f"there is no {attribute!r} in {at.short}; its fields are {shown}")
+    return known[attribute]
+
+
+def _names_of(cls: Any, element: str) -> str:
+    names = next((name for name in _NAMES if name in fields(cls)), None)
+    if names is None:
+        raise ValueError(f"{cls.__name__} has no list of names to look up [{element}] in")
+    return names
+
+
+def _grown(elements: Any, index: int, of: FieldType) -> Any:
+    """The list, long enough for the index."""
+    while len(elements) <= index:
+        kind = kind_of(of)
+        elements.append(bytes(1) if of == OCTET else _ZERO[kind] if kind in _ZERO else of.message()())
+    return elements
 
 
 def kind_of(of: FieldType) -> Kind:
     """The kind of a field's values."""
     if of.many:
         return "list"
-    if of.is_message:
-        named: dict[str, Kind] = {"Time": "time", "Duration": "time", "Quaternion": "quaternion"}
-        named |= {"Vector3": "vector", "Point": "vector"}
-        return named.get(of.short, "message")
-    basic: dict[str, Kind] = {"boolean": "bool", "string": "text", "wstring": "text", "float": "real", "double": "real"}
-    return basic.get(of.name, "integer")
+    return _MESSAGES.get(of.short, "message") if of.is_message else _BASIC.get(of.name, "integer")
 
 
 def bounds_of(of: FieldType) -> tuple[float, float]:
@@ -196,66 +227,3 @@ def bounds_of(of: FieldType) -> tuple[float, float]:
     bits = int(match[2])
     low = 0 if match[1] else -(1 << (bits - 1))
     return low, low + (1 << bits) - 1
-
-
-def _getter(walk: list[tuple[str | int, FieldType]]) -> Callable[[Any], Any]:
-    steps = [step for step, _ in walk]
-
-    def get(message: Any) -> Any:
-        for step in steps:
-            try:
-                message = getattr(message, step) if isinstance(step, str) else message[step]
-            except IndexError:
-                raise Unmappable(f"the list has only {len(message)} elements") from None
-        return message
-
-    return get
-
-
-def _getter_by_name(cls: Any, attribute: str | None, name: str) -> Callable[[Any], Any]:
-    assert attribute is not None
-    names = next((n for n in _NAMES if n in fields(cls)), None)
-    if names is None:
-        raise ValueError(f"{cls.__name__} has no list of names to find [{name}] in")
-
-    def get(message: Any) -> Any:
-        known, listed = list(getattr(message, names)), getattr(message, attribute)
-        if name not in known:
-            raise Unmappable(f"no {name!r} among {', '.join(known) or 'no names'}")
-        if (at := known.index(name)) >= len(listed):
-            raise Unmappable(f"{attribute} has only {len(listed)} elements")
-        return listed[at]
-
-    return get
-
-
-def _setter(walk: list[tuple[str | int, FieldType]]) -> Callable[[Any, Any], None]:
-    def set_(message: Any, value: Any) -> None:
-        *inner, (last, of) = walk
-        for step, through in inner:
-            message = _step_in(message, step, through)
-        if isinstance(last, str):
-            setattr(message, last, value)
-        else:
-            _grow(message, last, of)
-            message[last] = value
-
-    return set_
-
-
-def _step_in(message: Any, step: str | int, of: FieldType) -> Any:
-    if isinstance(step, str):
-        return getattr(message, step)
-    _grow(message, step, of)
-    return message[step]
-
-
-def _grow(elements: Any, index: int, of: FieldType) -> None:
-    zero: dict[Kind, Any] = {"bool": False, "text": "", "integer": bytes(1) if of == OCTET else 0, "real": 0.0}
-    kind = kind_of(of)
-    while len(elements) <= index:
-        elements.append(zero[kind] if kind in zero else of.message()())
-
-
-def _no_set(message: Any, value: Any) -> None:
-    raise Unmappable("an element found by name cannot be set; use its index")

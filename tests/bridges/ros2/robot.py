@@ -15,7 +15,6 @@ import math
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import rclpy
@@ -28,12 +27,11 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import LivelinessPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import BatteryState, CompressedImage, LaserScan
+from sensor_msgs.msg import BatteryState, LaserScan
 from std_msgs.msg import String
 
 HALF, RADIUS, STEP_S, BEAMS = 3.0, 0.2, 0.02, 180
 DEADLINE_NS = 200_000_000
-CAMERA = "/camera/compressed"
 
 
 class Robot:
@@ -49,7 +47,6 @@ class Robot:
         node = self.node = Node("robot")
         kinds = {"/odom": (Odometry, 10), "/scan": (LaserScan, qos_profile_sensor_data), "/clock": (Clock, 10)}
         kinds |= {"/battery_state": (BatteryState, 10), "/rtcontrol/instruction": (String, 10)}
-        kinds |= {CAMERA: (CompressedImage, qos_profile_sensor_data)}
         self.outputs = {topic: node.create_publisher(cls, topic, qos) for topic, (cls, qos) in kinds.items()}
         node.create_subscription(Twist, "/cmd_vel", self._obey, 10)
         node.create_subscription(DiagnosticArray, "/diagnostics", self._diagnose, 10)
@@ -138,9 +135,6 @@ class Robot:
         elif verb == "clock":
             start, rate = map(float, rest.split())
             self.clock = start, rate, time.monotonic()
-        elif verb == "picture":
-            form, file = rest.rsplit(" ", 1)
-            self.outputs[CAMERA].publish(CompressedImage(format=form, data=Path(file).read_bytes()))
 
 
 def main() -> None:

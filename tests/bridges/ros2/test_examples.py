@@ -13,8 +13,7 @@ import pytest
 from rtcontrol_client.ros2 import EXAMPLE, config
 from rtcontrol_client.ros2.cli import main
 from rtcontrol_client.ros2.config import RobotConfig
-from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.parts import Order, Publication
+from rtcontrol_client.ros2.mapper import Mapper, Order, Publication
 from tests.bridges.ros2.messages import sensor_msgs
 
 EXAMPLES = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
