@@ -82,11 +82,7 @@ class RemotePictures:
         """It is over: what comes before its client is known to be gone is nobody's."""
         with self._lock:
             self._open = False
-            self.forget()
-
-    def forget(self) -> None:
-        """Nobody is told of what was before."""
-        self.newest = self._later_ns = None
+            self.newest = self._later_ns = None
 
 
 class RemoteEnvironment:
@@ -159,14 +155,6 @@ class RemoteEnvironment:
             self.traffic.resets += 1
             self.arrivals.reset()
             self.calls.forget()
-
-    def succeed(self) -> None:
-        """Another client takes the place of one that is gone: its numbers begin anew, in a new epoch."""
-        with self._changed:
-            self.arrivals.succeed()
-            self.calls.forget()
-            self.pictures.forget()
-            self._episodes.epoch += 1
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 

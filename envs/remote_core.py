@@ -191,12 +191,6 @@ class Arrivals:
         self._newest, self._peeked = None, False
         self._waiting.clear()
 
-    def succeed(self) -> None:
-        """Another client's numbers begin anew."""
-        self._seq = -1
-        self.reset()
-        self._waiting.clear()
-
 
 class SentCalls:
     """The calls that were sent to the client: their numbers, which grow over all loops, and what became of them."""

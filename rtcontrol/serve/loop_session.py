@@ -23,7 +23,6 @@ from rtcontrol.records import LoopReport
 from rtcontrol.run import assembly
 from rtcontrol.run.interpreting import goal_tools
 from rtcontrol.serve import refusals
-from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
@@ -35,6 +34,8 @@ from rtcontrol_client.wire.messages import ControlMessage, Executed, Instruct, O
 
 class LoopSession(SessionThread, Listener):
     """Its world is the client's, the same for all its runs."""
+
+    env: RemoteEnvironment | None = None
 
     def open(self, instruction: str | None) -> ControlLoop:
         terms, owner, life = self.terms, self.owner, self.facts.life
@@ -74,11 +75,10 @@ class LoopSession(SessionThread, Listener):
         """This loop will run."""
         self.need()  # of the loop before
         self.loop = loop
-        for action in self.owner.tell(ev.LoopAttached(self.facts)):
-            self.answer(action)
+        self.owner.report(self.owner.core.attached, self.facts)
 
     def run(self) -> None:
-        loop, tell = self.loop, self.owner.tell
+        loop, owner = self.loop, self.owner
         assert loop is not None, "it is open"
         try:
             with refusals.placed(self.facts.life.welcomed):
@@ -86,36 +86,36 @@ class LoopSession(SessionThread, Listener):
         except DecisionFailed as error:
             raise self.terms.undecodable(error) from None
         except UserError as error:
-            (refuse,) = tell(ev.LoopUnfit(self.facts, error.what, error.remedy))
-            assert isinstance(refuse, ev.RefuseLoop), "it is the core's only answer"
-            raise refuse.error from None
+            raise owner.tell(owner.core.unfit, self.facts, error.what, error.remedy) from None
         finally:
             if loop.state.launched:
-                told = loop.instructions
-                tell(ev.LoopRan(self.facts, told.proven, told.waiting[-1] if told.waiting else told.now))
+                known = loop.instructions
+                newest = known.waiting[-1] if known.waiting else known.now
+                owner.tell(owner.core.ran, self.facts, known.proven, newest)
 
     # -- what its loop and its world report ---------------------------------------------------------------------------
 
     def report(self, what: LoopReport) -> None:
-        loop, env, facts = self.loop, self.env, self.facts
+        loop, env, facts, owner = self.loop, self.env, self.facts, self.owner
         if loop is None or env is None:
             return
         if what.what == "accepted":
             env.accepted(what.text)
         elif what.what == "refused":
-            self.owner.tell(ev.InstructionRefused(facts, what.text, what.why, loop.instruction))
+            owner.report(owner.core.gave_way, facts, what.text, what.why, loop.instruction)
         elif what.what == "doubted":
-            self.owner.tell(ev.ErrorReported(facts, refusals.unsure(what.why)))
+            owner.report(owner.core.wrong, facts, refusals.unsure(what.why))
         else:
             self.send(control_of(loop.operator, facts.token))
 
     def understood(self, result: Understood) -> None:
         if self.loop is not None and self.loop.interpretation is not None:
             answer = answer_of(result, self.facts.token, self.loop.interpretation.interpreter)
-            self.owner.tell(ev.SentenceUnderstood(self.facts, result.said, result.why == "overtaken", answer))
+            overtaken = result.why == "overtaken"
+            self.owner.report(self.owner.core.understood, self.facts, result.said, overtaken, answer)
 
     def _undecided(self, emission: Emission, seq: int | None) -> None:
-        self.owner.tell(ev.ErrorReported(self.facts, refusals.undecided(emission, seq), emission.error or ""))
+        self.owner.report(self.owner.core.wrong, self.facts, refusals.undecided(emission, seq), emission.error or "")
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 
@@ -123,12 +123,12 @@ class LoopSession(SessionThread, Listener):
         assert self.env is not None, "it is live"
         TAKE[type(message)](self.env, message)
 
-    def hear(self, text: str) -> bool:
+    def instruct_loop(self, text: str) -> bool:
         return self.loop is not None and self.loop.instruct(text)
 
-    def say_to_loop(self, action: ev.SayToLoop) -> str:
+    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         assert self.loop is not None, "it is attached"
-        return self.loop.operator.say(action.word, action.by, action.k)
+        return self.loop.operator.say(word, by, k)
 
     def look(self) -> LoopStanding | None:
         loop, env = self.loop, self.env

@@ -7,22 +7,23 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import refusals
-from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.runs import CountedLoop, Totals, finish
-from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts
+from rtcontrol.serve.session_core import SessionCore
+from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts, Turn
 from rtcontrol_client.wire import Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SessionOwner(Protocol):
@@ -31,13 +32,17 @@ class SessionOwner(Protocol):
     options: ServeOptions
     pool: DecoderPool
     watch: PauseWatch
+    core: SessionCore
     stats: Totals
     say: Callable[[str], None]
     interpreters: Interpreters
     turns: dict[bool, threading.Semaphore]  # of those that open for the first time (True), or again
 
-    def tell(self, event: ev.Event) -> list[ev.Action]:
-        """Let the core take the event, do what it says, and return what is the caller's to do."""
+    def tell(self, take: Callable[Concatenate[Turn, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """Let this method of the core take what happened, and do what it says."""
+
+    def report(self, take: Callable[Concatenate[Turn, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """The same without the server's lock: what happens in every tick, or with locks of the loop's."""
 
     def needs(self) -> dict[str, Need]:
         """Return what each session needs of the decoder, as far as it is known, by their ids."""
@@ -46,7 +51,6 @@ class SessionOwner(Protocol):
 class SessionThread(ABC):
     """A session's thread: its turn, its terms, one life of its loop. Decides nothing: `facts` are the core's."""
 
-    env: RemoteEnvironment | None = None
     loop: ControlLoop | None = None  # what a viewer may look at
 
     def __init__(self, facts: SessionFacts, owner: SessionOwner) -> None:
@@ -77,26 +81,23 @@ class SessionThread(ABC):
         return self.facts.terms
 
     def say(self, word: str, by: str, k: int | None = None) -> str:
-        """Do what a person says (`OperatorControl.say`), also in a session that opens or waits for its client."""
-        return "".join(map(self.answer, self.owner.tell(ev.OperatorRequest(self.facts, word, by, k))))
-
-    def answer(self, action: ev.Action) -> str:
-        """Do on this thread what a person said, and return one sentence about it."""
-        if isinstance(action, ev.SayToLoop):
-            return self.say_to_loop(action)
-        return action.text if isinstance(action, ev.AnswerPerson) else ""
+        """Do what a person says (`OperatorControl.say`), also in a session that opens or waits for its client, and
+        return one sentence about it."""
+        answer = self.owner.tell(self.owner.core.command, self.facts, word, by, k)
+        return self.say_to_loop(word, by, k) if answer is None else answer
 
     def instruct(self, text: str) -> None:
         """Decide by it. Raises UserError for one that is too long."""
-        self.owner.tell(ev.InstructionGiven(self.facts, text))
+        self.owner.report(self.owner.core.instruct, self.facts, text)
 
     def note(self, line: str) -> None:
         """Log the line, as far as the rate allows; how a run ended (its safe call!) always."""
-        self.owner.tell(ev.LineNoted(self.facts, line, self.loop is not None and self.loop.phase == "ending"))
+        always = self.loop is not None and self.loop.phase == "ending"
+        self.owner.report(self.owner.core.note, self.facts, line, always)
 
     def send(self, message: Message) -> None:
         """Send what the loop has for its client."""
-        self.owner.tell(ev.LoopEmitted(self.facts, message))
+        self.owner.report(self.owner.core.emitted, self.facts, message)
 
     def start(self, first: bool) -> None:
         """Open it on its own thread, for the `first` time or again. Raises RuntimeError where there is none."""
@@ -116,13 +117,13 @@ class SessionThread(ABC):
             log.exception("%s failed", self.id)
             error = refusals.failure(fault)
         finally:
-            self.owner.tell(ev.SessionEnded(self.facts, error))
+            self.owner.tell(self.owner.core.ended, self.facts, error)
 
     def _open(self) -> CountedLoop | None:
-        actions = self.owner.tell(ev.TurnCame(self.facts))
-        if actions and isinstance(actions[0], ev.NegotiateTerms):
-            actions = self.owner.tell(ev.TurnCame(self.facts, self.negotiate()))
-        return self.open(actions[0].instruction) if actions and isinstance(actions[0], ev.OpenHost) else None
+        facts, owner = self.facts, self.owner
+        if facts.life.gone or not owner.tell(owner.core.opens, facts, facts.terms or self.negotiate()):
+            return None
+        return self.open(facts.instructions.began)
 
     def _run(self, loop: CountedLoop) -> None:
         try:
@@ -135,9 +136,7 @@ class SessionThread(ABC):
 
     def warm(self) -> None:
         """The loop waits for the first observation. Raises WireError where there is no room for its ticks."""
-        for action in self.owner.tell(ev.LoopWarm(self.facts, self.owner.needs())):
-            if isinstance(action, ev.RefuseLoop):
-                raise action.error
+        self.owner.tell(self.owner.core.warm, self.facts, self.owner.needs())
 
     def negotiate(self) -> Terms:
         """Return the terms of its hello. Raises WireError."""
@@ -159,11 +158,11 @@ class SessionThread(ABC):
         """Give a message to its world. Raises WireError."""
 
     @abstractmethod
-    def hear(self, text: str) -> bool:
+    def instruct_loop(self, text: str) -> bool:
         """Pass on an instruction; returns whether anything comes of it."""
 
     @abstractmethod
-    def say_to_loop(self, action: ev.SayToLoop) -> str:
+    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         """Do what a person says, now."""
 
     @abstractmethod

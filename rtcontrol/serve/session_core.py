@@ -1,9 +1,9 @@
 """Decide about the clients' sessions: who is welcomed, resumed, parked, refused, stopped, and what is sent to them.
 
-A state machine without thread, socket or clock: events and the time in, actions out. Read from top to bottom it is the
-life of a session: a connection, its hello, opening, the welcome, messages, people, calls, a bye, the end. Not locked:
-the caller is. What comes in every tick (an observation, a call) touches one connection and one session by single reads
-and writes alone, and needs no lock.
+A state machine without thread, socket or clock: what happened is a method, which adds what is to be done to its `Turn`.
+Read from top to bottom it is the life of a session: a connection, its hello, opening, the welcome, messages, people,
+calls, a bye, the end. Not locked: the caller is. What comes in every tick (an observation, a call) touches one
+connection and one session by single reads and writes alone, and needs no lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.serve import refusals
-from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import (
     BY_HAND,
     BYE,
@@ -22,12 +21,26 @@ from rtcontrol.serve.sessions import (
     LEAVING,
     LOST,
     STOPPED,
+    Agreement,
+    Connection,
+    DropConnection,
+    ForgetSession,
+    ForwardMessage,
+    InstructLoop,
+    LookAtLoop,
+    LoopStanding,
     Need,
+    NotifyPeople,
     Peer,
+    SayToLoop,
+    SendMessage,
     SessionFacts,
     SessionRules,
     Sessions,
+    StartThread,
+    StopLoop,
     TokenBucket,
+    Turn,
     same,
     session_of,
     weigh,
@@ -49,16 +62,14 @@ from rtcontrol_client.wire.messages import (
     Reset,
 )
 
-# Without a session; those that were silent the longest are forgotten.
+# Connections without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
 BETWEEN_NS, LEAVE_NS = 100_000_000, 2_000_000_000  # two sessions that end because the server drains; all of them, about
-LINES_PER_S = 2.0  # refusals that are shown to people; the others are counted
+LINES_PER_S = 2.0  # refusals that are shown to people; all are counted
 STAMPED = 1  # from this minor version on an error says which hello it refuses, and a bye is answered
 
 OF_CROWDS = (Join, Leave, ObserveMany)
-
-Out = list[ev.Action]
 
 
 @dataclass(slots=True)
@@ -89,13 +100,7 @@ class SessionCore:
         self.closing = False
         self.drain: Draining | None = None  # new sessions are refused
         self._last, self._new_token, self._plain = last, new_token, plain
-        self._lines, self._hidden = TokenBucket(LINES_PER_S, 20.0, now_ns), 0
-
-    def advance(self, event: ev.Event, now_ns: int) -> Out:
-        """Take an event. Returns what is to be done, in order."""
-        out: Out = []
-        HANDLERS[type(event)](self, event, now_ns, out)
-        return out
+        self._lines = TokenBucket(LINES_PER_S, 20.0, now_ns)
 
     @property
     def draining(self) -> bool:
@@ -127,62 +132,64 @@ class SessionCore:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def peer(self, connection: Any, now_ns: int, out: Out) -> Peer:
+    def arrived(self, turn: Turn, connection: Connection) -> bool:
+        """A message is not decoded yet. Return whether it may be."""
+        peer = self._peer(turn, connection)
+        if peer.gone or peer.messages.take(turn.now_ns):
+            return not peer.gone
+        self._refuse(turn, peer, refusals.rate(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
+        return False
+
+    def received(self, turn: Turn, connection: Connection, message: Message) -> None:
+        """Take a decoded message; what is wrong with it goes back as an error."""
+        peer = self._peer(turn, connection)
+        if peer.gone:
+            return
+        peer.in_ns = turn.now_ns
+        take = MESSAGES.get(type(message))
+        try:
+            if take is None:
+                raise refusals.state(f"{message.type} is for servers to send.", "Leave it to the server.")
+            take(self, turn, peer, message)
+        except WireError as error:
+            self._refuse(turn, peer, named(error, message))
+
+    def failed(self, turn: Turn, connection: Connection, message: Message | None, error: WireError) -> None:
+        """A message could not be decoded (None), or the world did not take it."""
+        peer = self._peer(turn, connection)
+        if not peer.gone:
+            self._refuse(turn, peer, named(error, message))
+
+    def disconnected(self, turn: Turn, connection: Connection, revoked: bool = False) -> None:
+        """The connection is gone, or its key `revoked`: then it has to go."""
+        peer = self.peers.get(connection)
+        if peer is not None and revoked:
+            turn.append(NotifyPeople(f"{peer.connection.peer}: its key was revoked"))
+            self._drop(turn, peer)
+        elif peer is not None:
+            self._lose(turn, peer)
+
+    def _peer(self, turn: Turn, connection: Connection) -> Peer:
         """Return what is known of a connection, which may be new. One that was closed stays gone: a message of it that
         its transport had in hand does not make it known again."""
         known = self.peers.get(connection)
         if known is not None:
             return known
-        made = Peer.of(connection, self.rules.messages_per_s, self.rules.errors_per_s, now_ns)
+        peer = Peer.of(connection, self.rules.messages_per_s, self.rules.errors_per_s, turn.now_ns)
         if getattr(connection, "closed", False):
-            made.gone = True
-            return made
+            peer.gone = True
+            return peer
         strangers = [p for p in list(self.peers.values()) if p.session is None]
         if len(strangers) >= MAX_STRANGERS:
-            self._drop(min(strangers, key=lambda p: p.in_ns), out)
-        self.peers[connection] = made
-        return made
+            self._drop(turn, min(strangers, key=lambda p: p.in_ns))
+        self.peers[connection] = peer
+        return peer
 
-    def _arrived(self, event: ev.MessageArrived, now_ns: int, out: Out) -> None:
-        peer = self.peer(event.connection, now_ns, out)
-        if not peer.gone and peer.messages.take(now_ns):
-            return
-        out.append(ev.IgnoreMessage())
-        if not peer.gone:
-            error = refusals.rate(f"{self.rules.messages_per_s:g} messages a second", "Send fewer.")
-            self._refuse(peer, error, now_ns, out)
+    def _drop(self, turn: Turn, peer: Peer) -> None:
+        turn.append(DropConnection(peer.connection))
+        self._lose(turn, peer)
 
-    def _received(self, event: ev.MessageReceived, now_ns: int, out: Out) -> None:
-        peer, message = self.peer(event.connection, now_ns, out), event.message
-        if peer.gone:
-            return
-        peer.in_ns = now_ns
-        take = MESSAGES.get(type(message))
-        try:
-            if take is None:
-                raise refusals.state(f"{message.type} is for servers to send.", "Leave it to the server.")
-            take(self, peer, message, now_ns, out)
-        except WireError as error:
-            self._refuse(peer, named(error, message), now_ns, out)
-
-    def _failed(self, event: ev.MessageFailed, now_ns: int, out: Out) -> None:
-        peer = self.peer(event.connection, now_ns, out)
-        if not peer.gone:
-            self._refuse(peer, named(event.error, event.message), now_ns, out)
-
-    def _disconnected(self, event: ev.Disconnected, now_ns: int, out: Out) -> None:
-        peer = self.peers.get(event.connection)
-        if peer is not None and event.revoked:
-            out.append(ev.NotifyPeople(f"{peer.connection.peer}: its key was revoked"))
-            self._drop(peer, out)
-        elif peer is not None:
-            self._lose(peer, out)
-
-    def _drop(self, peer: Peer, out: Out) -> None:
-        out.append(ev.DropConnection(peer.connection))
-        self._lose(peer, out)
-
-    def _lose(self, peer: Peer, out: Out) -> None:
+    def _lose(self, turn: Turn, peer: Peer) -> None:
         """The connection is gone: its session is made safe, and parked."""
         self.peers.pop(peer.connection, None)
         peer.gone = True
@@ -191,9 +198,9 @@ class SessionCore:
             session.peer = None
             if not self.rules.outlives:
                 session.life.lost = True
-                out.append(ev.StopLoop(session, LOST))
+                turn.append(StopLoop(session, LOST))
 
-    def _refuse(self, peer: Peer, error: WireError, now_ns: int, out: Out) -> None:
+    def _refuse(self, turn: Turn, peer: Peer, error: WireError) -> None:
         """Count the refusal, and inform the client as far as the rate of errors allows. Once there is a session, it
         continues whatever is refused."""
         code = error.code.value
@@ -201,46 +208,36 @@ class SessionCore:
         if peer.session is not None:
             peer.session.refused[code] += 1
             error.fatal = False
-        if error.fatal and not error.retryable:
-            self._show(f"{peer.connection.peer}: refused: {error.message[:200]}", now_ns, out)
-        self._send_error(peer, error, now_ns, out)
+        if error.fatal and not error.retryable and self._lines.take(turn.now_ns):
+            turn.append(NotifyPeople(f"{peer.connection.peer}: refused: {error.message[:200]}"))
+        self._send_error(turn, peer, error)
 
-    def _send_error(self, peer: Peer, error: WireError, now_ns: int, out: Out, always: bool = False) -> None:
-        message = peer.error(error, now_ns, always)
+    def _send_error(self, turn: Turn, peer: Peer, error: WireError, always: bool = False) -> None:
+        message = peer.error(error, turn.now_ns, always)
         if message is not None:
-            self._send(peer, message, now_ns, out)
+            self._send(turn, peer, message)
 
-    def _show(self, line: str, now_ns: int, out: Out) -> None:
-        if not self._lines.take(now_ns):
-            self._hidden += 1
-            return
-        more = f" ({self._hidden} more refusals were not shown)" if self._hidden else ""
-        self._hidden = 0
-        out.append(ev.NotifyPeople(line + more))
-
-    def _send(self, peer: Peer, message: Message, now_ns: int, out: Out) -> None:
-        peer.out_ns = now_ns
-        out.append(ev.SendMessage(peer.connection, message))
+    def _send(self, turn: Turn, peer: Peer, message: Message) -> None:
+        peer.out_ns = turn.now_ns
+        turn.append(SendMessage(peer.connection, message))
 
     # -- hello --------------------------------------------------------------------------------------------------------
 
-    def _hello(self, peer: Peer, hello: Hello, now_ns: int, out: Out) -> None:
-        if not peer.hellos.take(now_ns):
+    def _hello(self, turn: Turn, peer: Peer, hello: Hello) -> None:
+        if not peer.hellos.take(turn.now_ns):
             raise refusals.rate(f"{HELLOS_PER_S:g} hellos a second", "Wait for the answer.")
         if self.closing:
             raise refusals.busy("The server is stopping.")
         if self.drain is not None and peer.session is None and hello.resume is None:
             raise refusals.busy("The server is draining.")
         if peer.session is not None:
-            self._again(peer.session, hello, out)
+            self._greet_again(turn, peer.session, hello)
         elif hello.resume is not None:
-            self._resume(peer, hello, hello.resume, out)
-        elif (session := self.sessions.vacant(hello, peer.connection.key)) is not None:
-            self._succeed(session, peer, hello, now_ns, out)
+            self._resume(turn, peer, hello, hello.resume)
         else:
-            self._enter(peer, hello, now_ns, out)
+            self._enter(turn, peer, hello)
 
-    def _again(self, session: SessionFacts, hello: Hello, out: Out) -> None:
+    def _greet_again(self, turn: Turn, session: SessionFacts, hello: Hello) -> None:
         """A hello on a connection that has a session: the welcome was lost, or the client is confused."""
         given = {"t_client_ns", "resume"}
         if hello.model_dump(exclude=given) != session.hello.model_dump(exclude=given) and hello.resume is None:
@@ -249,9 +246,9 @@ class SessionCore:
             raise refusals.unknown_token("This connection has another session.", "Say bye first.", "resume")
         if session.life.state == "live":
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
-            out.append(ev.LookAtLoop(session))
+            turn.append(LookAtLoop(session))
 
-    def _resume(self, peer: Peer, hello: Hello, token: str, out: Out) -> None:
+    def _resume(self, turn: Turn, peer: Peer, hello: Hello, token: str) -> None:
         """The client is back, maybe on another connection before the first one was missed."""
         session = self.sessions.resumed(token, peer.connection.key)
         self.sessions.check_room(besides=session)
@@ -260,112 +257,100 @@ class SessionCore:
         peer.join(session)
         session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": token})
         if session.life.state == "parked":
-            self._start(session, peer, out)
+            self._start(turn, session, peer)
         elif session.life.state == "live":
-            out.append(ev.LookAtLoop(session))
-        # Otherwise its loop just starts, or just ends: then `_ended` starts it again.
+            turn.append(LookAtLoop(session))
+        # Otherwise its loop just starts, or just ends: then `ended` starts it again.
 
-    def _succeed(self, session: SessionFacts, peer: Peer, hello: Hello, now_ns: int, out: Out) -> None:
-        """Another client takes the place of the one that is gone: for it the session is a new one."""
-        peer.join(session)
-        session.hello = hello
-        out.append(ev.SucceedClient(session))
-        if session.life.state == "live":
-            peer.in_ns = now_ns
-            out.append(ev.LookAtLoop(session))
-
-    def _enter(self, peer: Peer, hello: Hello, now_ns: int, out: Out) -> None:
+    def _enter(self, turn: Turn, peer: Peer, hello: Hello) -> None:
         """A new session."""
         self.sessions.check_room()
         for other in self.sessions.claims(hello.robot):
-            self._forget(other, out)
+            self._forget(turn, other)
         self._last += 1
-        lines, key = TokenBucket(1.0, 5.0, now_ns), peer.connection.key
+        lines, key = TokenBucket(1.0, 5.0, turn.now_ns), peer.connection.key
         session = SessionFacts(f"session-{self._last:04d}", self._new_token(), hello, lines, key)
         session.crowd = hello.crowd is not None and not self.rules.outlives
         peer.join(session)
         self.sessions.add(session)
         self.counts["sessions"] += 1
-        self._start(session, peer, out)
+        self._start(turn, session, peer)
 
     # -- opening, and the welcome -------------------------------------------------------------------------------------
 
-    def _start(self, session: SessionFacts, peer: Peer | None, out: Out) -> None:
+    def _start(self, turn: Turn, session: SessionFacts, peer: Peer | None) -> None:
         session.life.state, session.life.lost = "opening", False
-        out.append(ev.StartThread(session, peer, session.terms is None))
+        turn.append(StartThread(session, peer, session.terms is None))
 
-    def _no_thread(self, event: ev.NoThread, now_ns: int, out: Out) -> None:
-        """A new session is none; one that there was waits on, and its client asks again."""
-        session, peer = event.session, event.session.peer
+    def no_thread(self, turn: Turn, session: SessionFacts, wanted_by: Peer | None) -> None:
+        """Its thread could not be started. A new session ends; one that there was waits on, and its client asks
+        again."""
+        peer = session.peer
         if peer is not None:
             peer.session = session.peer = None
         if session.life.welcomed:
             session.life.state = "parked"
         else:
             self.counts["sessions"] -= 1
-            self._forget(session, out)
-        if event.peer is not None:
+            self._forget(turn, session)
+        if wanted_by is not None:
             error = refusals.busy("The server cannot start another thread.")
-            self._refuse(event.peer, named(error, session.hello), now_ns, out)
+            self._refuse(turn, wanted_by, named(error, session.hello))
 
-    def _turn(self, event: ev.TurnCame, now_ns: int, out: Out) -> None:
-        """Agree upon terms, and open by them. A client that waited here for long may have gone meanwhile."""
-        session = event.session
-        session.terms = terms = event.terms or session.terms
+    def opens(self, turn: Turn, session: SessionFacts, terms: Agreement) -> bool:
+        """Its hello became these terms. Return whether it opens by them, with `instructions.began` (None: the terms')
+        first; a client that waited for long may have gone meanwhile."""
+        session.terms = terms
         if session.life.gone:
-            return
-        if terms is None:
-            out.append(ev.NegotiateTerms(session))
-            return
+            return False
         session.life.runs += 1
-        out.append(ev.OpenHost(session, session.instructions.begin(terms.interprets)))
+        session.instructions.begin(terms.interprets)
+        return True
 
-    def _attached(self, event: ev.LoopAttached, now_ns: int, out: Out) -> None:
-        session, life = event.session, event.session.life
+    def attached(self, turn: Turn, session: SessionFacts) -> None:
+        """Its loop is made, and will run."""
+        life = session.life
         life.attached = True  # before the rest is looked at: who changes it meanwhile finds the loop
         if life.paused:
-            out.append(ev.SayToLoop(session, "pause", "before", None))
+            turn.append(SayToLoop(session, "pause", "before", None))
         if (newer := session.instructions.overtaken()) is not None:
-            out.append(ev.InstructLoop(session, newer))
+            turn.append(InstructLoop(session, newer))
         if life.why is not None or life.lost:
-            out.append(ev.StopLoop(session, life.why or LOST))
+            turn.append(StopLoop(session, life.why or LOST))
 
-    def _warm(self, event: ev.LoopWarm, now_ns: int, out: Out) -> None:
-        """It is live from now on, unless calls of those that were welcomed before would be late: of several that are
-        warm at once, one after the other is let in."""
-        session, needs = event.session, event.needs
+    def warm(self, turn: Turn, session: SessionFacts, needs: Mapping[str, Need]) -> None:
+        """Its loop waits for the first observation: it is live, unless calls of those that were welcomed before would
+        be late. `needs`: of all sessions that have decided, by their ids. Raises WireError (busy)."""
         if not session.life.welcomed and session.id in needs:
             others = [s.id for s in self.sessions if s.life.welcomed and s.life.why is None]
             refusal = weigh(needs[session.id], [needs[i] for i in others if i in needs], self.rules.busy_max)
             if refusal is not None:
-                out.append(ev.RefuseLoop(refusal))
-                return
+                raise refusal
         session.life.state, session.life.welcomed = "live", True
         peer, terms = session.peer, session.terms
         if peer is None or terms is None:
             return
-        peer.in_ns = now_ns  # until now the client had nothing to say
+        peer.in_ns = turn.now_ns  # until now the client had nothing to say
         resumed = ", resumed" if session.life.runs > 1 else ""
-        out.append(ev.LookAtLoop(session))
-        out.append(ev.NotifyPeople(f"{session.id}: {peer.connection.peer}, {terms.described()}{resumed}"))
+        turn.append(LookAtLoop(session))
+        turn.append(NotifyPeople(f"{session.id}: {peer.connection.peer}, {terms.described()}{resumed}"))
 
-    def _seen(self, event: ev.LoopSeen, now_ns: int, out: Out) -> None:
-        """Welcome the client, and tell it what people did."""
-        session, standing = event.session, event.standing
+    def looked(self, turn: Turn, session: SessionFacts, standing: LoopStanding) -> None:
+        """Welcome the client to what is active in its loop, and tell it what people did."""
         peer, terms = session.peer, session.terms
         if peer is None or terms is None or session.life.state != "live" or session.life.why is not None:
             return
         resumed = session.life.runs > 1 or session.hello.resume is not None
-        welcome = terms.welcome(session.token, standing, now_ns, resumed, session.hello.t_client_ns)
+        welcome = terms.welcome(session.token, standing, turn.now_ns, resumed, session.hello.t_client_ns)
         peer.greeted = True
-        self._send(peer, welcome, now_ns, out)
+        self._send(turn, peer, welcome)
         control = standing.control
         if control is not None and (control.state != "running" or control.call is not None):
-            self._tell_control(session, control, now_ns, out)
+            self._tell_control(turn, session, control)
 
     # -- messages of a client that is there ---------------------------------------------------------------------------
 
-    def _to_world(self, peer: Peer, message: Any, now_ns: int, out: Out) -> None:
+    def _to_world(self, turn: Turn, peer: Peer, message: Any) -> None:
         """A message of, or about, the client's world."""
         find = self.sessions.pictured if isinstance(message, Picture) else session_of
         session = find(peer, message.session)
@@ -373,262 +358,276 @@ class SessionCore:
             raise refusals.of_crowds(session.crowd)
         if session.life.state != "live":
             raise refusals.not_open()
-        out.append(ev.ForwardMessage(session, peer.connection, message))
+        turn.append(ForwardMessage(session, peer.connection, message))
 
-    def _ping(self, peer: Peer, message: Ping, now_ns: int, out: Out) -> None:
-        pong = Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns)
-        self._send(peer, pong, now_ns, out)
+    def _ping(self, turn: Turn, peer: Peer, message: Ping) -> None:
+        now_ns = turn.now_ns
+        self._send(turn, peer, Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
 
-    def _client_error(self, peer: Peer, message: ErrorMessage, now_ns: int, out: Out) -> None:
+    def _client_error(self, turn: Turn, peer: Peer, message: ErrorMessage) -> None:
         self.counts["errors_from_clients"] += 1
 
-    def _pong(self, peer: Peer, message: Pong, now_ns: int, out: Out) -> None:
+    def _pong(self, turn: Turn, peer: Peer, message: Pong) -> None:
         """It shows that the client is there; nothing else comes of it."""
 
     # -- instructions -------------------------------------------------------------------------------------------------
 
-    def _instruct(self, peer: Peer, message: Instruct, now_ns: int, out: Out) -> None:
+    def _instruct(self, turn: Turn, peer: Peer, message: Instruct) -> None:
         session = session_of(peer, message.session)
         with refusals.refused_as(Code.INSTRUCTION, "instruction"):
             text = self._plain(message.instruction)
         session.instructions.newest = text
-        self._wish(session, text, out)
+        self._wish(turn, session, text)
 
-    def _told(self, event: ev.InstructionGiven, now_ns: int, out: Out) -> None:
-        self._wish(event.session, self._plain(event.text), out)
+    def instruct(self, turn: Turn, session: SessionFacts, text: str) -> None:
+        """Take an instruction of a person at the server. Raises UserError where it is too long."""
+        self._wish(turn, session, self._plain(text))
 
-    def _wish(self, session: SessionFacts, text: str, out: Out) -> None:
+    def _wish(self, turn: Turn, session: SessionFacts, text: str) -> None:
         if session.life.attached:
-            out.append(ev.InstructLoop(session, text))
+            turn.append(InstructLoop(session, text))
         else:
             session.instructions.wanted = text
 
-    def _heard(self, event: ev.InstructionHeard, now_ns: int, out: Out) -> None:
-        told, terms = event.session.instructions, event.session.terms
-        if not event.heard or terms is None or not terms.interprets:
-            told.wanted = event.text  # where nobody understands it now, the next loop begins so
-        elif told.wanted == event.text:
-            told.wanted = None
+    def instructed(self, turn: Turn, session: SessionFacts, text: str, taken: bool) -> None:
+        """The answer to `InstructLoop`: whether anything comes of it."""
+        instructions, terms = session.instructions, session.terms
+        if not taken or terms is None or not terms.interprets:
+            instructions.wanted = text  # where it is not understood now, the next loop begins so
+        elif instructions.wanted == text:
+            instructions.wanted = None
 
-    def _gave_way(self, event: ev.InstructionRefused, now_ns: int, out: Out) -> None:
-        told = event.session.instructions
-        if told.wanted == event.text:
-            told.wanted = event.now
-        told.refusal = told.shown = event.why
+    def gave_way(self, turn: Turn, session: SessionFacts, text: str, why: str, now: str) -> None:
+        """The decider cannot take the instruction `text`: the one before (`now`) is active again."""
+        instructions = session.instructions
+        if instructions.wanted == text:
+            instructions.wanted = now
+        instructions.refusal = instructions.shown = why
 
-    def _understood(self, event: ev.SentenceUnderstood, now_ns: int, out: Out) -> None:
+    def understood(
+        self, turn: Turn, session: SessionFacts, sentence: str, overtaken: bool, answer: Instruct | WireError
+    ) -> None:
         """Tell the client what came of a sentence, but for its own that it has overtaken itself."""
-        session, answer = event.session, event.answer
         if session.life.state != "live":
-            return  # its welcome will tell what is in force
-        if event.overtaken and event.sentence != session.instructions.newest:
+            return  # its welcome will tell what is active
+        if overtaken and sentence != session.instructions.newest:
             return
         if isinstance(answer, WireError):
-            self._tell_error(session, answer, now_ns, out)
+            self._tell_error(turn, session, answer)
         else:
-            self._tell(session, answer, now_ns, out)
+            self._tell(turn, session, answer)
 
     # -- people -------------------------------------------------------------------------------------------------------
 
-    def _control(self, peer: Peer, message: ControlMessage, now_ns: int, out: Out) -> None:
+    def _control(self, turn: Turn, peer: Peer, message: ControlMessage) -> None:
         session = session_of(peer, message.session)
         word = refusals.saying_of(message, session.hello.capabilities)
-        self._said(ev.OperatorRequest(session, word, "wire", message.id), now_ns, out)
+        answer = self.command(turn, session, word, "wire", message.id)
+        if answer is None:
+            turn.append(SayToLoop(session, word, "wire", message.id))
+        else:
+            self.note(turn, session, answer)
 
-    def _said(self, event: ev.OperatorRequest, now_ns: int, out: Out) -> None:
-        """In force also in a session that opens or waits for its client. A stop ends it for good."""
-        session, word, life = event.session, event.word, event.session.life
+    def command(self, turn: Turn, session: SessionFacts, word: str, by: str, k: int | None = None) -> str | None:
+        """Pause, resume, stop, confirm or deny (the call of tick `k`), also in a session that opens or waits for its
+        client. A stop ends it for good. Return the answer; None: its loop gives it."""
+        life = session.life
         if word not in refusals.SAYINGS:
             raise ValueError(f"{word!r} is none of {', '.join(refusals.SAYINGS)}")
         if session.crowd and (answer := crowd_answer(word, life.why)) is not None:
-            out.append(ev.AnswerPerson(session, answer))
-            return
+            return answer
         if word in ("pause", "resume", "stop"):
             life.paused = word != "resume"
         if word == "stop":
             life.why = life.why or BY_HAND
-        if life.attached:
-            out.append(ev.SayToLoop(session, word, event.by, event.k))
-        else:
-            out.append(ev.AnswerPerson(session, f"{word} ({event.by})"))
         if session.crowd:
-            told = ControlMessage(session=session.token, state="paused" if life.paused else "running")
-            told = told.model_copy(update={"state": "stopped"}) if life.why == BY_HAND else told
-            self._tell_control(session, told, now_ns, out)
+            control = ControlMessage(session=session.token, state="paused" if life.paused else "running")
+            if life.why == BY_HAND:
+                control = control.model_copy(update={"state": "stopped"})
+            self._tell_control(turn, session, control)
         if life.state == "parked" and life.why is not None:
-            self._forget(session, out)
+            self._forget(turn, session)
+        return None if life.attached else f"{word} ({by})"
 
-    def _tell_control(self, session: SessionFacts, control: ControlMessage, now_ns: int, out: Out) -> None:
+    def _tell_control(self, turn: Turn, session: SessionFacts, control: ControlMessage) -> None:
         """Tell a client that wants to know what people did, or what waits for their yes."""
         if refusals.CONTROL in session.hello.capabilities:
-            self._tell(session, control, now_ns, out)
+            self._tell(turn, session, control)
 
     # -- what a loop has for its client -------------------------------------------------------------------------------
 
-    def _emitted(self, event: ev.LoopEmitted, now_ns: int, out: Out) -> None:
-        session, message = event.session, event.message
+    def emitted(self, turn: Turn, session: SessionFacts, message: Message) -> None:
+        """The loop has a message for the client."""
         if isinstance(message, ControlMessage):
-            self._tell_control(session, message, now_ns, out)
+            self._tell_control(turn, session, message)
             return
         peer = session.peer
         if peer is None or not peer.greeted:
             return
-        self._send(peer, message, now_ns, out)
-        told = session.instructions
-        if told.refusal is not None and isinstance(message, CallMessage):
+        self._send(turn, peer, message)
+        if not isinstance(message, CallMessage):
+            return
+        instructions = session.instructions
+        if instructions.refusal is not None:
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
-            error, told.refusal = refusals.refused_instruction(told.refusal, message.seq_obs), None
-            self._refuse(peer, error, now_ns, out)
+            error = refusals.refused_instruction(instructions.refusal, message.seq_obs)
+            instructions.refusal = None
+            self._refuse(turn, peer, error)
         life = session.life
-        if life.leaving and isinstance(message, CallMessage) and not message.more and life.why in (None, LEAVING):
+        if life.leaving and not message.more and life.why in (None, LEAVING):
             # Now the client acts by what is as new as can be.
-            self._stop(session, LEAVING, out)
-            self._send(peer, Bye(session=session.token, reason=LEAVING, reconnect=True), now_ns, out)
+            self._stop(turn, session, LEAVING)
+            self._send(turn, peer, Bye(session=session.token, reason=LEAVING, reconnect=True))
             peer.session = None
             if session.peer is peer:  # the client may be back on another connection just now
                 session.peer = None
 
-    def _wrong(self, event: ev.ErrorReported, now_ns: int, out: Out) -> None:
-        """One observation may be looked at in many ticks: it is refused once."""
-        told = event.session.instructions
-        if event.what is not None:
-            shown, told.shown = told.shown, None
-            error = event.error.seq, event.what
-            if event.session.peer is None or event.what == shown or error == told.error:
+    def wrong(self, turn: Turn, session: SessionFacts, error: WireError, what: str | None = None) -> None:
+        """Inform the client of an error; `what`: why no decision was made of its observation `error.seq`. One
+        observation may be looked at in many ticks: it is refused once."""
+        instructions = session.instructions
+        if what is not None:
+            shown, instructions.shown = instructions.shown, None
+            newest = error.seq, what
+            if session.peer is None or what == shown or newest == instructions.error:
                 return
-            told.error = error
-        self._tell_error(event.session, event.error, now_ns, out)
+            instructions.error = newest
+        self._tell_error(turn, session, error)
 
-    def _noted(self, event: ev.LineNoted, now_ns: int, out: Out) -> None:
-        """What a client does wrong in every tick must not fill the log."""
-        if event.session.lines.take(now_ns) or event.always:
-            out.append(ev.NotifyPeople(f"{event.session.id}: {event.line}"))
+    def note(self, turn: Turn, session: SessionFacts, line: str, always: bool = False) -> None:
+        """Show people a line of the session, as far as the rate allows: what a client does wrong in every tick must not
+        fill the log."""
+        if session.lines.take(turn.now_ns) or always:
+            turn.append(NotifyPeople(f"{session.id}: {line}"))
 
-    def _tell(self, session: SessionFacts, message: Message, now_ns: int, out: Out) -> None:
+    def _tell(self, turn: Turn, session: SessionFacts, message: Message) -> None:
         if session.peer is not None and session.peer.greeted:
-            self._send(session.peer, message, now_ns, out)
+            self._send(turn, session.peer, message)
 
-    def _tell_error(self, session: SessionFacts, error: WireError, now_ns: int, out: Out) -> None:
+    def _tell_error(self, turn: Turn, session: SessionFacts, error: WireError) -> None:
         if session.peer is not None and session.peer.greeted:
-            self._refuse(session.peer, error, now_ns, out)
+            self._refuse(turn, session.peer, error)
 
     # -- bye, draining, and the end -----------------------------------------------------------------------------------
 
-    def _bye(self, peer: Peer, message: Bye, now_ns: int, out: Out) -> None:
+    def _bye(self, turn: Turn, peer: Peer, message: Bye) -> None:
         """The session ends at once, so that the next hello on this connection finds it free."""
         session = self.sessions.left(peer, message.session)
         if session is None:
             return
         peer.session = session.peer = None
         parked = session.life.state == "parked"
-        self._stop(session, BYE, out)
+        self._stop(turn, session, BYE)
         if parked:
-            out.append(ev.NotifyPeople(f"{session.id}: over ({BYE})"))
+            turn.append(NotifyPeople(f"{session.id}: over ({BYE})"))
         if session.hello.protocol[1] >= STAMPED:
-            self._send(peer, Bye(session=session.token, reason=BYE), now_ns, out)
+            self._send(turn, peer, Bye(session=session.token, reason=BYE))
 
-    def _stop(self, session: SessionFacts, why: str, out: Out) -> None:
+    def _stop(self, turn: Turn, session: SessionFacts, why: str) -> None:
         """End it soon, with the safe call: it cannot be resumed."""
         life = session.life
         life.why, life.lost = life.why or why, True
-        out.append(ev.StopLoop(session, why))
+        turn.append(StopLoop(session, why))
         if life.state == "parked":
-            self._forget(session, out)
+            self._forget(turn, session)
 
-    def _forget(self, session: SessionFacts, out: Out) -> None:
+    def _forget(self, turn: Turn, session: SessionFacts) -> None:
         self.sessions.remove(session)
-        out.append(ev.ForgetSession(session))
+        turn.append(ForgetSession(session))
 
-    def _unfit(self, event: ev.LoopUnfit, now_ns: int, out: Out) -> None:
-        """One that was wanted while the client was going: the session comes back to the one before."""
-        session = event.session
+    def unfit(self, turn: Turn, session: SessionFacts, what: str, remedy: str) -> WireError:
+        """The decider cannot take the instruction that the run started with. Return what ends the run; a session that
+        was live comes back to the instruction before."""
         again = session.life.welcomed and session.instructions.give_way()
-        out.append(ev.RefuseLoop(refusals.lost_instruction(event.what, event.remedy, again)))
+        return refusals.lost_instruction(what, remedy, again)
 
-    def _ran(self, event: ev.LoopRan, now_ns: int, out: Out) -> None:
-        terms = event.session.terms
-        event.session.instructions.ran(event.proven, event.newest, terms is not None and terms.interprets)
+    def ran(self, turn: Turn, session: SessionFacts, proven: str, newest: str) -> None:
+        """Its loop is over; `proven`: the last instruction that something was decided by, `newest`: the last of all."""
+        session.instructions.ran(proven, newest, session.terms is not None and session.terms.interprets)
 
-    def _ended(self, event: ev.SessionEnded, now_ns: int, out: Out) -> None:
-        """Its thread is done: start it again, park it, or let it go."""
-        session, life, error = event.session, event.session.life, event.error
-        life.attached, life.why = False, life.why or event.why
+    def ended(self, turn: Turn, session: SessionFacts, error: WireError | None = None, why: str | None = None) -> None:
+        """Its thread is done, for good where there is a `why`: start it again, park it, or let it go."""
+        life = session.life
+        life.attached, life.why = False, life.why or why
         passing = error is None or (error.retryable and not error.fatal)
         kept = passing and life.why is None and life.welcomed and not (self.closing or self.rules.outlives)
         if kept and error is None and session.peer is not None:
-            life.parked_ns = now_ns
-            self._start(session, None, out)
+            life.parked_ns = turn.now_ns
+            self._start(turn, session, None)
             return
         peer, session.peer = session.peer, None
         if peer is not None:
             peer.session = None
         if kept:
-            self._park(session, error, now_ns, out)
+            self._park(turn, session, error)
         else:
-            self._forget(session, out)
+            self._forget(turn, session)
         if life.why == BY_HAND and peer is not None:
             # After a bye alone, some clients greet again by themselves.
-            self._send_error(peer, refusals.stopped(), now_ns, out, always=True)
+            self._send_error(turn, peer, refusals.stopped(), always=True)
         if error is not None:
             session.refused[error.code.value] += 1
             if peer is not None:
-                self._refuse(peer, named(error, session.hello), now_ns, out)
+                self._refuse(turn, peer, named(error, session.hello))
         elif not kept:
-            self._part(session, peer, now_ns, out)
+            self._part(turn, session, peer)
 
-    def _park(self, session: SessionFacts, error: WireError | None, now_ns: int, out: Out) -> None:
-        session.life.state, session.life.parked_ns = "parked", now_ns
+    def _park(self, turn: Turn, session: SessionFacts, error: WireError | None) -> None:
+        session.life.state, session.life.parked_ns = "parked", turn.now_ns
         if (first := self.sessions.beyond()) is not None:
-            self._forget(first, out)
+            self._forget(turn, first)
         why = LOST if error is None else error.message[:200]
-        out.append(ev.NotifyPeople(f"{session.id}: {why}; kept for {self.rules.grace_ns / 1e9:g} s"))
+        turn.append(NotifyPeople(f"{session.id}: {why}; kept for {self.rules.grace_ns / 1e9:g} s"))
 
-    def _part(self, session: SessionFacts, peer: Peer | None, now_ns: int, out: Out) -> None:
+    def _part(self, turn: Turn, session: SessionFacts, peer: Peer | None) -> None:
         why = session.life.why or LOST
         if peer is not None and why != BYE:
             away = why == LEAVING or None
-            self._send(peer, Bye(session=session.token, reason=why, reconnect=away), now_ns, out)
+            self._send(turn, peer, Bye(session=session.token, reason=why, reconnect=away))
         if session.life.welcomed and not self.rules.outlives:
-            out.append(ev.NotifyPeople(f"{session.id}: over ({why})"))
+            turn.append(NotifyPeople(f"{session.id}: over ({why})"))
 
-    def _drains(self, event: ev.Drain, now_ns: int, out: Out) -> None:
+    def drains(self, turn: Turn, grace_ns: int) -> None:
+        """Refuse new sessions, and send the others away after the grace, one after the other."""
         if self.drain is None:
             count = max(1, sum(1 for _ in self.sessions))
-            self.drain = Draining(now_ns + event.grace_ns, min(BETWEEN_NS, LEAVE_NS // count))
+            self.drain = Draining(turn.now_ns + grace_ns, min(BETWEEN_NS, LEAVE_NS // count))
 
-    def _send_away(self, drain: Draining, out: Out) -> None:
+    def _send_away(self, turn: Turn, drain: Draining) -> None:
         """The next client is to connect to another server: after its next call, where it is live. Those without a call
         until all had their turn leave without."""
         drain.next_ns += drain.between_ns
         staying = next((s for s in self.sessions if s.life.why is None and not s.life.leaving), None)
         for session in [s for s in self.sessions if s.life.why is None] if staying is None else [staying]:
             if session.life.leaving or session.life.state != "live":
-                self._stop(session, LEAVING, out)
+                self._stop(turn, session, LEAVING)
             session.life.leaving = True
 
-    def _close(self, event: ev.Close, now_ns: int, out: Out) -> None:
+    def close(self, turn: Turn) -> None:
+        """The server ends, and all sessions with it."""
         self.closing = True
         for session in self.sessions:
-            self._stop(session, STOPPED, out)
+            self._stop(turn, session, STOPPED)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _patience_ns(self, peer: Peer) -> int:
         return self.rules.silent_beats * self.rules.beat_ns if peer.live else STRANGER_NS
 
-    def _woke(self, event: ev.TimePassed, now_ns: int, out: Out) -> None:
-        """Heartbeats, dead connections, sessions no client came back to, and those that are sent away."""
+    def woke(self, turn: Turn) -> None:
+        """Look after heartbeats, dead connections, sessions no client came back to, and those that are sent away."""
+        now_ns = turn.now_ns
         for session in self.sessions.expired(now_ns):
-            out.append(ev.NotifyPeople(f"{session.id}: over (nobody came back)"))
-            self._forget(session, out)
+            turn.append(NotifyPeople(f"{session.id}: over (nobody came back)"))
+            self._forget(turn, session)
         for peer in list(self.peers.values()):
             if now_ns - peer.in_ns > self._patience_ns(peer):
-                self._drop(peer, out)
+                self._drop(turn, peer)
             elif peer.live and now_ns - peer.out_ns >= self.rules.beat_ns:
                 peer.pings += 1
-                self._send(peer, Ping(id=peer.pings, t_ns=now_ns), now_ns, out)
+                self._send(turn, peer, Ping(id=peer.pings, t_ns=now_ns))
         if self.drain is not None and now_ns >= self.drain.next_ns:
-            self._send_away(self.drain, out)
+            self._send_away(turn, self.drain)
 
 
 def crowd_answer(word: str, why: str | None) -> str | None:
@@ -647,32 +646,7 @@ def named(error: WireError, message: Message | None) -> WireError:
     return error
 
 
-HANDLERS: dict[type, Callable[[SessionCore, Any, int, Out], None]] = {
-    ev.MessageArrived: SessionCore._arrived,
-    ev.MessageReceived: SessionCore._received,
-    ev.MessageFailed: SessionCore._failed,
-    ev.Disconnected: SessionCore._disconnected,
-    ev.TimePassed: SessionCore._woke,
-    ev.Drain: SessionCore._drains,
-    ev.Close: SessionCore._close,
-    ev.OperatorRequest: SessionCore._said,
-    ev.InstructionGiven: SessionCore._told,
-    ev.NoThread: SessionCore._no_thread,
-    ev.TurnCame: SessionCore._turn,
-    ev.LoopAttached: SessionCore._attached,
-    ev.LoopWarm: SessionCore._warm,
-    ev.LoopUnfit: SessionCore._unfit,
-    ev.LoopRan: SessionCore._ran,
-    ev.SessionEnded: SessionCore._ended,
-    ev.LoopEmitted: SessionCore._emitted,
-    ev.ErrorReported: SessionCore._wrong,
-    ev.InstructionRefused: SessionCore._gave_way,
-    ev.SentenceUnderstood: SessionCore._understood,
-    ev.LineNoted: SessionCore._noted,
-    ev.InstructionHeard: SessionCore._heard,
-    ev.LoopSeen: SessionCore._seen,
-}
-MESSAGES: dict[type, Callable[[SessionCore, Peer, Any, int, Out], None]] = {
+MESSAGES: dict[type, Callable[[SessionCore, Turn, Peer, Any], None]] = {
     **dict.fromkeys((Observe, Executed, Reset, Picture, *OF_CROWDS), SessionCore._to_world),
     Ping: SessionCore._ping,
     Pong: SessionCore._pong,

@@ -1,5 +1,5 @@
-"""What a server knows of its clients' sessions and connections, and who may come in or come back. Part of the sessions'
-core: no thread, socket or clock."""
+"""What a server knows of its clients' sessions and connections, who may come in or come back, and what is to be done.
+Part of the sessions' core: no thread, socket or clock."""
 
 from __future__ import annotations
 
@@ -138,13 +138,12 @@ class SessionInstructions:
     shown: str | None = None
     error: tuple[int | None, str] = (None, "")
 
-    def begin(self, interprets: bool) -> str | None:
-        """Return what the next run starts with; None: the terms' own."""
-        first = self.began = self.wanted
-        if interprets:  # what waits for a yes is not in force after a pause either
-            first = first or self.proven
+    def begin(self, interprets: bool) -> None:
+        """Choose what the next run starts with; None: the terms' own."""
+        self.began = self.wanted
+        if interprets:  # what waits for a yes is not active after a pause either
+            self.began = self.wanted or self.proven
             self.wanted = None
-        return first
 
     def overtaken(self) -> str | None:
         """Return what is newer than the run's first one, for its loop; None: nothing is."""
@@ -255,8 +254,6 @@ GRACE_S = 30.0  # how long a session waits for its lost client
 MAX_STOPPED = 256
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
 LEAVING = "the server goes away: connect again"
-# What a client must bring that takes the place of one that is gone.
-SAME = ("agent", "tools", "pacing", "capabilities", "robot", "calls_per_tick")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,8 +261,7 @@ class SessionRules:
     """`limit`: sessions that run, and as many that wait for their clients, each for `grace_ns`; `beat_ns` between two
     pings, `silent_beats` until a client counts as lost; `busy_max`: the share of the decoder's time that sessions
     may ask for together; `messages_per_s` and `errors_per_s` of a connection, each with a burst of a second's worth
-    (errors: two); `outlives`: a session goes
-    on while its client is away, and one that says the same hello may take its place."""
+    (errors: two); `outlives`: a session continues while its client is away."""
 
     limit: int = 64
     grace_ns: int = round(GRACE_S * 1e9)
@@ -315,14 +311,6 @@ class Sessions:
                 "There is no such session (any more).", "Say hello without `resume`.", "resume"
             )
         return session
-
-    def vacant(self, hello: Hello, key: str | None) -> SessionFacts | None:
-        """Return a session that goes on without a client, and lets the one that says this take its place: what was
-        agreed with the first one stays."""
-        if not self._rules.outlives:
-            return None
-        vacant = (s for s in self if s.peer is None and s.life.why is None and s.key == key)
-        return next((s for s in vacant if all(getattr(hello, n) == getattr(s.hello, n) for n in SAME)), None)
 
     def left(self, peer: Peer, token: str | None) -> SessionFacts | None:
         """Return the session that a bye ends, None where there is none. Raises WireError.
@@ -404,3 +392,108 @@ def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
         f"{need.busy:.0%} ({need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision): calls of others would be late.",
         remedy=f"{slower} again when another session has ended: {most:.0%} are given away.",
     )
+
+
+# -- what is to be done -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SendMessage:
+    """Send it."""
+
+    connection: Connection
+    message: Message
+
+
+@dataclass(slots=True)
+class DropConnection:
+    """Close the connection."""
+
+    connection: Connection
+
+
+@dataclass(slots=True)
+class NotifyPeople:
+    """Show people a line."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ForwardMessage:
+    """Give the message to the session's world; what that refuses is `SessionCore.failed`."""
+
+    session: SessionFacts
+    connection: Connection
+    message: Message
+
+
+@dataclass(slots=True)
+class InstructLoop:
+    """Decide by this text from now on. The answer: `SessionCore.instructed`."""
+
+    session: SessionFacts
+    text: str
+
+
+@dataclass(slots=True)
+class LookAtLoop:
+    """What is active in the session's loop? The answer: `SessionCore.looked`, or none where the loop is over."""
+
+    session: SessionFacts
+
+
+@dataclass(slots=True)
+class SayToLoop:
+    """Do what a person says."""
+
+    session: SessionFacts
+    word: str
+    by: str
+    k: int | None
+
+
+@dataclass(slots=True)
+class StartThread:
+    """Open the session on its own thread, `first` or again. Where there is none to be had: `SessionCore.no_thread`."""
+
+    session: SessionFacts
+    peer: Peer | None
+    first: bool
+
+
+@dataclass(slots=True)
+class StopLoop:
+    """End the loop soon, with the safe call."""
+
+    session: SessionFacts
+    why: str
+
+
+@dataclass(slots=True)
+class ForgetSession:
+    """The session is over."""
+
+    session: SessionFacts
+
+
+Action = (
+    SendMessage
+    | DropConnection
+    | NotifyPeople
+    | ForwardMessage
+    | InstructLoop
+    | LookAtLoop
+    | SayToLoop
+    | StartThread
+    | StopLoop
+    | ForgetSession
+)
+
+
+class Turn(list[Action]):
+    """What the core wants done of what happened at `now_ns`, in order."""
+
+    def __init__(self, now_ns: int) -> None:
+        super().__init__()
+        self.now_ns = now_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from queue import Empty, Queue
@@ -20,12 +21,13 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run_loop
-from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Housekeeping
+from rtcontrol.serve.session import SessionOwner
 from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.sessions import SessionFacts
 from rtcontrol.serve.zmq_server import Router
 from rtcontrol_client.console import Outbox
 from rtcontrol_client.shutdown import Shutdown
@@ -45,6 +47,17 @@ class Partner(Protocol):
         """It came, and this loop is about to run."""
 
 
+class SingleSession(LoopSession):
+    """The session of the run: it is run by the one who waits for it."""
+
+    def __init__(self, facts: SessionFacts, owner: SessionOwner, arrived: Callable[[LoopSession], None]) -> None:
+        super().__init__(facts, owner)
+        self._arrived = arrived
+
+    def start(self, first: bool) -> None:
+        self._arrived(self)
+
+
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
@@ -60,7 +73,12 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         say = stack.enter_context(Outbox(2)).say
         view = LiveView(config)
         stack.callback(view.close)
-        admission = SessionManager(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, arrived.put)
+
+        def kind(facts: SessionFacts, owner: SessionOwner) -> SingleSession:
+            return SingleSession(facts, owner, arrived.put)
+
+        pool, watch = InProcessPool(lanes=0), PauseWatch(config.period_ns)
+        admission = SessionManager(options, pool, watch, say, kind, outlives=True)
         router = Router(admission, [config.bind or endpoint], config.keys)
         stack.callback(router.close)
         router.start()
@@ -75,7 +93,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
                 try:
                     terms = _terms(session.facts.hello, config, options)
                 except WireError as error:
-                    admission.tell(ev.SessionEnded(session.facts, error))
+                    admission.tell(admission.core.ended, session.facts, error)
                 else:
                     return _run(session, terms, view, ending, partner)
         return ending.status
@@ -87,8 +105,8 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
         if partner is not None:
             partner.joined(loop)
 
-    facts, tell = session.facts, session.owner.tell
-    tell(ev.TurnCame(facts, terms))  # the client is welcomed when the loop is warm
+    facts, owner = session.facts, session.owner
+    owner.tell(owner.core.opens, facts, terms)  # the client is welcomed when the loop is warm
     env = session.make_env(terms)
     host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
@@ -103,7 +121,7 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
         raise
     finally:
         why = session.loop.ended_by if session.loop is not None else None
-        tell(ev.SessionEnded(facts, refusal, why or "the run is over"))
+        owner.tell(owner.core.ended, facts, refusal, why or "the run is over")
 
 
 def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:

@@ -253,12 +253,3 @@ def test_array_whose_name_is_taken_is_refused(data: dict[str, int] | None) -> No
     assert "name of another" in error.message and error.seq == 1
     # It counts as not sent.
     world.observe(1)
-
-
-def test_successor_begins_anew_in_the_next_epoch() -> None:
-    world = World(paced_by_client=True)
-    world.observe(7)
-    world.env.succeed()
-    assert world.env.epoch == 1 and world.env.latest() is None
-    world.observe(0, epoch=1)
-    assert world.latest().epoch == 1

@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import NETWORK, Faults, SimFault
@@ -19,15 +19,16 @@ from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
-from rtcontrol.serve import session_events as ev
+from rtcontrol.serve import sessions as do
 from rtcontrol.serve.loop_session import TAKE
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.sessions import LoopStanding, SessionFacts, SessionRules
+from rtcontrol.serve.sessions import LoopStanding, SessionFacts, SessionRules, Turn
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import Observe, Program, Welcome
 
+T = TypeVar("T")
 TTL_PERIODS = 3
 OFFSET_NS = 123 * S  # the client's clock is another machine's
 
@@ -89,7 +90,7 @@ class SimConnection:
             return
         self.closed = True
         world, now = self._world, self._world.time.now_ns
-        world.machine.process.at(now + MS, lambda: world.tell(ev.Disconnected(self)))
+        world.machine.process.at(now + MS, lambda: world.tell(world.core.disconnected, self))
         world.client.process.at(now + MS, lambda: world.client.lost(self))
 
     def _down(self, parts: list[bytes]) -> None:
@@ -347,25 +348,22 @@ class RemoteRun:
 
     def _beat(self) -> None:
         """Let the sessions' core look at the time, as its shell's ticker does."""
-        self.tell(ev.TimePassed())
+        self.tell(self.core.woke)
         self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
 
     # -- a session's thread -------------------------------------------------------------------------------------------
 
     def _serve(self, session: SessionFacts) -> None:
-        rest = self.tell(ev.TurnCame(session))
-        if any(isinstance(action, ev.NegotiateTerms) for action in rest):
-            rest = self.tell(ev.TurnCame(session, self.terms))
-        if any(isinstance(action, ev.OpenHost) for action in rest):
+        if not session.life.gone and self.tell(self.core.opens, session, self.terms):
             self._loop(session)
-        self.tell(ev.SessionEnded(session))
+        self.tell(self.core.ended, session)
 
     def _loop(self, session: SessionFacts) -> None:
         env = self.envs.get(session.id) or self._env(session)
         self.run = env.run = SimRun(self.scenario, self.trace, self.machine, env)
         self.runs.append(self.run)
         run = self.run
-        self.tell(ev.LoopAttached(session))
+        self.tell(self.core.attached, session)
         env.start("wall")
         self.time.run(self.time.now_ns + 10 * S, lambda: env.latest() is not None or run.state.ended_by is not None)
         env._epoch_seen = -1  # the loop looks at it as at a new one
@@ -374,7 +372,7 @@ class RemoteRun:
                 run.loop()
         finally:
             self.run = env.run = None
-        self.tell(ev.LoopRan(session, "go", "go"))
+        self.tell(self.core.ran, session, "go", "go")
 
     def _env(self, session: SessionFacts) -> SimRemote:
         settings = self.scenario.settings
@@ -384,8 +382,8 @@ class RemoteRun:
         env = SimRemote(
             "sim",
             terms,
-            lambda message: self.note(ev.LoopEmitted(session, message)),
-            lambda: self.note(ev.LoopWarm(session, {})),
+            lambda message: self.tell(self.core.emitted, session, message),
+            lambda: self.tell(self.core.warm, session, {}),
         )
         self.envs[session.id] = env
         return env
@@ -394,62 +392,50 @@ class RemoteRun:
 
     def hears(self, connection: SimConnection, parts: list[bytes]) -> None:
         """A message of the client arrives."""
-        if any(isinstance(action, ev.IgnoreMessage) for action in self.tell(ev.MessageArrived(connection))):
-            return
-        self.tell(ev.MessageReceived(connection, decode_msgpack(parts)))
+        if self.tell(self.core.arrived, connection):
+            self.tell(self.core.received, connection, decode_msgpack(parts))
 
-    def tell(self, event: Any) -> list[Any]:
-        """Let the core take the event, do what it says, and return what is the caller's to do."""
-        rest: list[Any] = []
-        events = deque([event])
-        while events:
-            for action in self.core.advance(events.popleft(), self.time.now_ns):
-                do = DO.get(type(action))
-                if do is None:
-                    rest.append(action)
-                elif (answer := do(self, action)) is not None:
-                    events.append(answer)
-        return rest
+    def tell(self, take: Callable[..., T], *given: Any) -> T:
+        """Let this method of the core take what happened, and do what it says."""
+        turn = Turn(self.time.now_ns)
+        answer = take(turn, *given)
+        for action in turn:
+            DO[type(action)](self, turn, action)
+        return answer
 
-    def note(self, event: Any) -> None:
-        """As `tell`, where nothing is the caller's to do."""
-        self.tell(event)
-
-    def _start(self, action: ev.StartThread) -> None:
+    def _start(self, turn: Turn, action: do.StartThread) -> None:
         self.opening.append(action.session)
 
-    def _stop(self, action: ev.StopLoop) -> None:
+    def _stop(self, turn: Turn, action: do.StopLoop) -> None:
         if self.run is not None:
             self.run.stop(action.why)
 
-    def _forward(self, action: ev.ForwardMessage) -> Any:
+    def _forward(self, turn: Turn, action: do.ForwardMessage) -> None:
         message = action.message
         try:
             TAKE[type(message)](self.envs[action.session.id], message)
         except WireError as error:
-            return ev.MessageFailed(action.connection, message, error)
-        return None
+            self.core.failed(turn, action.connection, message, error)
 
-    def _look(self, action: ev.LookAtLoop) -> Any:
+    def _look(self, turn: Turn, action: do.LookAtLoop) -> None:
         env = self.envs.get(action.session.id)
         if env is None or self.run is None:
-            return None
+            return
         release_ns = env.next_release_ns(self.scenario.settings.period_ns, self.time.now_ns)
-        return ev.LoopSeen(action.session, LoopStanding("go", env.epoch, release_ns))
+        self.core.looked(turn, action.session, LoopStanding("go", env.epoch, release_ns))
 
     def _cut(self, fault: SimFault) -> None:
         if self.client.connection is not None:
             self.client.connection.close()
 
 
-DO: dict[type, Callable[[RemoteRun, Any], Any]] = {
-    ev.SendMessage: lambda run, action: action.connection.send(action.message),
-    ev.DropConnection: lambda run, action: action.connection.close(),
-    ev.NotifyPeople: lambda run, action: None,
-    ev.ForgetSession: lambda run, action: None,
-    ev.StartThread: RemoteRun._start,
-    ev.ForwardMessage: RemoteRun._forward,
-    ev.LookAtLoop: RemoteRun._look,
-    ev.StopLoop: RemoteRun._stop,
-    ev.SucceedClient: lambda run, action: run.envs[action.session.id].succeed(),
+DO: dict[type, Callable[[RemoteRun, Turn, Any], None]] = {
+    do.SendMessage: lambda run, turn, action: action.connection.send(action.message),
+    do.DropConnection: lambda run, turn, action: action.connection.close(),
+    do.NotifyPeople: lambda run, turn, action: None,
+    do.ForgetSession: lambda run, turn, action: None,
+    do.StartThread: RemoteRun._start,
+    do.ForwardMessage: RemoteRun._forward,
+    do.LookAtLoop: RemoteRun._look,
+    do.StopLoop: RemoteRun._stop,
 }

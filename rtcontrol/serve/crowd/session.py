@@ -12,7 +12,6 @@ from rtcontrol.loop.warmup import Warmup
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Action, Instruct, Instructed, OperatorCommand
 from rtcontrol.serve import refusals
-from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Roster, crowd_terms
@@ -49,8 +48,7 @@ class CrowdSession(SessionThread):
         core = CrowdCore(roster, settings_of(terms.config, terms.agent), rules_of(terms.config, terms.agent), k)
         self.crowd = CrowdLoop(core, host, recorder, self._tell)
         owner.stats.begin(self.crowd)
-        for action in owner.tell(ev.LoopAttached(self.facts)):
-            self.answer(action)
+        owner.report(owner.core.attached, self.facts)
         return self.crowd
 
     def _members(self) -> tuple[Roster, int]:
@@ -97,7 +95,7 @@ class CrowdSession(SessionThread):
             for some in in_messages(action.calls):
                 self.send(CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=some))
         elif isinstance(action, Refuse):
-            self.owner.tell(ev.ErrorReported(self.facts, action.error))
+            self.owner.report(self.owner.core.wrong, self.facts, action.error)
         elif isinstance(action, Instruct):
             self.send(wire.Instruct(session=self.facts.token, instruction=action.text))
 
@@ -107,17 +105,17 @@ class CrowdSession(SessionThread):
         assert self.crowd is not None, "it is live"
         self.crowd.take(message)
 
-    def hear(self, text: str) -> bool:
+    def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
             self.crowd.post(Instructed(text))
         return False  # what it begins with when it is resumed
 
-    def say_to_loop(self, action: ev.SayToLoop) -> str:
+    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "it is attached"
-        self.crowd.post(OperatorCommand(action.word, action.by, time.monotonic_ns()))
-        if action.word == "stop":
+        self.crowd.post(OperatorCommand(word, by, time.monotonic_ns()))
+        if word == "stop":
             self.crowd.stop(BY_HAND)
-        return f"{action.word} ({action.by})"
+        return f"{word} ({by})"
 
     def stop_loop(self, why: str) -> None:
         if self.crowd is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import session_events as ev
+from rtcontrol.serve import sessions as do
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts, SessionRules
 from rtcontrol_client.wire import Message, WireError
@@ -16,6 +16,7 @@ from rtcontrol_client.wire.crowd import CrowdWish
 from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Hello, Observe, Program, Timing, Welcome
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 S = 1_000_000_000
 
 
@@ -69,7 +70,7 @@ class FakeTerms:
 
 
 class Bench:
-    """A core and the loops of its sessions. `advance` does what the core says, as the server's shell does.
+    """A core and the loops of its sessions. `tell` does what the core says, as the server's shell does.
 
     `slow`: sessions stay opening until `opens`; `lingers`: loops end at `end` alone; `no_thread`: none is to be had;
     `refusal`: of the next terms; `needs`: of the decoder, by session; `standing`: of every loop. `running`: sessions
@@ -87,7 +88,7 @@ class Bench:
         self.states: dict[str, SessionFacts] = {}
         self.running: dict[str, str | None] = {}
         self.waiting: list[SessionFacts] = []  # for their turn
-        self.done: list[ev.Action] = []
+        self.done: list[do.Action] = []
         self.lines: list[str] = []
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -106,11 +107,19 @@ class Bench:
         welcome = wire.one(Welcome)
         return wire, next(s for s in self.core.sessions if s.token == welcome.session)
 
-    def say(self, wire: Wire, message: Message) -> list[ev.Action]:
-        return self.advance(ev.MessageReceived(wire, message))
+    def say(self, wire: Wire, message: Message) -> None:
+        self.tell(self.core.received, wire, message)
+
+    def command(self, session: SessionFacts, word: str) -> str | None:
+        """Say it as a person at the server; returns what the core answers."""
+        answer = self.tell(self.core.command, session, word, "page")
+        if answer is None:
+            self._do(do.SayToLoop(session, word, "page", None), turn := do.Turn(self.now))
+            self._dispatch(turn)
+        return answer
 
     def lose(self, wire: Wire) -> None:
-        self.advance(ev.Disconnected(wire))
+        self.tell(self.core.disconnected, wire)
 
     def parked(self, **fields: Any) -> SessionFacts:
         """Return a session that waits for its client."""
@@ -129,87 +138,75 @@ class Bench:
         until = self.now + round(seconds * S)
         while (wake := self.core.wake_ns) is not None and wake <= until:
             self.now = max(self.now, wake)
-            self.advance(ev.TimePassed())
+            self.tell(self.core.woke)
             again = self.core.wake_ns
             assert again is None or again > self.now, "the core wakes for nothing"
         self.now = until
 
-    def advance(self, event: ev.Event) -> list[ev.Action]:
-        """Return what is the caller's to do."""
-        rest: list[ev.Action] = []
-        events = deque([event])
-        while events:
-            for action in self.core.advance(events.popleft(), self.now):
-                events.extend(self._do(action, rest))
-        return rest
+    def tell(self, take: Callable[..., T], *given: Any, **named: Any) -> T:
+        """Let this method of the core take what happened, do what it says, and return what it does."""
+        turn = do.Turn(self.now)
+        answer = take(turn, *given, **named)
+        self._dispatch(turn)
+        return answer
 
-    def _do(self, action: ev.Action, rest: list[ev.Action]) -> list[ev.Event]:
-        if not isinstance(action, ev.SendMessage):
+    def _dispatch(self, turn: do.Turn) -> None:
+        for action in turn:
+            self._do(action, turn)
+
+    def _do(self, action: do.Action, turn: do.Turn) -> None:
+        if not isinstance(action, do.SendMessage):
             self.done.append(action)
         match action:
-            case ev.SendMessage(connection, message):
+            case do.SendMessage(connection, message):
                 connection.send(message)
-            case ev.DropConnection(connection):
+            case do.DropConnection(connection):
                 connection.close()
-            case ev.NotifyPeople(text):
+            case do.NotifyPeople(text):
                 self.lines.append(text)
-            case ev.StartThread(session, peer):
+            case do.StartThread(session, peer):
                 self.states[session.id] = session
                 if self.no_thread:
-                    return [ev.NoThread(session, peer)]
+                    self.core.no_thread(turn, session, peer)
+                    return
                 self.waiting.append(session)
                 if not self.slow:
                     self.opens()
-            case ev.LookAtLoop(session):
-                return [ev.LoopSeen(session, self.standing)] if session.id in self.running else []
-            case ev.StopLoop(session):
-                return [] if self.lingers else self.ends(session)
-            case ev.InstructLoop(session, text):
-                return [ev.InstructionHeard(session, text, session.id in self.running)]
-            case ev.ForwardMessage() | ev.SucceedClient() | ev.ForgetSession():
-                pass
-            case _:
-                rest.append(action)
-                if isinstance(action, ev.SayToLoop) and action.word == "stop" and not self.lingers:
-                    return self.ends(action.session)
-        return []
+            case do.LookAtLoop(session) if session.id in self.running:
+                self.core.looked(turn, session, self.standing)
+            case do.StopLoop(session) | do.SayToLoop(session, "stop"):
+                if not self.lingers and self.running.pop(session.id, self) is not self:
+                    self.core.ended(turn, session)
+            case do.InstructLoop(session, text):
+                self.core.instructed(turn, session, text, session.id in self.running)
 
     def opens(self) -> None:
         """Let the sessions that wait for their turn open, and their loops run."""
         while self.waiting:
             session = self.waiting.pop(0)
-            runs, error = self._open(session)
+            try:
+                runs, error = self._open(session), None
+            except WireError as refusal:
+                runs, error = False, refusal
+                self.running.pop(session.id, None)
             if not runs:
-                self.advance(ev.SessionEnded(session, error))
+                self.tell(self.core.ended, session, error)
 
-    def _open(self, session: SessionFacts) -> tuple[bool, WireError | None]:
-        actions = self.advance(ev.TurnCame(session))
-        if actions and isinstance(actions[0], ev.NegotiateTerms):
-            if self.refusal is not None:
-                return False, self.refusal
-            actions = self.advance(ev.TurnCame(session, self.terms))
-        if not actions:
-            return False, None
-        (opened,) = actions
-        assert isinstance(opened, ev.OpenHost)
-        self.running[session.id] = opened.instruction
-        self.advance(ev.LoopAttached(session))
-        for action in self.advance(ev.LoopWarm(session, self.needs)) if session.id in self.running else ():
-            assert isinstance(action, ev.RefuseLoop)
-            del self.running[session.id]
-            return False, action.error
-        return True, None
-
-    def ends(self, session: SessionFacts, error: WireError | None = None) -> list[ev.Event]:
-        """The session's loop is over, if it runs; returns what its thread reports."""
-        if session.id not in self.running:
-            return []
-        del self.running[session.id]
-        return [ev.SessionEnded(session, error)]
+    def _open(self, session: SessionFacts) -> bool:
+        if session.terms is None and self.refusal is not None:
+            raise self.refusal
+        if not self.tell(self.core.opens, session, self.terms):
+            return False
+        self.running[session.id] = session.instructions.began
+        self.tell(self.core.attached, session)
+        if session.id in self.running:
+            self.tell(self.core.warm, session, self.needs)
+        return True
 
     def end(self, session: SessionFacts, error: WireError | None = None) -> None:
-        for event in self.ends(session, error):
-            self.advance(event)
+        """The session's loop is over, if it runs."""
+        if self.running.pop(session.id, self) is not self:
+            self.tell(self.core.ended, session, error)
 
 
 def plain(text: str) -> str:

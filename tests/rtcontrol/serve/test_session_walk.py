@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import SPARE, SessionFacts
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
@@ -111,7 +110,7 @@ class Walk:
     def revoke(self) -> None:
         if self.random.random() < 0.3:
             wire = self.wire()
-            self.bench.advance(ev.Disconnected(wire, revoked=True))
+            self.bench.tell(self.bench.core.disconnected, wire, revoked=True)
             self.wires.remove(wire)
 
     def pass_time(self) -> None:
@@ -121,29 +120,30 @@ class Walk:
     def call(self) -> None:
         for session in self.sessions:
             if session.id in self.bench.running and self.random.random() < 0.7:
-                self.bench.advance(ev.LoopEmitted(session, call(session)))
+                self.bench.tell(self.bench.core.emitted, session, call(session))
 
     def report(self) -> None:
         if self.sessions:
             session = self.random.choice(self.sessions)
             told = Instruct(session=session.token, instruction="left", said="left")
             error = WireError(Code.INVALID, "x")
-            reports: list[ev.Event] = [
-                ev.InstructionRefused(session, "left", "it does not fit", "go"),
-                ev.SentenceUnderstood(session, "left", False, told),
-                ev.LoopEmitted(session, ControlMessage(session=session.token, state="paused")),
-                ev.ErrorReported(session, error, "x"),
-                ev.LineNoted(session, "x"),
-                ev.LoopRan(session, "go", "left"),
+            core = self.bench.core
+            reports: list[tuple[Any, ...]] = [
+                (core.gave_way, session, "left", "it does not fit", "go"),
+                (core.understood, session, "left", False, told),
+                (core.emitted, session, ControlMessage(session=session.token, state="paused")),
+                (core.wrong, session, error, "x"),
+                (core.note, session, "x"),
+                (core.ran, session, "go", "left"),
             ]
-            self.bench.advance(self.random.choice(reports))
+            self.bench.tell(*self.random.choice(reports))
 
     def people(self) -> None:
         if self.sessions:
             session = self.random.choice(self.sessions)
             word = self.random.choice(["pause", "resume", "confirm", "stop"])
             over = session.life.state == "over" or session.life.why is not None
-            self.bench.advance(ev.OperatorRequest(session, word, "page"))
+            self.bench.command(session, word)
             if word == "stop" and not over:
                 self.stopped.add(session.token)
 
