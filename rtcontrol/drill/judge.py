@@ -131,7 +131,7 @@ def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[SeenT
     for row, k in enumerate(timeline.k):
         skipped, t_s = (timeline.numbers[name][row] for name in ("skipped", "t_s"))
         skips = 0 if math.isnan(skipped) else int(skipped)
-        release_ns = timeline.origin_ns + round(t_s * 1e9)
+        release_ns = timeline.account.run["origin_ns"] + round(t_s * 1e9)
         details = timeline.details.get(k, {})
         missed = []
         if called := _called(timeline, row, ""):

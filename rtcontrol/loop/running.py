@@ -73,8 +73,11 @@ class RunningLoop:
         if (interpreter := self.options.interpreter) is not None:
             answered = self.options.listener.understood
             self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
-        self.recent = Recent(recorder.header)  # for those who look on
-        recorder.fold = self.recent.add
+
+    @property
+    def recent(self) -> Recent:
+        """For those who look on."""
+        return self.recorder.recent
 
     @property
     def operator(self) -> OperatorControl:

@@ -279,14 +279,11 @@ class LiveView(logging.Handler):
 
 
 def _log_line(loop: ControlLoop) -> str:
-    account = loop.account
-    recent = sorted(account.recent_ms)
-    p50 = recent[len(recent) // 2] if recent else 0.0
-    causes: Any = dict(account.off_time) or "none"
-    last = account.recent_calls[-1] if account.recent_calls else "-"
+    now = loop.recent.snapshot()
+    counts, p50 = now["counts"], now["latency_ms"]["p50"] or 0.0
     return (
-        f"tick {account.ticks}, on time {account.on_time}, missed or skipped {causes}, latency p50 {p50:.2f} ms, "
-        f"episodes {len(loop.env.episodes)}, last call {last}"
+        f"tick {counts['ticks']}, on time {counts['on_time']}, missed or skipped {now['causes'] or 'none'}, "
+        f"latency p50 {p50:.2f} ms, episodes {now['episodes']}, last call {now['call'] or '-'}"
     )
 
 

@@ -62,9 +62,9 @@ class ServerStats:
         self.seconds = dict.fromkeys(TIMES, 0.0)
 
     def add(self, account: Account) -> None:
-        self.counts.update({name: getattr(account, name) for name in COUNTS})
+        self.counts.update({name: account.counts[name] for name in COUNTS})
         self.misses.update(dict(account.misses_by_cause))
-        self.skipped.update(dict(account.skipped_by_cause))
+        self.skipped.update(dict(account.by["skipped_by_cause"]))
         for name in TIMES:
             series = account.times[name]
             self.bins[name] = [a + b for a, b in zip(self.bins[name], series.bins, strict=True)]

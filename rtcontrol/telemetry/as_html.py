@@ -17,8 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.telemetry.causes import stylesheet
 from rtcontrol.telemetry.recorded import Gate, Recorded, begun
-from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share, plans_text, understood
-from rtcontrol.telemetry.steadiness import steadiness
+from rtcontrol.telemetry.report import PARTS, TITLES, lines
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 from rtcontrol_client.console import printable, throughout
 
@@ -45,12 +44,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
         {
             "name": run.name,
             "report": run.report,
-            "deciders": "; ".join(filter(None, (deciders(run.report), plans_text(run.report)))),
-            "told": instructions_text(run.report),
-            "understood": understood(run.report),
-            "held": held(run.report),
-            "steadiness": steadiness(run.report),
-            "on_time_share": on_time_share(run.report),
+            "lines": lines(run.report),
             "derived": run.derived(),
             "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],
         }
@@ -61,14 +55,16 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     # No text of a record may end the element that holds it.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     styles = [read["uPlot.min.css"], read["report.css"], stylesheet()]
-    return environment.get_template("report.html").render(runs=shown, data=packed, styles=styles, scripts=scripts)
+    return environment.get_template("report.html").render(
+        runs=shown, data=packed, styles=styles, scripts=scripts, titles=TITLES, parts=PARTS
+    )
 
 
 def _data(run: Recorded, chars: int) -> dict[str, Any]:
-    t = run.timeline
-    named = {"latency": t.times["latency_ms"], "jitter": t.times["jitter_ms"]}
+    t, times = run.timeline, run.timeline.account.times
+    named = {"latency": times["latency_ms"], "jitter": times["jitter_ms"]}
     if not (stages := run.stages()):
-        stages = {name: t.times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
+        stages = {name: times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
     percents = [100 * (1 - 10**-nines) for nines in NINES]
     curves = {
         name: [round(max(series.percentile(p), 1e-3), 4) for p in percents]

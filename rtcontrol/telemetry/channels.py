@@ -96,7 +96,6 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "result": ({}, "What the function gave."),
     "late": (INTEGER, "The tick whose decision came after its deadline."),
     "overran": (INTEGER, "The tick whose call ended after its deadline."),
-    "revised": (INTEGER, "The tick whose cause this changes; records of older versions."),
     "used": (FLAG, "Whether the late call acted."),
     "waited_ms": (NUMBER, "It was in time, and waited so long for a person's yes."),
     "effect": (TEXT, "acted, epoch_over, too_late, refused or failed."),
@@ -164,9 +163,8 @@ CHANNELS: dict[str, tuple[str, str, str]] = {
     "/call": ("A call that acted.", "called", "arguments k epoch why t_s member"),
     "/result": ("What a client says became of a call.", "ack", "status why n result t_s error"),
     "/late": (
-        "What came of a tick after its deadline: its decision (late), or the end of its call (overran). In records of "
-        "older versions also what changes why it missed (revised).",
-        "late overran revised",
+        "What came of a tick after its deadline: its decision (late), or the end of its call (overran).",
+        "late overran",
         f"used waited_ms effect call t_s evidence {_DECIDED}",
     ),
     "/safe": ("One attempt of a safe call.", "safe", "why t_s attempt in_force member world error where"),

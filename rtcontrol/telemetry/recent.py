@@ -17,38 +17,37 @@ SHOWN = (
     *("skipped", "skip_cause", "skip_subcause", "skip_evidence"),
 )
 COUNTS = ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held", "safe_calls", "late_used")
+OUTCOMES = ("episodes", "successes", "judged")
 
 
 class Recent:
     """Takes a run's events on their way into the account, from the recorder's thread; any thread may take a `picture`
     of it. Its cost is a few appends an event: who looks on pays for the rest, and the loop's thread for nothing."""
 
-    def __init__(self, header: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
         self.account = Account()
-        self.account.add({"header": header})
-        self.asking: dict[str, Any] | None = None
-        self.instruction: str | None = None
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
         self._lines: deque[str] = deque(maxlen=LINES)
+        self._ms: deque[float] = deque(maxlen=TICKS)  # latencies
         self._seen: Mapping[str, Any] = {}
         self._last: Mapping[str, Any] = {}
-        self._number = 0
+        self._asking: dict[str, Any] | None = None
 
     def add(self, event: Mapping[str, Any]) -> None:
         self.account.add(event)
+        if "latency_ms" in event:
+            self._ms.append(event["latency_ms"])
         if "kind" in event:
-            self._number += 1
-            self._ticks.append((self._number, {name: event[name] for name in SHOWN if name in event}))
-            if "call" in event:
-                self._last = event
+            number = self._ticks[-1][0] + 1 if self._ticks else 1
+            self._ticks.append((number, {name: event[name] for name in SHOWN if name in event}))
         elif "observation" in event:
             self._seen = event
         elif "people" in event:
-            self.asking = dict(event) if event["people"] == "ask" else None if "call" in event else self.asking
-        elif "instruction" in event:
-            self.instruction = event["instruction"]
+            self._asking = dict(event) if event["people"] == "ask" else None if "call" in event else self._asking
         elif "log" in event:
             self._lines.append(event["log"])
+        if "call" in event and ("kind" in event or event.get("outcome") == "acted"):
+            self._last = event
 
     def snapshot(self, since: int = 0) -> dict[str, Any]:
         """What is to be seen now, as JSON takes it: counts, the last call, what was read, and the ticks after number
@@ -58,23 +57,21 @@ class Recent:
         last_number = kept[-1][0] if kept else 0
         since = since if since <= last_number else 0  # another run's
         ticks = [tick for number, tick in kept if number > since]
-        recent = Series(_copy(account.recent_ms)).summary()
+        recent = Series(_copy(self._ms)).summary()
         return {
             "number": last_number,
             "ticks": ticks,
-            "counts": {name: getattr(account, name) for name in COUNTS},
+            "counts": {name: account.counts[name] for name in COUNTS},
             "causes": dict(account.off_time),
-            "subcauses": dict(account.misses_by_subcause),
+            "subcauses": dict(account.by["misses_by_subcause"]),
             "latency_ms": {name: recent[name] for name in ("p50", "p99", "max")},
             "call": last.get("call"),
             "confidence": last.get("confidence"),
             "text": seen.get("observation"),
             "history": list(seen.get("history", ())),
-            "asking": self.asking,
+            "asking": self._asking,
             "log": _copy(self._lines),
-            "episodes": account.ended_episodes,
-            "successes": account.successes,
-            "judged": account.judged,
+            **{name: account.counts[name] for name in OUTCOMES},
         }
 
 

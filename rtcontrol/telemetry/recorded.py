@@ -129,9 +129,9 @@ def load(given: Sequence[Path]) -> list[Recorded]:
 def _load(record: Path, name: str) -> Recorded:
     timeline = Timeline()
     try:
-        for timeline.written_ns, event in read_stamped(record):
-            timeline.add(event)
-        run = Recorded(name, record, of(timeline, record), timeline.finish())
+        for written_ns, event in read_stamped(record):
+            timeline.add(event, written_ns)
+        run = Recorded(name, record, of(timeline.account, record), timeline.finish())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{record} is no record of a run ({type(error).__name__}: {error}).", GIVE) from error
     for field in ("hz", "period_ms", "deadline_ms"):

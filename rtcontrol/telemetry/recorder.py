@@ -17,6 +17,7 @@ from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture, RemotePictur
 from rtcontrol.models.files import no_link, part_of
 from rtcontrol.telemetry.channels import SCHEMA_VERSION
 from rtcontrol.telemetry.encoder import Encoder
+from rtcontrol.telemetry.recent import Recent
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, unmake, unwritable
 
 # A second's worth at the most; they wait for the recorder's next turn, which is half a second away at most.
@@ -70,7 +71,7 @@ REPEATED = {"header", "start", "origin_ns"}
 
 
 class Recorder:
-    """Appends events to `path`, from a thread of its own, and tells `fold` of each, in order; any thread may `write`,
+    """Appends events to `path`, from a thread of its own, and `recent` takes each, in order; any thread may `write`,
     which never waits for the disk. What a full disk refuses waits in memory, is written when there is room again, and
     is counted in `lost` until then; `tell` is told of it at once.
 
@@ -96,7 +97,7 @@ class Recorder:
         self._part = path.with_name(path.name + ".part") if provisional else None
         self.error: str | None = None
         self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
-        self.fold: Callable[[dict[str, Any]], None] = lambda event: None
+        self.recent = Recent()
         self.pictures: ReceivedPictures | None = None
         self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
         self._size = self._first_k = self._number = 0  # of the part that is written
@@ -268,7 +269,7 @@ class Recorder:
         while self._queue:
             entry = self._queue.popleft()
             try:
-                self.fold(entry[1])
+                self.recent.add(entry[1])
             except Exception as error:  # the record goes on: it tells what led to it
                 self.fault = self.fault or f"{type(error).__name__}: {error}"
             self._waiting.append(entry)

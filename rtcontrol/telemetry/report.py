@@ -1,23 +1,35 @@
-"""report.json: what an account comes to, in named fields."""
+"""report.json: what an account comes to, in named fields; and the lines in which people read it."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
-from rtcontrol.telemetry.account import ANSWERS, CAUSE, KINDS, MEMBER_COUNTS, Account
+from rtcontrol.telemetry.account import ANSWERS, CAUSE, KINDS, TIMES, Account
+from rtcontrol.telemetry.causes import CAUSES, Cause
+from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.record_reader import read_record
 
 SCHEMA_VERSION = 3
 WORST = 10  # members of a crowd that are shown
-MOST_TOLD = 5  # changes of the instruction that a line shows
+MOST_TOLD = 5  # changes of the instruction, and errors, that are shown
 HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a yes"}
+# Times as people read them, and the parts of each.
+TITLES = {
+    "latency_ms": "latency (release to effect)",
+    "decide_ms": "decide",
+    "wake_ms": "wake-up lateness",
+    "observation_age_ms": "observation age at effect",
+    "execute_ms": "execute",
+    "jitter_ms": "jitter",
+    "answer_ms": "first decider's answer",
+}
+PARTS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
 
 def of_record(record: Path) -> dict[str, Any]:
@@ -43,173 +55,205 @@ def build(
     """The report of an account. `record` is the file's name, `lost_lines` what it lacks; `ended_by` is why it ended
     where the account does not know, by SIGKILL where nobody does; `ticks_from` is the first tick whose events are left
     in the record (the account's where it is not given). The invariants are the account's."""
-    config, info, k = account.header, account.start.get("host_info", {}), max(2, round(account.header.get("hz", 16)))
+    config, info, n = account.header, account.run["start"].get("host_info", {}), account.counts
+    end, by, k = account.run["end"], account.by, max(2, round(config.get("hz", 16)))
     return {
         "schema_version": SCHEMA_VERSION,
         **{name: config.get(name) for name in ("env", "agent", "model", "backup", "engine", "host", "clock", "hz")},
         **({"engine": info["engine"]} if "engine" in info else {}),
         **{name: config.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
         **{name: config.get(name) for name in ("on_miss", "hold_ms", "instruction")},
-        "instruction_changes": account.instructions,
+        "instruction_changes": account.listed["/instruction"],
         **({"interpreter": config["interpreter"]} if config.get("interpreter") else {}),
-        **({"understood": account.understood} if account.understood else {}),
-        "people": account.people,
+        **({"understood": account.listed["/understood"]} if account.listed["/understood"] else {}),
+        "people": account.listed["/people"],
         "started_at": config.get("started_at"),
-        "duration_s": account.end.get("t_s", account.last_t_s),
-        "ended_by": account.end.get("end") or ended_by or "killed",
-        **{name: getattr(account, name) for name in ("releases", "ticks", "on_time", "misses", "skipped_releases")},
-        **{name: getattr(account, name) for name in KINDS},
-        "held_by": dict(account.held_by),
+        "duration_s": end.get("t_s", account.extent.last_t_s),
+        "ended_by": end.get("end") or ended_by or "killed",
+        **{name: n[name] for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", *KINDS)},
         "miss_rate": account.miss_rate,
-        "misses_by_cause": dict(account.misses_by_cause),
-        "misses_by_subcause": dict(account.misses_by_subcause),
-        "skipped_by_cause": dict(account.skipped_by_cause),
-        **{name: getattr(account, name) for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
-        "acknowledged": dict(account.acknowledged),
+        **{name: dict(by[name]) for name in ("held_by", "misses_by_cause", "misses_by_subcause", "skipped_by_cause")},
+        **{name: n[name] for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
+        "acknowledged": dict(by["acknowledged"]),
         "errors": list(account.errors.values()),
-        **({"crowd": crowd_report(account.members, account.steadiness.of_members())} if account.members else {}),
-        "longest_miss_run": account.longest_miss_run,
+        **({"crowd": crowd_report(account.members)} if account.members else {}),
+        "longest_miss_run": account.miss_runs.longest,
         "worst_window": {"m": account.miss_runs.worst(k), "k": k},
-        "superseded_observations": account.superseded,
-        **{name: series.summary() for name, series in account.times.items()},
-        "decided_by": {name: getattr(account, f"decided_by_{name}") for name in ("first", "backup")},
-        "first_answers": {name: getattr(account, f"first_{name}") for name in ANSWERS},
-        "first_losses": dict(account.first_losses),
+        "superseded_observations": n["superseded"],
+        **{name: account.times[name].summary() for name in TIMES},
+        "decided_by": {name: n[f"decided_by_{name}"] for name in ("first", "backup")},
+        "first_answers": {name: n[f"first_{name}"] for name in ANSWERS},
+        "first_losses": dict(by["first_losses"]),
         **_plans(account),
-        "calls": account.calls.summary(),
-        "calls_cut": account.calls_cut,
-        "steadiness": account.steadiness.summary(),
-        "forward_passes": account.passes.summary(),
-        "tokens": account.tokens.summary(),
-        "warmup": account.start.get("warmup", {}),
-        "host_events": account.host_events,
+        "calls": _total(n["calls_acted"], n["call_ticks"], n["calls_most"]),
+        "calls_cut": n["calls_cut"],
+        "steadiness": {
+            "repeated": n["repeated"],
+            "repeated_share": round(n["repeated"] / n["call_ticks"], 6) if n["call_ticks"] else None,
+            "kept_by_hysteresis": n["kept"],
+        },
+        "forward_passes": _of(account.times["passes"]),
+        "tokens": _of(account.times["tokens"]),
+        "warmup": account.run["start"].get("warmup", {}),
+        "host_events": account.listed["/host"],
         "host_info": info,
         "machine": config.get("machine"),
         "record": {
             "file": record,
             "lost_lines": lost_lines,
-            "ticks_from": account.ticks_from if ticks_from is None else ticks_from,
+            "ticks_from": account.extent.first_k if ticks_from is None else ticks_from,
         },
-        "outcome": {"episodes": account.episodes, "successes": account.successes, "judged": account.judged},
+        "outcome": {"episodes": account.listed["/episode"], "successes": n["successes"], "judged": n["judged"]},
     }
+
+
+def _of(series: Series) -> dict[str, float]:
+    return _total(round(series.total), series.count, round(series.most))
+
+
+def _total(total: int, count: int, most: int) -> dict[str, float]:
+    return {"total": total, "mean": round(total / count, 2) if count else 0.0, "max": most}
 
 
 def _plans(account: Account) -> dict[str, Any]:
     """Return what became of plans; empty where there were none. `steps` are those that decided ticks, from 0."""
-    steps = sorted(Counter(dict(account.plan_steps)).elements())  # of a copy: another thread may count meanwhile
-    if not account.plans and not steps:
+    plans, steps = account.by["plans"], sorted(Counter(dict(account.by["plan_steps"])).elements())
+    if not plans and not steps:
         return {}
     which = {"p50": steps[(len(steps) - 1) // 2], "max": steps[-1]} if steps else {"p50": None, "max": None}
-    told: dict[str, Any] = {name: account.plans[name] for name in ("in_force", "over", "failed")}
-    told |= {"losses": dict(account.plan_losses), "ticks": len(steps), "steps": which}
-    return {"plans": {**told, "plan_ms": account.plan_ms.summary()}}
+    made: dict[str, Any] = {name: plans[name] for name in ("in_force", "over", "failed")}
+    made |= {"losses": dict(account.by["plan_losses"]), "ticks": len(steps), "steps": which}
+    return {"plans": made | {"plan_ms": account.times["plan_ms"].summary()}}
 
 
-def crowd_report(
-    members: Mapping[str, Mapping[str, Any]], steady: Mapping[str, Mapping[str, int]] = MappingProxyType({})
-) -> dict[str, Any]:
-    """What the report says of them: how many, and each by name, the worst first; `steady` are the calls of each."""
-    listed = {name: {**_member(counted), **steady.get(name, {})} for name, counted in list(members.items())}
+def crowd_report(members: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """What the report says of them: how many, and each by name, the worst first."""
+    listed = {name: _member(dict(counted)) for name, counted in list(members.items())}
     order = sorted(listed, key=lambda name: (-listed[name]["missed_share"], -listed[name]["latency_ms"]["max"], name))
     return {
         "members": len(listed),
         "rested": sum(one["rested"] for one in listed.values()),
-        "without_a_miss": sum(not one["misses"] + one["skipped_releases"] for one in listed.values()),
+        "without_a_miss": sum(not one["missed_share"] for one in listed.values()),
         "by_member": {name: listed[name] for name in order},
     }
 
 
-def _member(counted: Mapping[str, Any]) -> dict[str, Any]:
-    causes = {name.removeprefix(CAUSE): n for name, n in counted.items() if name.startswith(CAUSE)}
-    missed = counted["misses"] + counted["skipped_releases"]
-    mean = counted["latency_ms_total"] / counted["ticks"] if counted["ticks"] else 0.0
+def _member(counted: Mapping[str, float]) -> dict[str, Any]:
+    n = Counter(counted)
+    releases = n["ticks"] + n["skipped"]
     return {
-        **{name: counted[name] for name in MEMBER_COUNTS},
-        "misses_by_cause": causes,
-        "missed_share": round(missed / counted["releases"], 6) if counted["releases"] else 0.0,
-        "latency_ms": {"mean": round(mean, 4), "max": round(counted["latency_ms_max"], 4)},
+        "releases": releases,
+        "skipped_releases": n["skipped"],
+        **{name: n[name] for name in ("ticks", "on_time", "misses", "null", "held", "rested")},
+        "misses_by_cause": {name.removeprefix(CAUSE): m for name, m in n.items() if name.startswith(CAUSE)},
+        "missed_share": round((n["misses"] + n["skipped"]) / releases, 6),
+        "latency_ms": {"mean": round(n["latency_ms"] / n["ticks"], 4), "max": round(n["latency_ms_max"], 4)},
     }
 
 
-def worst_members(crowd: Mapping[str, Any]) -> list[str]:
-    """A line of each of the worst, as people read it; none where nobody missed anything."""
-    shown = [(name, one) for name, one in crowd["by_member"].items() if one["missed_share"]][:WORST]
-    return [
-        f"{name}: missed {one['misses'] + one['skipped_releases']} of {one['releases']} "
-        f"({', '.join(f'{cause} {n}' for cause, n in one['misses_by_cause'].items()) or 'skipped'}), "
-        f"latency {one['latency_ms']['mean']:.1f} ms on average, {one['latency_ms']['max']:.1f} at most"
-        for name, one in shown
-    ]
+# -- as people read it ------------------------------------------------------------------------------------------------
 
 
-def plans_text(report: Mapping[str, Any]) -> str:
-    """Return a line on plans; empty where there were none."""
-    if (plans := report.get("plans")) is None:
-        return ""
-    ms, steps = plans["plan_ms"], plans["steps"]
-    took = f" in {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
-    losses = f" ({_listed(plans['losses'])})" if plans["losses"] else ""
-    which = f"by their steps {plans['ticks']} ticks" if plans["ticks"] else "no tick"
-    which += f", step {steps['p50']} (p50), {steps['max']} at most" if plans["ticks"] else ""
-    if plans["over"] > plans["in_force"]:
-        which += "; most were over before they came: give longer plans, or a longer --max-age-ms (docs/plans.md)"
-    over, failed = plans["over"], f"{plans['failed']}{losses}"
-    return f"plans: {plans['in_force']} made{took}, over before they came {over}, failed {failed}; {which}"
+class Line(NamedTuple):
+    """`hint`: what it means, or where to look."""
+
+    label: str
+    value: str
+    hint: str = ""
 
 
-def on_time_share(report: Mapping[str, Any]) -> float:
-    """Of all releases, the skipped ones too: what is left of `miss_rate`. 1 where there is none."""
-    return float(report["on_time"] / report["releases"]) if report["releases"] else 1.0
+def lines(report: Mapping[str, Any]) -> list[Line]:
+    """The lines of a report in every format for people, those with a value; its times are a table of their own."""
+    every = (*_run(report), *_decisions(report), *_misses(report), *_rest(report))
+    return [line for line in every if line.value]
 
 
-def instructions_text(report: Mapping[str, Any]) -> str:
-    """What it was told, in order, as people read it."""
-    changes = [c for c in report["instruction_changes"] if c["instruction"] != report["instruction"] or c["t_s"] > 0]
-    later = [f'from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes]
+def _run(r: Mapping[str, Any]) -> Iterator[Line]:
+    yield Line(
+        str(r["env"]),
+        f"by {r['agent']} ({r['model']}, {r['engine']}) on host {r['host']}, {r['hz']:g} Hz, deadline "
+        f"{r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
+    )
+    kinds = _listed({name.replace("_", " "): r[name] for name in KINDS if r[name]})
+    share = f"{r['on_time']} of {r['releases']} releases ({100 * (1 - r['miss_rate']):.2f} %)"
+    yield Line("on time", f"{share}{f': {kinds}' if kinds else ''}")
+    changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
+    later = [f', from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes]
     more = f" and {len(later) - MOST_TOLD} more" if len(later) > MOST_TOLD else ""
-    return f'told "{report["instruction"]}"' + "".join(f", {one}" for one in later[:MOST_TOLD]) + more
+    yield Line("told", f'"{r["instruction"]}"' + "".join(later[:MOST_TOLD]) + more)
+    if said := [one for one in r.get("understood", ()) if one["by"] != "itself"]:
+        goals = [f'"{one["said"]}" as "{one["understood"]}"' for one in said if one["understood"] is not None]
+        whys = _listed(Counter(one["not_understood"] for one in said if one["understood"] is None))
+        yield Line(
+            "understood", f"{len(goals)} of {len(said)}: {'; '.join(goals[:MOST_TOLD])}", whys and f"not: {whys}"
+        )
 
 
-def understood(report: Mapping[str, Any]) -> str:
-    """How what was said was understood, as people read it; empty where there is no interpreter."""
-    told = [one for one in report.get("understood", ()) if one["by"] != "itself"]
-    if not told:
-        return ""
-    found = [one for one in told if one["understood"] is not None]
-    whys = Counter(one["not_understood"] for one in told if one["understood"] is None)
-    asked = sorted(one["took_ms"] for one in told if one.get("not_understood") != "overtaken")
-    not_found = f", not understood {whys.total()} ({_listed(whys)})" if whys else ""
-    took = f", {asked[len(asked) // 2]:.0f} ms (p50)" if asked else ""
-    shown = "; ".join(f'"{one["said"]}" as "{one["understood"]}"' for one in found[:MOST_TOLD])
-    return f"understood {len(found)} of {len(told)} said{not_found}{took}{f': {shown}' if shown else ''}"
+def _decisions(r: Mapping[str, Any]) -> Iterator[Line]:
+    if r["held"]:
+        by = {HELD.get(why, why): n for why, n in r["held_by"].items()}
+        unheard = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
+        share = f"{r['held']} of {r['ticks']} decisions ({100 * r['held'] / r['ticks']:.1f} %): {_listed(by)}"
+        yield Line("held back", share, "what it was told is NOT UNDERSTOOD" if unheard else "")
+    if r["backup"]:
+        by, answers, losses = r["decided_by"], _listed(r["first_answers"]), _listed(r["first_losses"])
+        yield Line("decided", f"by the first decider {by['first']}, by the backup ({r['backup']}) {by['backup']}")
+        yield Line("the first one's answers", f"{answers}{_took(r['answer_ms'])}", losses)
+    if plans := r.get("plans"):
+        counts = _listed({name.replace("_", " "): plans[name] for name in ("in_force", "over", "failed")})
+        late = "over before they came: give longer plans, or a longer --max-age-ms (docs/plans.md)"
+        hint = late if plans["over"] > plans["in_force"] else _listed(plans["losses"])
+        yield Line("plans", f"{counts}{_took(plans['plan_ms'])}; their steps decided {plans['ticks']} ticks", hint)
+    if kept := r["steadiness"]["kept_by_hysteresis"]:
+        yield Line("kept by hysteresis", f"{kept} ticks")
+    if r["calls_cut"] or r["calls"]["max"] > 1:
+        each = f"{r['calls']['mean']:g} a tick, at most {r['calls']['max']}"
+        yield Line("calls", f"{r['calls']['total']}: {each}; cut {r['calls_cut']}")
 
 
-def held(report: Mapping[str, Any]) -> str:
-    """That decisions were held back, how many and why, as people read it; empty where none was."""
-    if not report["held"]:
-        return ""
-    by = report.get("held_by", {})
-    whys = ", ".join(f"{HELD[why]} {n}" if why in HELD else f"{why} {n}" for why, n in _most(by))
-    share = (
-        f"held back {report['held']} of {report['ticks']} decisions ({100 * report['held'] / report['ticks']:.1f} %)"
-    )
-    understood = 2 * by.get("confidence", 0) < report["ticks"]
-    return f"{share}{f': {whys}' if whys else ''}" + ("" if understood else "; what it was told is NOT UNDERSTOOD")
+def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
+    if r["misses_by_cause"] or r["skipped_by_cause"]:
+        most = _most(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
+        meaning = f"{most}: {CAUSES[Cause(most)].meaning}" if most in CAUSES else ""
+        yield Line("misses by cause", causes(r), f"{meaning}; docs/report.md has all causes")
+        yield Line("skipped releases", causes(r, "skipped") if r["skipped_by_cause"] else "")
+        window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"
+        yield Line("worst", window, "which ticks, and what each saw: `rtcontrol report FOLDER --format html`")
+        yield Line("late calls", f"used {r['late_used']}, dropped {r['late_dropped']}")
+    yield Line("safe calls", str(r["safe_calls"] or ""))
+    for e in r["errors"][:MOST_TOLD]:
+        yield Line(f"{e['count']} x {e['cause']}", f"{e['error']} ({e['where']})" if e["where"] else e["error"])
+    if len(r["errors"]) > MOST_TOLD:
+        yield Line("other errors", str(len(r["errors"]) - MOST_TOLD), "report.json has them")
 
 
-def deciders(report: Mapping[str, Any]) -> str:
-    """Who decided, and what became of the first one's answers, as people read it; empty where there is no backup."""
-    if not report.get("backup"):
-        return ""
-    by, answers, ms = report["decided_by"], report["first_answers"], report["answer_ms"]
-    took = f"; it took {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
-    losses = _listed(report["first_losses"])
-    failed = f"{answers['failed']} ({losses})" if losses else answers["failed"]
-    told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in {**answers, "failed": failed}.items())
-    return (
-        f"decided by the first one {by['first']}, by the backup ({report['backup']}) {by['backup']}; "
-        f"the first one answered {sum(answers.values())}: {told}{took}"
-    )
+def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
+    if (crowd := r.get("crowd")) is not None:
+        kept = f"{crowd['without_a_miss']} of {crowd['members']} without a miss"
+        yield Line("crowd", f"{kept}; {crowd['rested']} releases left out where nothing happened")
+        yield from _worst_members(crowd)
+    yield Line("people", _listed(Counter(event["people"] for event in r["people"])))
+    yield Line("the client's word of its calls", _listed(r["acknowledged"]))
+    for event in r["host_events"][:MOST_TOLD]:
+        took = f" after {event['seconds']:.2f} s" if event["event"] == "restarted" else ""
+        yield Line(decoder(event), f"{event['event']} at {event['t_s']:.2f} s{took}")
+    if episodes := r["outcome"]["episodes"]:
+        judged = (
+            f"{r['outcome']['successes']} of {r['outcome']['judged']} succeeded, " if r["outcome"]["judged"] else ""
+        )
+        took = sum(episode["seconds"] for episode in episodes) / len(episodes)
+        yield Line("episodes", f"{len(episodes)}: {judged}{took:.1f} s of their own time on average")
+    if first := r["record"].get("ticks_from"):
+        yield Line("record", f"it was full (--record-max), and has the ticks from {first} on")
+    if lost := r["record"]["lost_lines"]:
+        yield Line("record", f"{lost} lines of it were lost: the disk took no more", "all are counted")
+
+
+def _worst_members(crowd: Mapping[str, Any]) -> Iterator[Line]:
+    for name, one in list(crowd["by_member"].items())[:WORST]:
+        if one["missed_share"]:
+            why = _listed(one["misses_by_cause"]) or "skipped"
+            yield Line(name, f"missed {one['misses'] + one['skipped_releases']} of {one['releases']} ({why})")
 
 
 def decoder(event: Mapping[str, Any]) -> str:
@@ -219,13 +263,17 @@ def decoder(event: Mapping[str, Any]) -> str:
 
 
 def causes(report: Mapping[str, Any], of: str = "misses") -> str:
-    """Misses (or `skipped` releases) by cause, as people read it: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
+    """Misses (or `skipped` releases) by cause: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
     subcauses = report["misses_by_subcause"] if of == "misses" else {}
-    told = []
+    shown = []
     for cause, n in _most(report[f"{of}_by_cause"]):
-        parts = [(name.partition(".")[2], m) for name, m in _most(subcauses) if name.partition(".")[0] == cause]
-        told.append(f"{cause} {n}" + (f" ({', '.join(f'{name} {m}' for name, m in parts)})" if parts else ""))
-    return ", ".join(told) or "none"
+        parts = _listed({name.partition(".")[2]: m for name, m in subcauses.items() if name.startswith(f"{cause}.")})
+        shown.append(f"{cause} {n}" + (f" ({parts})" if parts else ""))
+    return ", ".join(shown) or "none"
+
+
+def _took(ms: Mapping[str, float | None]) -> str:
+    return f" in {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -234,6 +282,9 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda counted: -counted[1])
+
+
+# -- report.json ------------------------------------------------------------------------------------------------------
 
 
 def write(report: dict[str, Any], path: Path) -> str | None:

@@ -1,11 +1,10 @@
-"""The account of a run that remembers every tick, in columns: what the trace, the page and the what-ifs are made of."""
+"""Every tick of a run, in columns: what the trace, the page and the what-ifs are made of."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
@@ -13,6 +12,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.account import REMEMBERED, Account
+from rtcontrol.telemetry.channels import topic_of
 from rtcontrol.telemetry.report import decoder
 
 SPANS = (
@@ -59,21 +59,15 @@ class Column:
         return self.words[self.codes[row]]
 
 
-class Timeline(Account):
+class Timeline:
     """`k`, `numbers` and `words` have an entry for each tick, in the order of releases after `finish`; a number that
     is not known is NaN. `saw` and `details` are of misses, by release. `acts` are (seconds, call, why, release) of all
     that acted, and of each decision that left it in force (why: null); `marks` (seconds, text) of all else that befell
-    the run; both in order after `finish`.
-
-    `written_ns`, which who adds may set, is when the event was written, UTC; without it nothing is `recorded`, which is
-    against the tick that was written soonest: the record's own clock has no release.
-
-    What became of a tick is the account's to say: here it is only written down.
+    the run; both in order after `finish`. What became of a tick is the `account`'s to say.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.written_ns: int | None = None
+        self.account = Account()
         self.k = array("q")
         self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS, "recorded")}
         self.words = {name: Column() for name in WORDS}
@@ -82,23 +76,30 @@ class Timeline(Account):
         self.acts: list[tuple[float, str, str, int]] = []
         self.marks: list[tuple[float, str]] = []
         self._undone: set[tuple[int, str]] = set()  # by tick and why: what a client did not carry out
-        self._soonest_ms = math.inf
         self._rows: dict[int, int] = {}
         self._observed: dict[int, dict[str, Any]] = {}  # by recent ticks
-        self._order: deque[int] = deque()
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        if "observation" in event:
-            self._observation(event)
-            return
-        super().add(event)
-        t_s = event.get("t_s", self.last_t_s)
-        if "called" in event:
-            self.acts.append((t_s, Call(event["called"], event["arguments"]).text(), event["why"], event["k"]))
-        elif "late" in event or "overran" in event:
-            self._after(event)
-        elif "revised" in event:
-            self._detail(event["revised"], event)
+    @property
+    def header(self) -> dict[str, Any]:
+        """Of the run."""
+        return self.account.header
+
+    def add(self, event: Mapping[str, Any], written_ns: int | None = None) -> None:
+        """Take the next event. `written_ns`: when it was written, UTC; without it nothing is `recorded`."""
+        misses = self.account.counts["misses"]
+        self.account.add(event)
+        t_s = event.get("t_s", self.account.extent.last_t_s)
+        match topic_of(event):
+            case "/observation":
+                self._observation(event)
+            case "/tick":
+                self._tick(event, written_ns)
+            case "/call":
+                self.acts.append((t_s, Call(event["called"], event["arguments"]).text(), event["why"], event["k"]))
+            case "/late":
+                self._after(event)
+            case "/result":
+                self._acknowledge(event, self.account.counts["misses"] > misses)
         if (what := _befell(event)) is not None:
             self.marks.append((event["host_event"]["t_s"] if "host_event" in event else t_s, what))
 
@@ -111,17 +112,15 @@ class Timeline(Account):
             for column in self.words.values():
                 column.codes = array("I", (column.codes[row] for row in rows))
             self._rows = {k: row for row, k in enumerate(self.k)}
-        if self._soonest_ms < math.inf:
-            self.numbers["recorded"] = array("d", (ms - self._soonest_ms for ms in self.numbers["recorded"]))
-            self._soonest_ms = math.inf
+        # Against the tick that was written soonest: the record's clock has no release.
+        recorded, deadline_ms = self.numbers["recorded"], self.header.get("deadline_ms", 0.0)
+        took = (deadline_ms if ms != ms else min(ms, deadline_ms) for ms in self.numbers["latency_ms"])
+        soonest_ms = min((ms - ended for ms, ended in zip(recorded, took, strict=True) if ms == ms), default=0.0)
+        self.numbers["recorded"] = array("d", (ms - soonest_ms for ms in recorded))
         in_force, acts = "", sorted(act for act in self.acts if (act[3], _word_of(act[2])) not in self._undone)
         self.acts = [(t_s, in_force := call or in_force, why, k) for t_s, call, why, k in acts]
         self.marks.sort()
         return self
-
-    def row(self, k: int) -> int:
-        """Of the first tick at release `k` or after it; the number of rows where there is none. After `finish`."""
-        return bisect_left(self.k, k)
 
     def stage_ms(self, row: int, stage: str) -> float:
         """How long a stage took, NaN where a stamp is missing; nothing where a quick decoder had begun before the loop
@@ -136,7 +135,7 @@ class Timeline(Account):
         where the run ended in it."""
         end_s = self.numbers["t_s"][row] + self.header.get("deadline_ms", 0.0) / 1e3
         i = bisect_right(self.acts, end_s, key=itemgetter(0))
-        before = "nothing yet" if not self.ticks_from else "not in the record"
+        before = "not in the record" if self.account.extent.first_k else "nothing yet"
         now = (end_s, self.acts[i - 1][1], "held") if i else (end_s, "", before)
         for t_s, call, why, _ in islice(self.acts, i, None):
             yield now[1], now[2], 1e3 * (t_s - now[0])
@@ -147,79 +146,69 @@ class Timeline(Account):
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _tick(self, event: Mapping[str, Any]) -> None:
-        row = self._rows[event["k"]] = len(self.k)
-        self.k.append(event["k"])
+    def _tick(self, event: Mapping[str, Any], written_ns: int | None) -> None:
+        k = event["k"]
+        row = self._rows[k] = len(self.k)
+        self.k.append(k)
         for column in self.numbers.values():
             column.append(MISSING)
         for name, words in self.words.items():
             words.codes.append(words.code(event.get(name)))
         self._write(row, event, NUMBERS)
-        super()._tick(event)
         latency_ms, begin_ms = event.get("latency_ms"), 1e3 * event["t_s"]
-        if self.written_ns is not None:
-            ms = self.numbers["recorded"][row] = self.written_ns / 1e6 - begin_ms
-            ended_ms = self.header.get("deadline_ms", 0.0) if latency_ms is None else latency_ms
-            self._soonest_ms = min(self._soonest_ms, ms - ended_ms)
+        if written_ns is not None:
+            self.numbers["recorded"][row] = written_ns / 1e6 - begin_ms
         if event["kind"] == "null":
-            self.acts.append(((begin_ms + (latency_ms or 0.0)) / 1e3, "", "null", event["k"]))
-        self._detail(event["k"], event)
+            self.acts.append(((begin_ms + (latency_ms or 0.0)) / 1e3, "", "null", k))
+        if "cause" in event and k in self._observed:
+            self.saw[k] = self._observed.pop(k)
+        self._detail(k, event)
 
-    def _miss(self, k: int, cause: str, subcause: str | None) -> None:
-        super()._miss(k, cause, subcause)
-        self._blame(k, cause, subcause)
+    def _missed(self, k: int) -> bool:
+        return k in self._rows and bool(self.words["cause"].codes[self._rows[k]])
 
-    def _revise(self, k: int, event: Mapping[str, Any]) -> None:
-        known = k in self._causes
-        super()._revise(k, event)
-        if known and "cause" in event:
-            self._blame(k, event["cause"], event.get("subcause"))
-
-    def _blame(self, k: int, cause: str, subcause: str | None) -> None:
-        if (row := self._rows.get(k)) is not None:
-            self.words["cause"].codes[row] = self.words["cause"].code(cause)
-            self.words["subcause"].codes[row] = self.words["subcause"].code(subcause)
-            if k in self._observed:
-                self.saw[k] = self._observed.pop(k)
-
-    def _acknowledge(self, event: Mapping[str, Any]) -> None:
-        super()._acknowledge(event)
+    def _acknowledge(self, event: Mapping[str, Any], missed: bool) -> None:
+        """A client's word of a call; `missed`: so its tick is a miss."""
         k, why = event["ack"], "further" if event.get("n") else _word_of(event.get("why", "fresh"))
         if event["status"] != "executed":
             self._undone.add((k, why))
+        if missed:
+            row = self._rows[k]
+            for name, word in (("cause", "execute"), ("subcause", event["status"])):
+                self.words[name].codes[row] = self.words[name].code(word)
+            if k in self._observed:
+                self.saw[k] = self._observed.pop(k)
         if why == "fresh":
             self._detail(k, event)
 
     def _after(self, event: Mapping[str, Any]) -> None:
-        """A late decision, or the end of a call that overran its deadline."""
+        """A late decision, or the end of a call that overran its deadline; a call that was held, and let act, was
+        decided in time."""
         k = event.get("late", event.get("overran", -1))
-        if (row := self._rows.get(k)) is None:
-            return
-        if self.words["cause"].codes[row]:  # a call that was held, and let act, was decided in time
-            self._write(row, event, ("latency_ms", "decide_ms", "execute_ms"))
+        if self._missed(k):
+            self._write(self._rows[k], event, ("latency_ms", "decide_ms", "execute_ms"))
             self._detail(k, event)
 
     def _write(self, row: int, event: Mapping[str, Any], names: tuple[str, ...]) -> None:
-        for told, known in ((event, names), (event.get("spans_ms", {}), SPANS)):
+        for values, known in ((event, names), (event.get("spans_ms", {}), SPANS)):
             for name in known:
-                if (value := told.get(name)) is not None:
+                if (value := values.get(name)) is not None:
                     self.numbers[name][row] = value
 
     def _detail(self, k: int, event: Mapping[str, Any]) -> None:
-        told = {name: event[name] for name in DETAILS if name in event}
-        if told and k in self._rows and (self.words["cause"].codes[self._rows[k]] or "skip_evidence" in told):
-            self.details.setdefault(k, {}).update(told)
+        details = {name: event[name] for name in DETAILS if name in event}
+        if details and k in self._rows and (self._missed(k) or "skip_evidence" in details):
+            self.details.setdefault(k, {}).update(details)
 
     def _observation(self, event: Mapping[str, Any]) -> None:
         """Kept where its tick misses, which may be known before or after it."""
-        k, told = event["k"], {name: event[name] for name in ("observation", "instruction", "history") if name in event}
-        if k in self._rows and self.words["cause"].codes[self._rows[k]]:
-            self.saw[k] = told
+        k, seen = event["k"], {name: event[name] for name in ("observation", "instruction", "history") if name in event}
+        if self._missed(k):
+            self.saw[k] = seen
             return
-        self._observed[k] = told
-        self._order.append(k)
-        if len(self._order) > REMEMBERED:
-            self._observed.pop(self._order.popleft(), None)
+        self._observed[k] = seen
+        if len(self._observed) > REMEMBERED:
+            del self._observed[next(iter(self._observed))]
 
 
 def _word_of(why: str) -> str:

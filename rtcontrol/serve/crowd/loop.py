@@ -23,12 +23,13 @@ class CrowdLoop:
 
     def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, tell: Callable[[ev.Action], None]) -> None:
         self.core, self.host, self.recorder, self._tell = core, host, recorder, tell
-        self.account = Account()
-        recorder.fold = self.account.add
-        self.account.add({"header": recorder.header})
         self.ended_by: str | None = None
         self._inbox: deque[Message | ev.Event] = deque()
         self._state: tuple[bool, int, str | None, int] = (True, 0, None, 0)
+
+    @property
+    def account(self) -> Account:
+        return self.recorder.recent.account
 
     def take(self, message: Message) -> None:
         """Let the core take the client's message soon. Raises WireError (rate) where too many wait."""

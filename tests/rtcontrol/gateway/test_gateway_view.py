@@ -237,7 +237,7 @@ def test_no_counter_falls_when_a_client_says_that_it_did_not_carry_calls_out(ser
             told = {"session": token, "tick": call.tick, "epoch": call.epoch, "outcome": "expired", "t_ns": now}
             client.send(Executed(**told))
         most = account.on_time
-        until(lambda: sum(account.acknowledged.values()) >= len(calls))
+        until(lambda: sum(account.by["acknowledged"].values()) >= len(calls))
         assert values(own.get("metrics"), "rtcontrol_on_time_total")[""] >= most > account.on_time
     assert account.misses_by_cause["execute"] == len(calls)
 

@@ -112,7 +112,7 @@ def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(tmp_path: P
     assert host.events[1].seconds > 0 and host.incarnation == 1
     assert flight.causes["host"] >= 5, flight.causes
     # Fallback: the last call is held, then the safe call acts.
-    assert flight.loop.account.safe_calls >= 1
+    assert flight.loop.account.counts["safe_calls"] >= 1
     assert any(t["kind"] == "call" for t in flight.ticks[-5:]), flight.dump()
     assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost", "restarted"]
     assert folder_of(ray_pool) == old

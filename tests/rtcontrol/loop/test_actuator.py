@@ -42,13 +42,13 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     beside(trouble, flown.run)
     # Releases, misses and their lines went on, at the rate.
     assert found["later"] - found["lines"] >= HZ
-    assert flown.loop.account.skipped_releases <= 2
+    assert flown.loop.account.counts["skipped_releases"] <= 2
     assert {"hold", "pending"} <= {t["action"] for t in flown.ticks if t["kind"] == "miss"}
     # The safe call is the first thing that acts, within a period of the world's yielding.
     when, call = arm.acts[found["acts"]]
     assert call == STOP and 0 < when - found["free"] <= PERIOD_S * 1e9
     taken = next(s for s in safes(flown) if s["in_force"])
-    assert taken["attempt"] == 1 and flown.loop.account.safe_calls == 1
+    assert taken["attempt"] == 1 and flown.loop.account.counts["safe_calls"] == 1
     # None acted after its deadline, and the fresh calls came back.
     assert not [line for line in flown.lines if line.get("effect") == "acted"]
     assert arm.acts[found["acts"] + 1][1] == MOVE

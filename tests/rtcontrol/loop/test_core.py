@@ -348,7 +348,7 @@ def test_releases_skipped_before_a_tick_in_flight_are_counted() -> None:
     write_end(loop)
     account = counted(rig)
     account.check()
-    assert (account.ticks, account.skipped_releases, rig.lines[-1]["open"]) == (5, 2, 1)
+    assert (account.ticks, account.counts["skipped_releases"], rig.lines[-1]["open"]) == (5, 2, 1)
 
 
 # -- check ------------------------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ def test_safe_call_that_fails_is_pending_until_it_is_active() -> None:
     assert [line["in_force"] for line in rig.said("safe")][:3] == [False, False, True]
     assert sum("does not answer" in note for note in rig.notes) == 1
     account = counted(rig)
-    assert (account.safe_calls, account.fallback_errors) == (1, 2)
+    assert (account.counts["safe_calls"], account.counts["fallback_errors"]) == (1, 2)
 
 
 def test_call_that_failed_after_the_safe_call_demands_it_again() -> None:

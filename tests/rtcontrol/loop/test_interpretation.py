@@ -19,7 +19,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run import interpreting
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema, topic_of
-from rtcontrol.telemetry.report import understood
 from tests.helpers.processes import until
 from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
 
@@ -164,7 +163,7 @@ def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path
 
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
         flight = flown(tmp_path, interpreter, person)
-    assert flight.loop.account.skipped_releases == 0
+    assert flight.loop.account.counts["skipped_releases"] == 0
     by = [line["instruction"] for line in flight.lines if "observation" in line]
     assert by == sorted(by, key=lambda text: text == "go to 0.5") and {*by} == {"go to 0", "go to 0.5"}
     first, asked_for = events(flight)
@@ -177,9 +176,8 @@ def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path
         assert topic_of(event) == "/understood"
     made = report.of_record(flight.path)
     assert made["understood"] == [first, asked_for]
-    assert understood(made).startswith("understood 1 of 1 said, ") and '"a half please" as "go to 0.5"' in understood(
-        made
-    )
+    (line,) = [line for line in report.lines(made) if line.label == "understood"]
+    assert (line.value, line.hint) == ('1 of 1: "a half please" as "go to 0.5"', "")
 
 
 def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(tmp_path: Path) -> None:
@@ -195,4 +193,5 @@ def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(tmp_path
     (told,) = (line for line in flight.said if "not understood" in line)
     assert "What was said before goes on. It can be said so: go to -2.0; wait; " in told
     assert events(flight)[-1]["not_understood"] == "http" and events(flight)[-1]["understood"] is None
-    assert "not understood 1 (http 1)" in understood(report.of_record(flight.path))
+    (line,) = [line for line in report.lines(report.of_record(flight.path)) if line.label == "understood"]
+    assert line.hint == "not: http 1"

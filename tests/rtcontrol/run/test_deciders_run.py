@@ -37,7 +37,7 @@ def test_a_run_with_a_backup_says_who_decided_and_its_answers_are_rows_to_train_
     assert report["backup"] == "noop" and report["host_info"]["backup"]["model"] == "noop"
     assert report["decided_by"]["first"] >= 0.8 * report["ticks"] - 5
     assert sum(report["first_answers"].values()) >= report["decided_by"]["first"]
-    assert "decided by the first one" in capsys.readouterr().out
+    assert "decided: by the first decider" in capsys.readouterr().out
     assert call("data", "from-recording", str(out), "--teacher", "--out", str(lines)) == 0
     made = [json.loads(line) for line in lines.read_text().splitlines()]
     assert len(made) == report["first_answers"]["in_time"] + report["first_answers"]["late"] >= 20
@@ -168,7 +168,7 @@ def test_typed_words_are_understood_and_told_in_record_and_report(chat: ChatServ
     assert run.returncode == 0, complaint
     assert '"about seventy up please" is understood as: hover at 0.7 (chat:small, ' in complaint
     assert '"make me a sandwich" is not understood: it asks for none of the goals.' in complaint
-    assert "understood 1 of 2 said, not understood 1 (none 1)" in said
+    assert "understood: 1 of 2: " in said and "(not: none 1)" in said
     report = json.loads((out / "report.json").read_text())
     assert [one["understood"] for one in report["understood"]] == ["land on the pad", "hover at 0.7", None]
     assert report["interpreter"] == f"chat:{chat.url}#small"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorded import Recorded, load
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.timeline import Timeline
@@ -88,15 +87,13 @@ def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
     timeline = Timeline()
     for event in events:
         timeline.add(event)
-    timeline.check()
+    timeline.account.check()
     return timeline.finish()
 
 
 def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -> Path:
     """The run's folder, with its record of at most so many bytes."""
     recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True, most=most)
-    account = Account()
-    recorder.fold = account.add
     for i, event in enumerate(events):
         recorder.write(event)
         if most < 10**9 and i % 500 == 0:  # a part ends where all that came is written

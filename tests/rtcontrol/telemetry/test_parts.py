@@ -28,7 +28,7 @@ HEADER = {"hz": 16.0, "started_at": "now"}
 
 def events(ticks: int, seed: int = 0) -> list[dict[str, Any]]:
     """Of a run with all that may befall one, and observations that cannot be compressed."""
-    chance, made, k, missed = random.Random(seed), [], 0, 0
+    chance, made, k = random.Random(seed), [], 0
     for _ in range(ticks):
         fate = chance.randrange(8)
         k += fate == 1
@@ -42,12 +42,10 @@ def events(ticks: int, seed: int = 0) -> list[dict[str, Any]]:
             tick |= {"skipped": 1, "skip_cause": "wake", "kind": "null"}
         made.append(tick)
         if fate == 0:
-            made.append({"late": k, "used": False, "decide_ms": 70.0, "cause": "host", "subcause": "lost"})
-            missed = k
+            made.append({"late": k, "used": False, "decide_ms": 70.0})
         elif fate == 2:
             made.append({"ack": k, "status": chance.choice(["executed", "expired"]), "why": "fresh", "t_s": k / 16})
         elif fate == 3:
-            made.append({"revised": missed, "t_s": k / 16, "cause": "decide", "subcause": "decoder_stopped"})
             made.append({"called": "f", "arguments": {}, "k": k, "why": "fresh", "t_s": k / 16})
         elif fate == 4:
             made.append({"people": chance.choice(["pause", "resume"]), "by": "page", "t_s": k / 16})
@@ -68,10 +66,8 @@ def counted(account: Account) -> dict[str, Any]:
 
 
 def recorded(path: Path, most: int = MOST) -> tuple[Recorder, Account]:
-    recorder, account = Recorder(path, HEADER, most=most), Account()
-    account.add({"header": recorder.header})
-    recorder.fold = account.add
-    return recorder, account
+    recorder = Recorder(path, HEADER, most=most)
+    return recorder, recorder.recent.account
 
 
 def flush(recorder: Recorder) -> None:

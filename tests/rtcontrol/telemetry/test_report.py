@@ -24,7 +24,7 @@ from rtcontrol.telemetry import as_html, as_perfetto, timeline
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.recorded import Recorded, as_json, load, parse
-from rtcontrol.telemetry.report import held
+from rtcontrol.telemetry.report import lines
 from rtcontrol_client.console import printable
 from rtcontrol_client.wire.messages import Hello, Program
 from tests.helpers.processes import ROOT
@@ -192,7 +192,7 @@ def test_every_safe_call_but_the_one_at_the_exit_is_counted() -> None:
     for why in ("miss", "loop", "pause", "stop", "exit"):
         for in_force in (False, True):  # the first try fails
             account.add({"safe": "push(force=0)", "why": why, "t_s": 1.0, "in_force": in_force})
-    assert account.safe_calls == 4
+    assert account.counts["safe_calls"] == 4
 
 
 HOSTILE = "</script><script>alert(1)</script><!-- & \" ' {{ 7 * 7 }} \u2028"
@@ -246,9 +246,9 @@ def test_a_trace_has_a_track_a_thread_and_slices_that_nest(run_shown: Recorded) 
             if event.type == TrackEvent.TYPE_SLICE_BEGIN:
                 open_slices[track].append((event.name, packet.timestamp))
     assert not any(open_slices.values())
-    acted = run_shown.timeline.times["execute_ms"].count
+    acted = run_shown.timeline.account.times["execute_ms"].count
     assert counts["actuator", "execute"] == acted and counts["loop", "observe"] == run_shown.report["ticks"]
-    assert counts["decoder", "decide"] == run_shown.timeline.times["decide_ms"].count == len(decided)
+    assert counts["decoder", "decide"] == run_shown.timeline.account.times["decide_ms"].count == len(decided)
     assert abs(max(decided) / 1e6 - run_shown.report["decide_ms"]["max"]) < 0.01
     assert counts["recorder", "tick"] == counts["world", "observation"] == run_shown.report["ticks"]
     missed = sum(n for (track, name), n in counts.items() if track == "ticks" and name.startswith("decide."))
@@ -278,7 +278,7 @@ def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: P
     assert page.count("<script") == page.count("</script>") == 4
     missed = next(iter(embedded(page)["runs"][0]["missed"].values()))
     assert missed["saw"]["observation"] == printable(HOSTILE)
-    assert "49" not in re.findall(r"<p class=\"about\">(.*?)</p>", page)[0].split(" by ")[0]
+    assert "49" not in re.findall(r"<dl class=\"lines\">\s*<dt>(.*?)</dt>", page)[0]
     assert not re.search(
         r"(src|href|action)\s*=|url\(|@import", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     )
@@ -304,11 +304,12 @@ def test_a_run_that_was_held_throughout_says_so_at_the_top_with_what_it_was_told
     unheard = replace(run_shown, report={**report, "instruction_changes": changes})
     page = as_html.render([unheard], [])
     top = page[: page.index('<dl class="figures">')]
-    assert "Told &#34;go to 0&#34;, from 2.5 s on &#34;both of the &lt;b&gt;&#34;." in top
-    assert f"Held back {ticks} of {ticks} decisions (100.0 %)" in top and "NOT UNDERSTOOD" in top
+    assert "<dt>told</dt><dd>&#34;go to 0&#34;, from 2.5 s on &#34;both of the &lt;b&gt;&#34;</dd>" in top
+    assert f"{ticks} of {ticks} decisions (100.0 %)" in top and "NOT UNDERSTOOD" in top
     few = {**unheard.report, "held": 1, "held_by": {"confirm": 1}}
-    assert "waited for a yes 1" in held(few) and "NOT UNDERSTOOD" not in held(few)
-    assert held(run_shown.report) == "" and "Held back" not in as_html.render([run_shown], [])
+    (line,) = [line for line in lines(few) if line.label == "held back"]
+    assert "waited for a yes 1" in line.value and not line.hint
+    assert "held back" not in as_html.render([run_shown], [])
 
 
 in_chromium = pytest.mark.skipif(BINARY is None, reason="there is no Chromium to show the page")

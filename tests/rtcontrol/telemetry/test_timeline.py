@@ -33,9 +33,8 @@ def runs(draw: st.DrawFn) -> list[dict[str, Any]]:
         earlier = draw(st.integers(0, k))
         later = [
             {"ack": earlier, "status": draw(STATUS), "t_s": k / 16},
-            {"late": earlier, "used": False, "latency_ms": 80.0, "cause": "decide", "subcause": "queued"},
+            {"late": earlier, "used": False, "latency_ms": 80.0},
             {"overran": earlier, "effect": "acted", "call": "push()", "t_s": k / 16},
-            {"revised": earlier, "cause": "decide", "subcause": "decoder_stopped", "t_s": k / 16},
         ]
         events.append(tick | (acted if cause is None else {"kind": "miss", "cause": cause}))
         events += draw(st.lists(st.sampled_from(later), max_size=1))
@@ -51,9 +50,9 @@ def test_what_each_tick_became_adds_up_to_what_the_account_counts(events: list[d
     causes = [timeline.words["cause"][row] for row in range(len(timeline.k))]
     assert Counter(filter(None, causes)) == +account.misses_by_cause
     both = [(c, timeline.words["subcause"][row]) for row, c in enumerate(causes)]
-    assert Counter(f"{c}.{s}" for c, s in both if s) == +account.misses_by_subcause
+    assert Counter(f"{c}.{s}" for c, s in both if s) == +account.by["misses_by_subcause"]
     assert causes.count("") == account.on_time
-    assert sum(s for s in timeline.numbers["skipped"] if s == s) == account.skipped_releases
+    assert sum(s for s in timeline.numbers["skipped"] if s == s) == account.counts["skipped_releases"]
     assert [*timeline.k] == sorted(timeline.k)
 
 
@@ -93,12 +92,16 @@ def test_what_a_record_says_of_its_calls_is_what_acted() -> None:
     assert told(timeline, 2) == [("push(force=0)", "held", 50.0)]
     assert timeline.acts[-1][1:3] == ("push(force=-1)", "late")
     assert timeline.details[1]["error"] == "too old"
-    assert (timeline.misses, timeline.words["cause"][1], timeline.words["subcause"][1]) == (2, "execute", "expired")
+    assert (timeline.account.counts["misses"], timeline.words["cause"][1], timeline.words["subcause"][1]) == (
+        2,
+        "execute",
+        "expired",
+    )
 
 
 def test_a_late_decision_adds_its_spans_to_its_tick() -> None:
     timeline = timeline_of(flown(16, 1, lambda k: 70 if k == 3 else 20))
-    row = timeline.row(3)
+    row = timeline.k.index(3)
     assert timeline.words["subcause"][row] == "decoder_slow"
     assert math.isclose(timeline.stage_ms(row, "decide"), 70, abs_tol=0.01)
     assert math.isnan(timeline.stage_ms(row, "execute"))
