@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rtcontrol.hosts.deciders import FAULTS, SteppedDecider, STSource, build, describe
-from rtcontrol.hosts.messages import decision_fields, decision_of
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -39,8 +38,8 @@ def unpack(reply: DecisionReply, asked: Sequence[DecisionRequest]) -> list[Decis
         error = reply.error or f"the decoder gave {len(found)} decisions for {len(asked)}"
         return [DecisionReply(one.tick, None, error, reply.decide_ns, reply.mistake) for one in asked]
     return [
-        DecisionReply(one.tick, fields and decision_of(fields), error, reply.decide_ns, mistake and tuple(mistake))
-        for one, (fields, error, mistake) in zip(asked, found, strict=True)
+        DecisionReply(one.tick, decision, error, reply.decide_ns, mistake)
+        for one, (decision, error, mistake) in zip(asked, found, strict=True)
     ]
 
 
@@ -55,7 +54,7 @@ def _asked(request: DecisionRequest) -> list[DecisionRequest]:
 
 def _packed(found: Decision | BaseException) -> list[Any]:
     if isinstance(found, Decision):
-        return [decision_fields(found), None, None]
+        return [found, None, None]
     mistake = (found.what, found.remedy) if isinstance(found, UserError) else None
     said = str(found) if isinstance(found, UserError) else f"{type(found).__name__}: {found}"
     return [None, (said.splitlines() or [""])[0], mistake]

@@ -6,19 +6,20 @@ import contextlib
 import ctypes
 import itertools
 import os
+import pickle
 import select
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import msgpack
 import zmq
 
-from rtcontrol.hosts.messages import PING, pack_request, unpack_reply
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable
 
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 NUMBERS = itertools.count()
+PING = b""
 
 
 def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
@@ -90,68 +91,54 @@ class WakeFile:
 
 
 class DecoderLink:
-    """A session's sockets to one life of the decoder's process: one DEALER a lane. Made on one thread, then handed over
-    for good to the loop's."""
+    """A session's socket to one life of the decoder's process. Made on one thread, then handed over for good to the
+    loop's."""
 
-    def __init__(self, answer: dict[str, Any], session_key: bytes, wake: WakeFile) -> None:
+    def __init__(self, life: Mapping[str, Any], session_key: bytes, wake: WakeFile) -> None:
         self._wake = wake
-        identity = b"%s/%d" % (session_key, next(NUMBERS))
         try:
-            self._lanes = [dealer(endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
+            self._socket = dealer(life["endpoint"], life["key"], b"%s/%d" % (session_key, next(NUMBERS)))
         except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
             raise DecoderUnavailable(
                 f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`."
             ) from None
-        self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]]
-        self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
-        self._waiting: list[int | None] = [None] * len(self._lanes)
+        self.threads = [(int(life["pid"]), tid) for tid in life["tids"]]
+        self._files = Files([wake.fd, int(self._socket.getsockopt(zmq.FD))])
 
     def ready(self, timeout_ms: int) -> bool:
-        """A round trip on every lane; False when there is no answer in time."""
-        for lane in self._lanes:
-            if not lane.poll(timeout_ms, zmq.POLLOUT):
-                return False
-            lane.send(PING)
-            if not lane.poll(timeout_ms):
-                return False
-            lane.recv()
-        return True
+        """A round trip; False when there is no answer in time."""
+        if not self._socket.poll(timeout_ms, zmq.POLLOUT):
+            return False
+        self._socket.send(PING)
+        return bool(self._socket.poll(timeout_ms)) and self._socket.recv() == PING
 
     def send(self, request: DecisionRequest) -> bool:
-        """On an idle lane, else on the one that has waited longest (it answers the newest); False when it is cut."""
-        waiting = self._waiting
-        i = waiting.index(None) if None in waiting else min(range(len(waiting)), key=lambda n: waiting[n] or 0)
-        try:
-            self._lanes[i].send(pack_request(request), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        waiting[i] = request.tick
-        return True
+        """Everything but the raw observation; False when the process is cut off."""
+        return self._send(replace(request, data=None))
 
     def cancel(self, tick: int) -> None:
-        if tick in self._waiting:
-            with contextlib.suppress(zmq.Again):
-                self._lanes[self._waiting.index(tick)].send(msgpack.packb(tick), zmq.NOBLOCK)
+        self._send(tick)
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
         """The next reply within the time, or None (possibly early)."""
-        # A socket's file only says that something changed, so the sockets' state is asked before and after.
+        # A socket's file only says that something changed, so the socket's state is asked before and after.
         reply = self._take()
         if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns) and not self._wake.clear():
             reply = self._take()
         return reply
 
-    def _take(self) -> DecisionReply | None:
-        for i, lane in enumerate(self._lanes):
-            if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                body = lane.recv()
-                if body != PING:
-                    reply = unpack_reply(body)
-                    if self._waiting[i] == reply.tick:
-                        self._waiting[i] = None
-                    return reply
-        return None
-
     def close(self) -> None:
-        for lane in self._lanes:
-            lane.close(0)
+        self._socket.close(0)
+
+    def _send(self, message: DecisionRequest | int) -> bool:
+        try:
+            self._socket.send(pickle.dumps(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _take(self) -> DecisionReply | None:
+        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            reply: DecisionReply = pickle.loads(self._socket.recv())
+            return reply
+        return None

@@ -7,14 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.deciders import DeciderLane, build, describe, end
 from rtcontrol.hosts.pool import Pool, PooledHost
-from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
-from rtcontrol.hosts.scheduler import EdfScheduler
+from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 
 
 class InProcessPool(Pool):
@@ -51,24 +50,19 @@ class InProcessPool(Pool):
     def admit(self, host: InProcessHost, stopped: Callable[[], bool]) -> None:
         """Build the host a decider for each lane."""
         with self.changed:
-            self.core.open()
-        try:
-            with self._building:
-                if self.core.closed:
-                    raise DecoderUnavailable("The decoder is closed.", "Start it again.")
-                host.deciders = [build(host.source) for _ in range(self.lanes or 1)]
-            host.info = describe(host.deciders[0])
-            with self.changed:
-                self.core.built(host.session, self.core.life, time.monotonic_ns())
-        finally:
-            with self.changed:
-                self.core.opened(host.session)
+            self.core.open(host.session)
+        with self._building:
+            host.deciders = [build(host.source) for _ in range(self.lanes or 1)]
+        host.info = describe(host.deciders[0])
+        with self.changed:
+            self.core.built(host.session, self.core.life, time.monotonic_ns())
 
     def release(self, host: InProcessHost) -> None:
         """Free the deciders of a host that is being closed."""
         with self.changed:
             self.rota.remove(host)
             self.core.released(host.session)
+            host.deciding.clear()
             deciders, host.deciders = host.deciders, []
         for decider in deciders:
             end(decider)
@@ -92,21 +86,31 @@ class InProcessPool(Pool):
 
     def _lane(self, i: int) -> DeciderLane:
         return DeciderLane(
-            self.rota, partial(InProcessHost.decider, lane=i), InProcessHost.given_up, InProcessHost.take
+            self.rota,
+            lambda host: host.decider(i),
+            lambda host, request: host.given_up(request),
+            lambda host, request, reply: host.take(request, reply),
         )
 
     def _work(self, lane: DeciderLane) -> None:
-        while True:
-            with self.changed:
-                turn = lane.take(time.monotonic_ns())
-                while not (turn or self.core.closed or not lane.idle):
-                    self.changed.wait()
-                    turn = lane.take(time.monotonic_ns())
-                for host, request in turn:
-                    host.deciding.add(request.tick)
-            if self.core.closed:
-                return
+        while (turn := self.turn(lane)) is not None:
             lane.run(turn)
+
+    def turn(self, lane: DeciderLane) -> list[Turn] | None:
+        """Wait for a lane's next turn, empty where it continues what is under way; None once the pool is closed."""
+        with self.changed:
+            turn = self.take(lane)
+            while not (turn or self.core.closed or not lane.idle):
+                self.changed.wait()
+                turn = self.take(lane)
+            return None if self.core.closed else turn
+
+    def take(self, lane: DeciderLane) -> list[Turn]:
+        """Return whose turn it is now, under the lock; empty where nobody waits."""
+        turn = lane.take(time.monotonic_ns())
+        for host, request in turn:
+            host.deciding.add(request.tick)
+        return turn
 
 
 class InProcessHost(PooledHost):

@@ -11,6 +11,16 @@ from rtcontrol.hosts.pool_core import PoolCore, Session
 from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, Host, StatefulHost
 
 
+def started(host: Host) -> Host:
+    """Return the host, started; one that cannot start is closed."""
+    try:
+        host.start()
+    except BaseException:
+        host.close()
+        raise
+    return host
+
+
 class Pool:
     """One place of decision for at most `limit` sessions. `changed` guards the core, and tells of its changes."""
 
@@ -29,9 +39,7 @@ class Pool:
         raise NotImplementedError
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        host = self.host(session, source)
-        host.start()
-        return host
+        return started(self.host(session, source))
 
     def alive(self) -> bool:
         return self.core.life is not None
@@ -40,8 +48,8 @@ class Pool:
 class PooledHost(StatefulHost):
     """One session's part of a pool, which it starts and ends where it is its `own`."""
 
-    def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool) -> None:
-        self.session = Session(session, b"")
+    def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool, key: bytes = b"") -> None:
+        self.session = Session(session, key)
         super().__init__(pool.name, self.session)
         self.source = source
         self.info: dict[str, Any] = {}

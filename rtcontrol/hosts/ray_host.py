@@ -17,21 +17,16 @@ log = logging.getLogger("rtcontrol.host")
 class RayHost(PooledHost):
     """One session's part of a `RayPool`, which it starts and ends where it is its `own`.
 
-    Its loop's thread owns the link in use. The pool's threads, under the pool's lock, keep its `session`, and offer the
-    link to a restarted process.
+    Its loop's thread owns the link in use. The pool's thread keeps its `session`, under the pool's lock, and offers the
+    link to each life of the process.
     """
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
-        super().__init__(pool, source, session, own)
+        super().__init__(pool, source, session, own, key=b"%d" % next(NUMBERS))
         self.last: DecisionRequest | None = None
         self.woken = WakeFile()
-        self.renew()
         self._link: DecoderLink | None = None
         self._offers: deque[DecoderLink] = deque()
-
-    def renew(self) -> None:
-        """Take another key: what had the one before was freed for good."""
-        self.session.key = b"%d" % next(NUMBERS)
 
     def submit(self, request: DecisionRequest) -> None:
         self._adopt()
@@ -59,18 +54,16 @@ class RayHost(PooledHost):
         if self._link is not None:
             self._link.cancel(tick)
 
+    def offer(self, link: DecoderLink) -> None:
+        """Take a link to a process that is up, at the next use."""
+        self._offers.append(link)
+
     def close(self) -> None:
-        self._pool.release(self)
+        super().close()
         self._adopt()
         if self._link is not None:
             self._link.close()
         self._link = None
-        if self._own:
-            self._pool.close()
-
-    def offer(self, link: DecoderLink) -> None:
-        """Take a link to a process that is up, at the next use."""
-        self._offers.append(link)
 
     def _adopt(self) -> None:
         while self._offers:

@@ -1,42 +1,37 @@
-"""A decoder pool in one Ray actor: who has a decider there, and how all come back when its process is lost."""
+"""A decoder pool in a Ray actor: who has a decider there, and how all come back when its process is lost."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
-from rtcontrol.hosts.decoder_link import DecoderLink
+from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
 from rtcontrol.hosts.pool import Pool
-from rtcontrol.hosts.pool_core import ATTEMPTS, Session
+from rtcontrol.hosts.pool_core import PING_EVERY_S, Session
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_host import RayHost
-from rtcontrol.hosts.ray_process import DecoderProcess
-from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped
-from rtcontrol.hosts.ray_watch import RayWatch
+from rtcontrol.hosts.ray_process import START_TIMEOUT_S, DecoderProcess, Heart
+from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped
+from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
-READY_MS = 10_000
-NOTICE_S = 2.0  # within which the watcher has noticed a lost process
-
-
-def single_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> RayHost:
-    """Return a run's host: the one session of a pool of its own."""
-    return RayHost(RayPool(1, gpus, lanes, preload=False), source, "the run", own=True)
+READY_MS = 2_000
+BUILT_EVERY_S = 0.02  # so often a build under way is looked at
+MEMORY = "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model."
 
 
 class RayPool(Pool):
     """The client of one `DecoderActor`: starts it, watches it, ends it and all that was started for it.
 
-    When its process is lost (its socket closes within a millisecond; one that was stopped or hangs answers no more),
-    all sessions' hosts say so; Ray starts it again, and every session's decider is built there again from its source,
-    one after the other: each host says when its own is back. `gave_up` says why there will be no more decisions: a Ray
-    that was started here lost its raylet or its GCS, say, which is noticed as soon.
+    A thread watches the process, and has the deciders built of all sessions that have none. When the process is lost
+    (its socket closes within a millisecond; one that was stopped or hangs answers no more), all sessions' hosts say
+    so, and another process takes its place: each host says when its own decider is back. `gave_up` says why there will
+    be no more decisions: a Ray that was started here lost its raylet or its GCS, say, which is noticed as soon.
     """
 
     name = "ray"
@@ -46,127 +41,159 @@ class RayPool(Pool):
         limit: int = LIMIT,
         gpus: float | None = None,
         lanes: int = 1,
-        preload: bool = True,
-        joined: RaySession | None = None,
+        ray: RaySession | None = None,
+        gentle: bool = False,
     ) -> None:
-        """`gpus` None: one if Ray has any. `joined`: the Ray of another pool, which ends it."""
+        """`gpus` None: one if Ray has any; 0: no model is to be loaded. `ray` may be shared with other pools: the
+        builds of a `gentle` one yield the processor to them."""
         super().__init__(limit)
-        self.process = DecoderProcess(gpus, (lanes, preload), joined)
-        self.closed = threading.Event()
+        self.process = DecoderProcess(ray or RaySession(), gpus, (lanes, gpus != 0, gentle))
         self.hosts: dict[Session, RayHost] = {}
-        self._busy = 0  # threads that use Ray
+        self._pending: dict[Session, Any] = {}  # builds under way
+        self._unneeded: list[bytes] = []  # deciders of sessions that ended
+        self._woken = WakeFile()
         self._watcher: threading.Thread | None = None
-
-    @property
-    def ray(self) -> RaySession:
-        return self.process.ray
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         try:
-            answer = self.process.start(stopped)
+            life = self.process.start(stopped)
         except Stopped:
             return {}
-        self.core.restored(answer)
-        watch = RayWatch(self, self.process, self.closed, self.hosts, self.bring)
-        self._watcher = threading.Thread(target=watch.run, args=(answer,), name="ray-watcher", daemon=True)
+        self.core.restored(life)
+        self._watcher = threading.Thread(target=self._watch, args=(life,), name="ray-watcher", daemon=True)
         self._watcher.start()
-        return {"pid": answer["pid"], "endpoint": answer["lanes"][0]}
+        return {"pid": life["pid"], "endpoint": life["endpoint"]}
 
     def host(self, session: str, source: DeciderSource) -> Host:
         return RayHost(self, source, session)
 
-    def close(self) -> None:
-        with self.changed:
-            self.closed.set()
-            self.core.end()
-            self.changed.notify_all()
-        if self._watcher is not None:
-            self._watcher.join()
-        with self.changed:  # Ray is not shut down while a thread uses it
-            self.changed.wait_for(lambda: self._busy == 0, POLL_S + READY_MS / 1e3)
-        self.process.end()
-
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
-        """Build the host's decider, and give it its link; neither where `stopped` says so before."""
-        import ray
-
+        """Wait until the host's decider is built; return early where `stopped` says so."""
+        session, give_up = host.session, time.monotonic() + START_TIMEOUT_S
         with self.changed:
-            self.core.open()
-        try:
-            for _ in range(ATTEMPTS):
-                answer = self._until_up()
-                with contextlib.suppress(ray.exceptions.RayError, Stopped):
-                    if self.bring(host, answer, stopped):
-                        return
-                if stopped():
-                    break
-                log.warning("the decoder was lost while it made the decider of %s", host.session.name)
-                with self.changed:
-                    self.changed.wait_for(partial(self._gone, answer), NOTICE_S)
-            else:
-                raise DecoderUnavailable(
-                    f"The decoder's process was lost {ATTEMPTS} times while it made the decider of "
-                    f"{host.session.name}.",
-                    "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model.",
-                )
-        finally:
-            with self.changed:
-                self.process.free(self.core.opened(host.session))
-            if host.session not in self.hosts:
-                host.renew()
+            self.core.open(session)
+            self.hosts[session] = host
+            self._woken.set()
+            while not (session.up or session.error or stopped()):
+                if self.core.closed or self.gave_up is not None or time.monotonic() > give_up:
+                    why = self.gave_up or f"The decider was not built within {START_TIMEOUT_S:g} s."
+                    raise DecoderUnavailable("The decoder is closed." if self.core.closed else why, REMEDY)
+                self.changed.wait(POLL_S)
+        if session.error is not None:
+            raise session.error
 
     def release(self, host: RayHost) -> None:
-        """Free the decider of a host that is being closed, on that host's thread."""
+        """Have the decider freed of a host that is being closed."""
         with self.changed:
             self.hosts.pop(host.session, None)
-            self.process.free(self.core.released(host.session))
+            if self.core.released(host.session):
+                self._unneeded.append(host.session.key)
+        self._woken.set()
 
-    def bring(self, host: RayHost, answer: dict[str, Any], stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Build the host's decider in the process that gave `answer`, and give the host its link to it; False when that
-        process is not up any more. Raises UserError from the build, RayError and Stopped."""
-        session = host.session
-        with self._using_ray(answer):
-            gone = partial(self._gone, answer)
-            built = self.process.build(session.key, host.source, host.last, lambda: stopped() or gone())
-        if built["pid"] != answer["pid"]:
-            return False
-        link = DecoderLink(answer, session.key, host.woken)
-        ready = link.ready(READY_MS)
+    def close(self) -> None:
         with self.changed:
-            if ready and self.core.built(session, answer, time.monotonic_ns()):
-                host.info = {**built["info"], "pid": built["pid"], "endpoint": answer["lanes"][0]}
-                host.offer(link)
-                self.hosts[session] = host
-                return True
-        link.close()
-        return False
+            self.core.end()
+            self.changed.notify_all()
+        self._woken.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self.process.end()
 
-    def _until_up(self) -> dict[str, Any]:
-        core = self.core
-        with self.changed:
-            self.changed.wait_for(lambda: core.life or core.closed or core.gave_up, START_TIMEOUT_S)
-            if core.closed:
-                raise DecoderUnavailable("The decoder is closed.", "Start it again.")
-            if core.life is None:
-                why = core.gave_up or f"The decoder's process did not come back within {START_TIMEOUT_S:g} s."
-                raise DecoderUnavailable(why, REMEDY)
-            answer: dict[str, Any] = core.life
-            return answer
+    # -- on the watcher's thread ---------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _using_ray(self, answer: dict[str, Any]) -> Iterator[None]:
-        """Ray is not shut down meanwhile. Raises Stopped where the process that gave the answer is gone: a call to Ray
-        after it was shut down would start it again."""
-        with self.changed:
-            if self._gone(answer):
-                raise Stopped
-            self._busy += 1
+    def _watch(self, life: dict[str, Any] | None) -> None:
         try:
-            yield
-        finally:
-            with self.changed:
-                self._busy -= 1
-                self.changed.notify_all()
+            while life is not None and not self._over(life):
+                life = self._replaced(time.monotonic_ns(), life["pid"])
+        except DecoderUnavailable as error:
+            self._give_up(error.what)
+        except Exception as error:
+            log.exception("the decoder is not watched any more")
+            self._give_up(f"The decoder is not watched any more ({type(error).__name__}: {error}).")
 
-    def _gone(self, answer: dict[str, Any]) -> bool:
-        return self.core.life is not answer
+    def _over(self, life: dict[str, Any]) -> bool:
+        """Watch and use this life of the process until the pool is closed (True), or it is lost (False)."""
+        import ray
+
+        with closing(Heart(life, self.process.ray.vital, self._woken)) as heart:
+            while not self.core.closed:
+                if heart.lost(BUILT_EVERY_S if self._pending else PING_EVERY_S):
+                    return False
+                try:
+                    self._serve(life)
+                except ray.exceptions.RayError:
+                    return False
+        return True
+
+    def _serve(self, life: dict[str, Any]) -> None:
+        """Begin to build what is missing, take what was built, and have freed what no session needs."""
+        with self.changed:
+            missing = [self.hosts[s] for s in self.core.missing(time.monotonic_ns()) if s not in self._pending]
+            unneeded, self._unneeded = self._unneeded, []
+        for host in missing:
+            try:
+                self._pending[host.session] = self.process.build(host.session.key, host.source, host.last)
+            except UserError as error:
+                self._failed(host.session, error)
+        for key in unneeded:
+            self.process.free(key)
+        for session, pending in list(self._pending.items()):
+            try:
+                info = self.process.result(pending)
+                if info is not None:
+                    del self._pending[session]
+                    self._link(session, life, info)
+            except UserError as error:
+                self._pending.pop(session, None)
+                self._failed(session, error)
+
+    def _link(self, session: Session, life: dict[str, Any], info: dict[str, Any]) -> None:
+        """Give a session's host its link to the process that has its decider. Raises DecoderUnavailable."""
+        host = self.hosts.get(session)
+        if host is None:
+            return
+        link = DecoderLink(life, session.key, host.woken)
+        if not link.ready(READY_MS):
+            link.close()
+            raise DecoderUnavailable("The decoder's socket does not answer.", REMEDY)
+        with self.changed:
+            host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
+            host.offer(link)
+            self.core.built(session, life, time.monotonic_ns())
+            self.changed.notify_all()
+
+    def _failed(self, session: Session, error: UserError) -> None:
+        log.debug("the decider of %s cannot be made: %s", session.name, error)
+        with self.changed:
+            self.core.failed(session, error, time.monotonic_ns())
+            self._tell_all()
+
+    def _replaced(self, lost_ns: int, pid: int) -> dict[str, Any] | None:
+        """Return the life of the process that takes the place of a lost one; None when the pool is closed."""
+        log.warning("decoder lost (pid %d); another is started", pid)
+        with self.changed:
+            self.core.lost(lost_ns)
+            self._unneeded.clear()
+        for session in self._pending:
+            self._failed(session, DecoderUnavailable(f"The decoder was lost while it made {session.name}.", MEMORY))
+        self._pending.clear()
+        life = self.process.replace(lambda: self.core.closed)
+        if life is not None:
+            log.warning("decoder's process is back after %.2f s", (time.monotonic_ns() - lost_ns) / 1e9)
+            with self.changed:
+                self.core.restored(life)
+        return life
+
+    def _give_up(self, why: str) -> None:
+        with self.changed:
+            if not self.hosts:  # whose loops would report it
+                log.error("no more decisions: %s", why)
+            self.core.end(why)
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        """Wake who waits for a decider, or for a decision that will never come."""
+        self.changed.notify_all()
+        for session, host in self.hosts.items():
+            if session.gave_up is not None:
+                host.woken.set()

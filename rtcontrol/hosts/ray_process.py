@@ -1,139 +1,193 @@
-"""The decoder's process as an actor of Ray: started, asked to build and to free deciders, awaited when it was lost."""
+"""The decoder's process as an actor of Ray: started, replaced where it is lost, watched by its heart."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
+import os
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import zmq
 
-from rtcontrol.hosts.decoder_link import dealer
-from rtcontrol.hosts.messages import PING
+from rtcontrol.hosts.decoder_link import PING, WakeFile, dealer
 from rtcontrol.hosts.pool_core import PING_EVERY_S, SilenceCore
 from rtcontrol.hosts.processes import Progress
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
-from rtcontrol.hosts.ray_start import REMEDY, START_TIMEOUT_S, RaySession, actor_options, ask, share
+from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
+START_TIMEOUT_S = 300.0
+
 
 class DecoderProcess:
-    """One `DecoderActor`, which Ray starts again where it is lost."""
+    """One `DecoderActor` of a Ray that may be shared."""
 
-    def __init__(self, gpus: float | None, arguments: Sequence[Any], joined: RaySession | None) -> None:
-        """`gpus` None: one if Ray has any. `joined`: the Ray of another pool, which ends it."""
+    def __init__(self, ray: RaySession, gpus: float | None, arguments: Sequence[Any]) -> None:
+        """`gpus` None: one if Ray has any."""
         self.actor: Any = None
-        self.ray, self._joined = joined or RaySession(), joined is not None
+        self.ray = ray
         self._gpus, self._arguments = gpus, arguments
+        self._options: dict[str, Any] = {}
+        self._uses_ray = False
 
     def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         """Start Ray and the actor; gives what the actor's `start` answers. Raises UserError, and Stopped when `stopped`
         says so before it runs."""
-        if not self._joined:
-            self.ray.start(stopped)
+        self._uses_ray = True
+        self.ray.start(stopped)
         import ray
 
         try:
-            options = {"concurrency_groups": {BUILD: 1}, **actor_options(), **share(self._gpus)}
-            self.actor = ray.remote(**options)(DecoderActor).remote(*self._arguments, self.ray.folder)
-            return ask(self.actor.start.remote(), stopped)
+            self._options = _options(self._gpus)
+            return self._launch(stopped)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise DecoderUnavailable(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
 
-    def build(
-        self, key: bytes, source: DeciderSource, last: DecisionRequest | None, stopped: Callable[[], bool]
-    ) -> dict[str, Any]:
-        """Build a session's decider, warm by its `last` request. Raises UserError from the build, RayError, Stopped."""
-        build = self.actor.open.options(concurrency_group=BUILD)
-        try:
-            asked = build.remote(key, source, last and replace(last, data=None))
-        except TypeError as error:
-            raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
-        return ask(asked, stopped)
-
-    def free(self, keys: Sequence[bytes]) -> None:
-        """Free these sessions' deciders."""
-        for key in keys:
-            with contextlib.suppress(Exception):
-                self.actor.close.remote(key)
-
-    def until_lost(self, answer: dict[str, Any], stop: threading.Event) -> int | None:
-        """Watch the process that gave this answer; return when it was lost, or a part of Ray; None when `stop` was set
-        before."""
-        heart = dealer(answer["heartbeat"], answer["key"])
-        monitor = heart.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        poller = zmq.Poller()
-        for watched in (heart, monitor, *self.ray.files):
-            poller.register(watched, zmq.POLLIN)
-        progress, silence = Progress(answer["pid"]), SilenceCore()
-        try:
-            while not stop.is_set():
-                with contextlib.suppress(zmq.Again):
-                    heart.send(PING, zmq.NOBLOCK)
-                silence.pinged()
-                until = time.monotonic() + PING_EVERY_S
-                while (left := until - time.monotonic()) > 0:
-                    ready = dict(poller.poll(max(1, int(1e3 * left))))
-                    if heart in ready:
-                        heart.recv()
-                        silence.answered()
-                        del ready[heart]
-                    if ready:
-                        return time.monotonic_ns()
-                if silence.silent and silence.lost(progress.look()):
-                    return time.monotonic_ns()
-            return None
-        finally:
-            heart.disable_monitor()
-            heart.close(0)
-
-    def until_back(self, closed: threading.Event) -> dict[str, Any] | None:
-        """Ask Ray for the process until it answers; None when the pool is closed. Raises DecoderUnavailable when that
-        takes too long, and when Ray itself is lost."""
+    def replace(self, closed: Callable[[], bool]) -> dict[str, Any] | None:
+        """Kill a lost actor, and start another; None when the pool is closed. Raises DecoderUnavailable when that takes
+        too long, and when Ray itself is lost."""
         import ray
 
-        # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
-        asked: deque[Any] = deque(maxlen=32)
+        self._kill()
         give_up = time.monotonic() + START_TIMEOUT_S
-        while not closed.is_set():
+        while not closed():
             if (died := self.ray.died()) is not None:
-                raise DecoderUnavailable(f"Ray's {died} has ended.", "Start again.")
-            if not ray.is_initialized():  # a call to a Ray that was shut down would start it again
-                raise DecoderUnavailable("Ray was shut down by whoever had started it.", "Start again.")
-            if time.monotonic() > give_up:
-                raise DecoderUnavailable(
-                    f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY
-                )
-            asked.append(self.actor.start.remote())
+                raise DecoderUnavailable(f"{died}.", "Start again.")
             try:
-                if done := ray.wait(list(asked), timeout=0.1)[0]:
-                    asked.remove(done[0])
-                    answer: dict[str, Any] = ray.get(done[0])
-                    return answer
-            except ray.exceptions.RayTaskError as error:
-                log.error("decoder fails to start again: %s", error.cause)
-                closed.wait(1.0)
-            except ray.exceptions.RayError:
-                closed.wait(0.05)
+                return self._launch(lambda: closed() or self.ray.died() is not None)
+            except Stopped:
+                continue
+            except (ray.exceptions.RayError, UserError) as error:
+                if time.monotonic() > give_up:
+                    what = f"The decoder's process did not come back within {START_TIMEOUT_S:g} s."
+                    raise DecoderUnavailable(what, REMEDY) from error
+                log.error("the decoder fails to start again: %s", error)
+                self._kill()
+                time.sleep(POLL_S)
         return None
+
+    def _launch(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+        import ray
+
+        self.actor = ray.remote(**self._options)(DecoderActor).remote(*self._arguments, self.ray.folder)
+        starting = self.actor.start.remote()
+        # In short waits: a long one would not be left when the run is stopped.
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while not ray.wait([starting], timeout=POLL_S)[0]:
+            if stopped():
+                raise Stopped
+            if time.monotonic() > give_up:
+                raise DecoderUnavailable(f"The decoder did not start within {START_TIMEOUT_S:g} s.", REMEDY)
+        life: dict[str, Any] = self.result(starting)
+        return life
+
+    def build(self, key: bytes, source: DeciderSource, last: DecisionRequest | None) -> Any:
+        """Begin to build a session's decider, warm by its `last` request; gives its `result` to come. Raises
+        UserError."""
+        build = self.actor.open.options(concurrency_group=BUILD)
+        try:
+            return build.remote(key, source, last and replace(last, data=None))
+        except TypeError as error:
+            raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
+
+    def result(self, pending: Any) -> Any:
+        """Return the answer to a call of the actor, None while there is none. Raises UserError for what went wrong in
+        the call, RayError for what went wrong with the actor."""
+        import ray
+
+        if not ray.wait([pending], timeout=0)[0]:
+            return None
+        try:
+            return ray.get(pending)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from None
+            raise UserError(f"The decider cannot be built: {error.cause!r}.", "Run with --debug.") from error
+
+    def free(self, key: bytes) -> None:
+        """Free a session's decider, after what was to be built before."""
+        self.actor.close.options(concurrency_group=BUILD).remote(key)
 
     def end(self) -> None:
         """Kill the actor, and end the Ray that was started here."""
-        with contextlib.suppress(ImportError):
+        if self._uses_ray:
+            self._uses_ray = False
+            if self.ray.died() is None:
+                self._kill()
+            self.ray.end()
+
+    def _kill(self) -> None:
+        if self.actor is not None:
             import ray
 
-            if self.actor is not None and ray.is_initialized() and self.ray.died() is None:
-                with contextlib.suppress(ray.exceptions.RayError):
-                    ray.kill(self.actor)
+            with contextlib.suppress(Exception):  # it is gone already, or Ray is
+                ray.kill(self.actor)
         self.actor = None
-        if not self._joined:
-            self.ray.end()
+
+
+def _options(gpus: float | None) -> dict[str, Any]:
+    """Of an actor: it is on this machine, finds an uninstalled source tree, and shares whatever processors there are.
+    UserError where there is no GPU for it."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if gpus is None:
+        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
+    if gpus > ray.available_resources().get("GPU", 0):
+        raise UserError("Ray has no free GPU.", "End what holds it, or use `--host inprocess`.")
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    root = Path(__file__).resolve().parents[2]
+    paths = [str(root)] if (root / "pyproject.toml").is_file() else []
+    path = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"env_vars": {"PYTHONPATH": path}}
+    return {
+        "num_cpus": 0,
+        "num_gpus": gpus,
+        "scheduling_strategy": here,
+        "runtime_env": env,
+        "concurrency_groups": {BUILD: 1},
+    }
+
+
+class Heart:
+    """Watches one life of the decoder's process: its socket, its answers to pings, and what Ray cannot do without."""
+
+    def __init__(self, life: Mapping[str, Any], vital: Sequence[int], wake: WakeFile) -> None:
+        self._socket = dealer(life["heartbeat"], life["key"])
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._poller = zmq.Poller()
+        for watched in (self._socket, self._monitor, wake.fd, *vital):
+            self._poller.register(watched, zmq.POLLIN)
+        self._wake = wake
+        self._progress, self._silence = Progress(life["pid"]), SilenceCore()
+        self._answered, self._next = True, 0.0
+
+    def lost(self, timeout_s: float) -> bool:
+        """Wait until something happens, at most so long; return whether the process is lost, or a part of Ray."""
+        now = time.monotonic()
+        if now >= self._next:
+            if not self._answered and self._silence.lost(self._progress.look()):
+                return True
+            self._next, self._answered = now + PING_EVERY_S, False
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(PING, zmq.NOBLOCK)
+        ready = dict(self._poller.poll(max(1, int(1e3 * timeout_s))))
+        if ready.pop(self._wake.fd, 0):
+            self._wake.clear()
+        if ready.pop(self._socket, 0):
+            self._socket.recv()
+            self._silence.answered()
+            self._answered = True
+        return bool(ready)
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._socket.close(0)

@@ -274,7 +274,7 @@ def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
         from rtcontrol.hosts.standby import standby_host
 
         return standby_host(source, config.pipeline, gpus)
-    from rtcontrol.hosts.ray_pool import single_host
+    from rtcontrol.hosts.standby import single_host
 
     return single_host(source, config.pipeline, gpus)
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, QuestionSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.pool import started
 from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.loop.realtime import SlackCollector
@@ -105,13 +106,7 @@ class Pools:
 
 def _waiting(source: DeciderSource) -> Host:
     """On threads of its own: it waits for another machine, or is a user's code, and others must not wait with it."""
-    host = InProcessHost(source)
-    try:
-        host.start()
-    except BaseException:
-        host.close()
-        raise
-    return host
+    return started(InProcessHost(source))
 
 
 def _models(options: ServeOptions, limit: int) -> DecoderPool:

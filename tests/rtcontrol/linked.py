@@ -29,7 +29,7 @@ class Steady:
 
 
 def _serve(pipe: Connection, folder: str) -> None:
-    actor = DecoderActor(1, False, folder)
+    actor = DecoderActor(1, False, False, folder)
     answer = actor.start()
     actor.open(KEY, Steady(), None)
     pipe.send(answer)

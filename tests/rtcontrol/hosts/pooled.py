@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Iterator
@@ -63,8 +62,6 @@ def naming(name: str, build: str = "") -> Any:
                 raise SystemExit("enough")
             if request.instruction.startswith("sleep"):
                 time.sleep(float(request.instruction.split()[1]))
-            if request.instruction == "odd":
-                return Decision(Call(name, {"at": object()}))
             return Decision(Call(name, {"at": request.observation}), {"function": 0.5}, 1, 9, 3)
 
         def decide_in_steps(self, request: DecisionRequest) -> Any:
@@ -76,7 +73,7 @@ def naming(name: str, build: str = "") -> Any:
             return self.decide(request)
 
         def info(self) -> dict[str, Any]:
-            return {"model": name, "frozen": gc.get_freeze_count()}
+            return {"model": name}
 
     return Naming()
 
@@ -149,4 +146,4 @@ def running(folder: str) -> dict[str, int]:
 
 
 def folder_of(pool: RayPool) -> str:
-    return pool.ray.folder
+    return pool.process.ray.folder

@@ -10,8 +10,8 @@ import pytest
 from rtcontrol.hosts.crowd import crowd_request, crowd_source, unpack
 from rtcontrol.hosts.deciders import ExpertSource, NoopSource, STSource
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.hosts.messages import pack_reply
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+from rtcontrol.hosts.ray_actor import pack_reply
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.run import assembly

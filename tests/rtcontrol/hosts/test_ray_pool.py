@@ -30,7 +30,7 @@ from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
 from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
-from rtcontrol.hosts.ray_actor import DecoderActor
+from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.standby import StandbyPool
 from rtcontrol.models.errors import UserError
@@ -63,7 +63,8 @@ def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_bein
     opener.join()
     assert called(opened[0], 1) == 'slow(at="x 1")'
     opened[0].close()
-    until(lambda: ray.get(ray_pool.process.actor.close.remote(b"none")) == 0, seconds=20.0)
+    close = ray_pool.process.actor.close.options(concurrency_group=BUILD)
+    until(lambda: ray.get(close.remote(b"none")) == 0, seconds=20.0)
 
 
 def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
@@ -74,7 +75,7 @@ def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_poo
             os._exit(1)
 
     host = ray_pool.open("a", naming("left"))
-    with pytest.raises(UserError, match="lost 3 times"):
+    with pytest.raises(UserError, match="lost while it made b"):
         ray_pool.open("b", Deadly())
     until(host.alive, seconds=20.0)
     assert called(host, 1) == 'left(at="x 1")'
@@ -179,13 +180,13 @@ def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) 
         pytest.skip("only root can be another user")
     import ray
 
-    folder, answer = ray_pool.ray.folder, ray_pool.core.life
+    folder, answer = ray_pool.process.ray.folder, ray_pool.core.life
     assert answer is not None and stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
     pids = {pid for pid, fd, _ in marked(folder) if not os.close(fd)} | {os.getpid()}
     listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
     # Also of the dashboard's: there is none.
     assert len(listening) >= 5 and {str(at.ip).removeprefix("::ffff:") for at in listening} == {"127.0.0.1"}
-    sockets = [end.removeprefix("ipc://") for end in (*answer["lanes"], answer["heartbeat"])]
+    sockets = [answer[end].removeprefix("ipc://") for end in ("endpoint", "heartbeat")]
     sockets += [str(path) for path in Path(folder).rglob("*") if path.is_socket() and "/sockets/" in str(path)]
     assert len(sockets) >= 4 and all(len(path) <= 107 for path in sockets)
     told: dict[str, Any] = {"folder": folder, "sockets": sockets, "pids": [*pids]}
@@ -233,8 +234,9 @@ def test_a_socket_in_the_decoders_place_decides_nothing_and_is_told_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    decoder = DecoderActor(1, False, ".").start()  # in this process: its threads end with the tests
-    path = Path(decoder["lanes"][0].removeprefix("ipc://"))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    decoder = DecoderActor(1, False, False, ".").start()  # in this process: its threads end with the tests
+    path = Path(decoder["endpoint"].removeprefix("ipc://"))
     link = DecoderLink(decoder, b"x", WakeFile())
     assert link.ready(5000)
     link.close()
@@ -324,7 +326,7 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(no_ray
     until(lambda: host.inner[host.core.standby].alive(), seconds=60.0)
     assert int(host.start()["pid"]) == other and int(host.start()["standby"]) not in (lost, other)
     host.close()
-    folder = folder_of(pool)
+    folder = folder_of(pool.pools[0])
     assert {"raylet", "gcs_server"} <= set(running(folder))
     pool.close()
     assert sigterm() == ours and not Path(folder).exists() and not running(folder)

@@ -14,7 +14,8 @@ from pooled import TOOLS, asked, assert_equal, called, naming, reply_of, request
 from rtcontrol.hosts.deciders import ANSWERS, QuestionSource, STSource, answer_together, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool
-from rtcontrol.hosts.ray_pool import RayPool, single_host
+from rtcontrol.hosts.ray_pool import RayPool
+from rtcontrol.hosts.standby import single_host
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.questions import StateQuestion

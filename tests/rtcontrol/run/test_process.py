@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXPERT, call, wait_for_ticks
+from commands import call, wait_for_ticks
 
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.loop import loop
@@ -32,7 +32,7 @@ from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol_client import shutdown
 from rtcontrol_client.shutdown import Interrupted, Shutdown
-from tests.helpers.processes import cli, environment, until
+from tests.helpers.processes import environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
 WORLD = """
@@ -280,17 +280,6 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     assert "could not be brought into force" in said and "the valve is stuck" in said
     assert ("The run broke down: RuntimeError" in said) is (broken is not None)
     assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
-
-
-def test_what_keeps_ray_from_its_files_is_named_before_it_starts(tmp_path: Path) -> None:
-    limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
-    words = (*EXPERT[:5], "--host", "ray", "--no-live", "--out", str(tmp_path / "out"))
-    done = cli(*words, env={"RAY_ADDRESS": ""}, preexec_fn=limited)
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("Ray cannot start: a file may not get 80 MB large, as Ray's do (File too large)")
-    assert "ulimit -f" in last and "--host inprocess" in last
-    assert not (tmp_path / "out").exists()
 
 
 SHORT = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
