@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rtcontrol_client import ClientError
 from rtcontrol_client.carla import journal
@@ -24,7 +24,6 @@ from rtcontrol_client.carla.options import (
     CarlaBridgeOptions,
     ServerLost,
     WorldOptions,
-    check_hz,
 )
 from rtcontrol_client.console import Outbox, OutboxLog, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal
@@ -48,16 +47,11 @@ Exit status: 0, 2 mistake in what was given or no server, 129 SIGHUP, 130 Ctrl-C
 log = logging.getLogger("rtcontrol.carla")
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse, with mistakes told as all others are."""
-
-    def error(self, message: str) -> NoReturn:
-        raise CarlaBridgeError(f"{message[0].upper()}{message[1:]}.", f"See `{self.prog} --help`.")
-
-
-def parser(prog: str) -> Parser:
+def parser(prog: str) -> argparse.ArgumentParser:
     """Of the command line."""
-    made = Parser(prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = made.add_argument
     add(
         "--connect",
@@ -67,7 +61,6 @@ def parser(prog: str) -> Parser:
     add("--carla-host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
     add("--carla-port", type=int, default=2000, help="its port (default: %(default)s)")
     add("--town", help="load this town (default: whatever is loaded)")
-    add("--vehicle", help="the ego vehicle's blueprint (default: vehicle.tesla.model3)")
     add("--seed", type=int, default=0, help="chooses the spawn points (default: %(default)s)")
     add("--hz", type=float, default=16.0, help="observations and decisions a second (default: %(default)s)")
     add("--clock", choices=("wall", "lockstep"), default="wall", help="the world runs on, or waits (default: wall)")
@@ -126,7 +119,6 @@ def _run(options: argparse.Namespace) -> int:
 
         print("; ".join(clean(options.clean)), file=sys.stderr)
         return 0
-    check_hz(options.hz)
     try:
         check_client(options.connect)
     except EndpointError as error:
@@ -136,6 +128,7 @@ def _run(options: argparse.Namespace) -> int:
             "--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction."
         )
     for name, value, least, most, remedy in (
+        ("hz", options.hz, 0.5, 100, "Give 0.5 to 100, such as --hz 16."),
         ("carla-port", options.carla_port, 1, 65535, "Give 1 to 65535; CARLA's own is 2000."),
         ("reconnect-s", options.reconnect_s, 0, math.inf, "Give 0 or more seconds."),
         ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
@@ -168,7 +161,7 @@ def _bridge(options: argparse.Namespace) -> int:
         client=same("keys", "server_key") if options.keys else {},
     )
     world_options = WorldOptions(
-        **same("town", "vehicle", "seed", "reload", "standin"),
+        **same("town", "seed", "reload", "standin"),
         host=options.carla_host,
         port=options.carla_port,
         step_s=bridge_options.step_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -85,6 +84,7 @@ CREEP = 2.0  # m/s below which the lateral acceleration says nothing
 RATE = 2.0  # of the whole range a second
 TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # curvature that makes good a vehicle which steers otherwise
 # Speed in km/h and the share of the steering that is left at it, as CARLA's vehicles have it.
+WHEELBASE_M, MAX_STEER = 2.85, math.radians(70.0)
 CURVE = ((0.0, 1.0), (20.0, 0.9), (60.0, 0.8), (120.0, 0.7))
 
 
@@ -93,18 +93,10 @@ def look_ahead_m(speed: float) -> float:
 
 
 class Steer:
-    """Steering of a vehicle with a wheelbase (m), a largest wheel angle (degrees), and a share of it by speed."""
+    """Steering of a vehicle of these figures, which are those of CARLA's Model 3."""
 
-    def __init__(
-        self,
-        dt_s: float,
-        wheelbase_m: float,
-        max_steer_deg: float,
-        curve: Sequence[tuple[float, float]] = CURVE,
-    ) -> None:
-        self.dt_s, self.wheelbase_m = dt_s, wheelbase_m
-        self.largest = math.radians(max_steer_deg)
-        self.curve = [point for point in curve if point[1] > 0.0] or CURVE
+    def __init__(self, dt_s: float) -> None:
+        self.dt_s = dt_s
         self.value = 0.0
         self.trim = 0.0
 
@@ -119,18 +111,19 @@ class Steer:
             self.trim = _steer_within(self.trim - TRIM_RATE * off_m * self.dt_s, TRIM_MOST)
         most = LATERAL / max(speed, CREEP) ** 2
         curvature = _steer_within(curvature + self.trim, most)
-        largest = self.largest * _left(self.curve, 3.6 * speed)
-        wish = _steer_within(math.atan(self.wheelbase_m * curvature) / largest, 1.0)
+        largest = MAX_STEER * steering_left(3.6 * speed)
+        wish = _steer_within(math.atan(WHEELBASE_M * curvature) / largest, 1.0)
         change = _steer_within(wish - self.value, RATE * self.dt_s)
         self.value = _steer_within(self.value + change, 1.0)
         return self.value
 
 
-def _left(curve: Sequence[tuple[float, float]], kmh: float) -> float:
-    for (low, share), (high, share_high) in pairwise(curve):
-        if kmh <= high and low < high:
+def steering_left(kmh: float) -> float:
+    """Return the share of the steering that is left at a speed."""
+    for (low, share), (high, share_high) in pairwise(CURVE):
+        if kmh <= high:
             return share + (share_high - share) * max(kmh - low, 0.0) / (high - low)
-    return curve[-1][1]
+    return CURVE[-1][1]
 
 
 def _steer_within(value: float, most: float) -> float:

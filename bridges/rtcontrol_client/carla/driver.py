@@ -7,19 +7,103 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol_client.carla import hazards, observing, pace
-from rtcontrol_client.carla.control import CURVE, Control, Steer, Throttle, look_ahead_m
+from rtcontrol_client.carla import observing, pace
+from rtcontrol_client.carla.control import WHEELBASE_M, Control, Steer, Throttle, look_ahead_m
 from rtcontrol_client.carla.intent import LEFT, TURNS, Intent, Place, Turn
 from rtcontrol_client.carla.lanes import TownRoad
-from rtcontrol_client.carla.localise import Track
-from rtcontrol_client.carla.neighbours import LaneOccupancy
+from rtcontrol_client.carla.neighbours import Body, LaneOccupancy
 from rtcontrol_client.carla.observing import Scene, View
 from rtcontrol_client.carla.pace import KMH, Near
-from rtcontrol_client.carla.route import Route
+from rtcontrol_client.carla.route import LaneLine, Route
+
+# Farther off the lane, or farther along it between two steps: somebody put the vehicle elsewhere.
+LOST_M, JUMP_M = 6.0, 25.0
+# The lane is another one from so far beyond the middle between the two.
+FIRM_M = 0.05
+
+
+@dataclass(slots=True)
+class Passed:
+    """What a step led over: `sideways_m` by how much farther right of its lane's centre the vehicle is for being in
+    another lane now; `entered`: a junction; `lost`: elsewhere."""
+
+    sideways_m: float = 0.0
+    entered: bool = False
+    lost: bool = False
+
+
+class Track:
+    """The lane that a vehicle is on, how far along and how far right of its centre line."""
+
+    def __init__(self, road: TownRoad) -> None:
+        self.road = road
+        self.s = 0.0
+        self.lateral_m = 0.0
+        self._lane: LaneLine | None = None
+
+    def route(self, turn: Turn) -> Route:
+        """The way ahead from the start of our lane, under the choice of turn for the next junction."""
+        lane = self._here()
+        return self.road.route(lane, "straight" if lane.junction else turn)
+
+    def follow(self, own: Body, intent: Intent) -> Passed:
+        """The vehicle has moved on. The turn of the intent is taken at a junction and spent behind it.
+
+        ValueError: there is no road."""
+        passed = Passed()
+        if self._lane is None:
+            self._find(own)
+            return passed
+        before = self.s
+        self.s, self.lateral_m = self._lane.project(own.x, own.y, self.s)
+        if abs(self.lateral_m) > LOST_M or abs(self.s - before) > JUMP_M or self.s < -FIRM_M:
+            was = self._lane
+            self._find(own)
+            passed.lost = self._lane is not was
+            return passed
+        self._go_on(own, intent, passed)
+        self._go_over(own, passed)
+        return passed
+
+    def _go_on(self, own: Body, intent: Intent, passed: Passed) -> None:
+        for _ in range(8):
+            lane = self._here()
+            if self.s <= lane.length or not lane.after:
+                return
+            following = self.route(intent.turn).lanes[1]
+            passed.entered = passed.entered or (following.junction and not lane.junction)
+            if lane.junction and not following.junction:
+                intent.passed_junction()
+            self._lane = following
+            self.s, self.lateral_m = following.project(own.x, own.y, self.s - lane.length)
+
+    def _go_over(self, own: Body, passed: Passed) -> None:
+        lane = self._here()
+        if abs(self.lateral_m) <= 0.5 * lane.width + FIRM_M:
+            return
+        beside = lane.left if self.lateral_m < 0 else lane.right
+        if beside is None:
+            return
+        was = self.lateral_m
+        self.s, self.lateral_m = beside.project(own.x, own.y, self.s * beside.length / lane.length)
+        self._lane = beside
+        passed.sideways_m = self.lateral_m - was
+
+    def _find(self, own: Body) -> None:
+        position = self.road.place(own.x, own.y, own.z, own.yaw_deg)
+        if position is None:
+            raise ValueError("there is no road")
+        self._lane, self.s, self.lateral_m = position
+
+    def _here(self) -> LaneLine:
+        if self._lane is None:
+            raise ValueError("the vehicle was not looked for yet")
+        return self._lane
+
 
 TAKES_S = 3.0
 LEAST_M = 16.0  # and never shorter than so much of the road
@@ -61,7 +145,6 @@ def _rate(speed: float) -> float:
     return min(1.0 / TAKES_S, max(speed, 0.0) / LEAST_M)
 
 
-WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.
 CLEAR_M = 0.25
 # Slower than this we do not come nearer to anybody, as far as lane changes go.
@@ -86,23 +169,14 @@ class Counts:
 
 
 class Driver:
-    """Drives one vehicle over a road at a fixed step; the vehicle's figures as in its `VehiclePhysicsControl`."""
+    """Drives one vehicle over a road at a fixed step."""
 
-    def __init__(
-        self,
-        road: TownRoad,
-        dt_s: float,
-        wheelbase_m: float = WHEELBASE_M,
-        max_steer_deg: float = MAX_STEER_DEG,
-        steering_curve: Sequence[tuple[float, float]] = CURVE,
-    ) -> None:
-        if not dt_s > 0:
-            raise ValueError(f"dt_s={dt_s}: a step takes time")
+    def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.road, self.dt_s = road, dt_s
         self.intent = Intent()
         self.counts = Counts()
         self._track = Track(road)
-        self._steer = Steer(dt_s, wheelbase_m, max_steer_deg, steering_curve)
+        self._steer = Steer(dt_s)
         self._throttle = Throttle(dt_s)
         self._lane_change: LaneChange | None = None
         self._occupancy = LaneOccupancy(road)
@@ -177,7 +251,7 @@ class Driver:
 
     def _late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
         """Why a turn is told too late."""
-        late = hazards.late(route, s, speed)
+        late = observing.late(route, s, speed)
         if late is None:
             return None
         way = "go straight on" if turn == "straight" else f"turn {turn}"
@@ -265,10 +339,10 @@ class Driver:
         braking = False
         for near in self._in_the_way(view, speed):
             want = min(want, pace.wanted(self.intent, speed, limit, near))
-            want = min(want, hazards.close(near, speed))
-            braking = braking or hazards.danger(near, speed, self._braking)
-        bend = hazards.bend(view, speed)
-        self._could, self._at_line = hazards.line(view, speed, self._could, self._at_line)
+            want = min(want, observing.close(near, speed))
+            braking = braking or observing.danger(near, speed, self._braking)
+        bend = observing.bend(view, speed)
+        self._could, self._at_line = observing.line(view, speed, self._could, self._at_line)
         braking = braking or self._at_line
         want = -pace.FULL_BRAKE if braking else min(want, bend)
         self.counts.emergencies += braking and not self._braking
@@ -299,7 +373,7 @@ class Driver:
     # -- where to -----------------------------------------------------------------------------------------------------
 
     def _steering(self, view: View, speed: float) -> float:
-        own, half = view.own, 0.5 * self._steer.wheelbase_m
+        own, half = view.own, 0.5 * WHEELBASE_M
         yaw = math.radians(own.yaw_deg)
         cos, sin = math.cos(yaw), math.sin(yaw)
         ahead = look_ahead_m(speed)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rtcontrol_client.carla.options import CarlaBridgeError
 
 
 @dataclass
 class UndoRecord:
-    """What there is to undo on a server. `settings` are those found (None: untouched); `actors` are ours; `spawning`
-    names, by role, the vehicles that were there before a spawn that may or may not have come about."""
+    """What there is to undo on a server. `settings` are those found (None: untouched); `actors` are ours."""
 
     host: str
     port: int
@@ -26,11 +24,10 @@ class UndoRecord:
     episode: int | None = None
     settings: dict[str, Any] | None = None
     actors: list[int] = field(default_factory=list)
-    spawning: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def nothing(self) -> bool:
-        return self.settings is None and not self.actors and not self.spawning
+        return self.settings is None and not self.actors
 
 
 class Journal:
@@ -48,7 +45,7 @@ class Journal:
 
     def moved(self, episode: int) -> None:
         """The server loaded another world, and keeps its settings."""
-        self.left.episode, self.left.actors, self.left.spawning = episode, [], {}
+        self.left.episode, self.left.actors = episode, []
         self._write()
 
     def settings(self, found: Mapping[str, Any]) -> None:
@@ -56,15 +53,9 @@ class Journal:
         self.left.settings = dict(found)
         self._write()
 
-    def spawning(self, role: str, before: Iterable[int]) -> None:
-        """Note that a vehicle of this role is about to be spawned; these were there before."""
-        self.left.spawning[role] = sorted(before)
-        self._write()
-
-    def spawned(self, role: str, actors: Iterable[int]) -> None:
-        """Note that they are there."""
-        self.left.spawning.pop(role, None)
-        self.left.actors.extend(actors)
+    def spawned(self, actor: int) -> None:
+        """Note that this vehicle of ours is there."""
+        self.left.actors.append(actor)
         self._write()
 
     def close(self) -> None:
@@ -105,34 +96,6 @@ def folder() -> Path:
 def place(host: str, port: int) -> Path:
     """The file of a bridge of this process."""
     return folder() / f"{_name(host, port)}-{os.getpid()}.json"
-
-
-@contextlib.contextmanager
-def alone(host: str, port: int) -> Iterator[None]:
-    """Let bridges of this user that start at one server at the same time enter one after the other. Raises
-    CarlaBridgeError where the folder cannot be written to."""
-    try:
-        folder().mkdir(parents=True, exist_ok=True)
-        gate = _locked(folder() / f"{_name(host, port)}.lock")
-    except OSError as error:
-        raise _unwritable(error) from None
-    with gate:
-        try:
-            yield
-        finally:
-            # Before it is unlocked: a bridge that waits for it sees that the name is another file's by then.
-            Path(gate.name).unlink(missing_ok=True)
-
-
-def _locked(path: Path) -> TextIO:
-    """Return the file of this name, made where there is none, and locked."""
-    while True:
-        gate = path.open("w")
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(gate.fileno()), path.stat()):
-                return gate
-        gate.close()
 
 
 def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:

@@ -28,14 +28,12 @@ class ServerLost(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class WorldOptions:
-    """`town`: loaded where it is not the server's (None: whatever is loaded); `vehicle`: the ego's blueprint (None: a
-    Model 3, else any car); `step_s`: of the simulation; `wait_s`: how long one tick may take until the server is lost;
-    `standin`: it is the stand-in."""
+    """`town`: loaded where it is not the server's (None: whatever is loaded); `step_s`: of the simulation; `wait_s`: so
+    long a tick may take until the server is lost; `standin`: it is the stand-in."""
 
     host: str = "127.0.0.1"
     port: int = 2000
     town: str | None = None
-    vehicle: str | None = None
     seed: int = 0
     step_s: float = LONGEST_STEP_S
     wait_s: float = WAIT_S["wall"]
@@ -77,9 +75,3 @@ class CarlaBridgeOptions:
     def step_s(self) -> float:
         """Seconds of one step."""
         return 1.0 / self.hz / self.steps
-
-
-def check_hz(hz: float) -> None:
-    """CarlaBridgeError for a rate that no drive can have."""
-    if not 0.5 <= hz <= 100:
-        raise CarlaBridgeError(f"--hz {hz:g} is out of range.", "Give 0.5 to 100, such as --hz 16.")

@@ -93,19 +93,7 @@ def _short(error: Exception) -> str:
 
 # How long a synchronous server that somebody else may tick is watched.
 WATCH_S = 1.0
-FIELDS = (
-    "synchronous_mode",
-    "no_rendering_mode",
-    "fixed_delta_seconds",
-    "substepping",
-    "max_substep_delta_time",
-    "max_substeps",
-    "max_culling_distance",
-    "deterministic_ragdolls",
-    "tile_stream_distance",
-    "actor_active_distance",
-    "spectator_as_ego",
-)
+FIELDS = tuple(name for name in dir(carla.WorldSettings) if not name.startswith("_"))
 
 
 def settings_of(world: Any) -> dict[str, Any]:
@@ -121,12 +109,6 @@ def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
         # Of an unset step carla gives None, and takes it.
         setattr(settings, name, value)
     world.apply_settings(settings)
-
-
-def vehicles(world: Any) -> dict[int, str]:
-    """Return the role names of the vehicles there, by id. It is by the last snapshot: where the world is idle, a client
-    that has just connected may have none, and sees no vehicle."""
-    return {actor.id: actor.attributes.get("role_name", "") for actor in world.get_actors().filter("vehicle.*")}
 
 
 def ticked(world: Any) -> bool:
@@ -161,13 +143,6 @@ def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
         if left.settings is not None:
             apply_settings(world, left.settings)
             done.append(f"settings restored ({_mode(left.settings)})")
-    if left.spawning:
-        # Their numbers were not reported any more; the world runs by now, so that there will be a snapshot.
-        world.wait_for_tick(ANSWER_S)
-        there = vehicles(world).items()
-        ours = [i for role, before in left.spawning.items() for i, name in there if name == role and i not in before]
-        if count := destroy(client, ours):
-            done.append(_destroyed(count))
     return done
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,6 @@ from rtcontrol_client.carla.server import (
     settings_of,
     ticked,
     undo,
-    vehicles,
 )
 
 LOAD_S = 90.0
@@ -69,15 +67,14 @@ class CarlaWorld:
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
         self._client = connect(self.options)
-        with journal.alone(self.options.host, self.options.port):
-            for path, left, alive in journal.others(self.options.host, self.options.port):
-                if alive:
-                    raise CarlaBridgeError(
-                        f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
-                        "Only one client may tick a server: end that one first, or start a second server.",
-                    )
-                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
-            self._enter()
+        for path, left, alive in journal.others(self.options.host, self.options.port):
+            if alive:
+                raise CarlaBridgeError(
+                    f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
+                    "Only one client may tick a server: end that one first, or start a second server.",
+                )
+            log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
+        self._enter()
 
     def back(self) -> None:
         """Let a lost server make a step. Raises ServerLost if it makes none yet, CarlaBridgeError if it is gone."""
@@ -153,13 +150,11 @@ class CarlaWorld:
             blueprint.set_attribute("role_name", ROLE)
         points = self.map.get_spawn_points()
         random.Random(self.options.seed).shuffle(points)
-        self._world.tick(SLOW_S)  # or who is there is not known yet
-        self._journal.spawning(ROLE, vehicles(self._world))
         for point in points:
             ego = self._world.try_spawn_actor(blueprint, point)
             if ego is not None:
                 self.ego = ego
-                self._journal.spawned(ROLE, [ego.id])
+                self._journal.spawned(ego.id)
                 break
         else:
             self.close()
@@ -171,15 +166,10 @@ class CarlaWorld:
 
     def _blueprint(self) -> Any:
         library = self._world.get_blueprint_library().filter("vehicle.*")
-        names = (self.options.vehicle,) if self.options.vehicle else CARS
-        for name in names:
-            found = [one for one in library if one.id.startswith(name)]
-            if found:
-                return min(found, key=lambda one: one.id)
-        raise CarlaBridgeError(
-            f"The server has no vehicle {names[0]}.",
-            f"Give --vehicle one of {', '.join(sorted(one.id for one in library)[:8])}.",
-        )
+        for name in CARS:
+            if matching := [one for one in library if one.id.startswith(name)]:
+                return min(matching, key=lambda one: one.id)
+        raise CarlaBridgeError("The server has no vehicles.", "Look at its own output; start it again.")
 
     # -- each step ----------------------------------------------------------------------------------------------------
 
@@ -239,23 +229,6 @@ class CarlaWorld:
                 throttle=control.throttle, steer=control.steer, brake=control.brake, hand_brake=control.hand_brake
             )
         )
-
-    def figures(self) -> dict[str, Any]:
-        """The ego vehicle's wheelbase and steering, as a Driver takes them; nothing where the server does not tell."""
-        try:
-            physics = self.ego.get_physics_control()
-            wheels = [(w.position.x / 100.0, w.position.y / 100.0, w.max_steer_angle) for w in physics.wheels]
-        except (RuntimeError, AttributeError):
-            return {}
-        if len(wheels) != 4:
-            return {}
-        # Front left and right, rear left and right; places in centimetres.
-        front, rear = [[sum(w[i] for w in pair) / 2 for i in (0, 1)] for pair in (wheels[:2], wheels[2:])]
-        wheelbase_m, steer_deg = math.dist(front, rear), max(w[2] for w in wheels)
-        curve = [(point.x, point.y) for point in physics.steering_curve]
-        if not (1.5 <= wheelbase_m <= 8.0 and 10.0 <= steer_deg <= 90.0 and all(0.0 < y <= 1.0 for _, y in curve)):
-            return {}
-        return {"wheelbase_m": wheelbase_m, "max_steer_deg": steer_deg} | ({"steering_curve": curve} if curve else {})
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from rtcontrol_client.carla.lights import Lamp, govern
 from rtcontrol_client.carla.neighbours import Body
 from rtcontrol_client.carla.observing import Light, Scene
 from rtcontrol_client.carla.route import LaneLine
-from rtcontrol_client.carla.standin.actors import Bicycle, Control
+from rtcontrol_client.carla.standin.actors import Bicycle
 from rtcontrol_client.carla.standin.lights import boxes
 from rtcontrol_client.carla.standin.roads import ARMS, signal_number
 from rtcontrol_client.carla.standin.town import opendrive
@@ -85,7 +85,7 @@ class Car:
 
     def step(self, scene: Scene) -> None:
         told = self.control = self.driver.step(scene)
-        self.bicycle.control = Control(told.throttle, told.steer, told.brake, told.hand_brake)
+        self.bicycle.control = told
         self.bicycle.step(DT, 7)
 
 

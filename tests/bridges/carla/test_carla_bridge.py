@@ -152,7 +152,6 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--hz", "abc"), "Argument --hz: invalid float value: 'abc'. See `python -m rtcontrol_client.carla --help`."),
         (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Write tcp://ADDRESS:PORT"),
         (("--instruct", " "), "--instruct is empty. Say what to do, or leave it out"),
         (("--carla-host", "a..b"), "'a..b' is no host's name"),

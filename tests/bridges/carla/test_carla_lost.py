@@ -14,9 +14,10 @@ import pytest
 
 from rtcontrol_client import Standing
 from rtcontrol_client.carla import journal
+from rtcontrol_client.carla.control import Control
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
-from rtcontrol_client.carla.standin.actors import Bicycle, Control
+from rtcontrol_client.carla.standin.actors import Bicycle
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.carla import drives
@@ -93,9 +94,6 @@ class Vehicle:
 
     def get_speed_limit(self) -> float:
         return 60.0
-
-    def get_physics_control(self) -> Any:
-        raise RuntimeError("not found")
 
 
 class Simulation:

@@ -17,7 +17,7 @@ from rtcontrol_client.carla.driver import Driver, observe
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.neighbours import Body
 from rtcontrol_client.carla.observing import Scene
-from rtcontrol_client.carla.standin.roads import network
+from rtcontrol_client.carla.standin.roads import lanes
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.carla.standin.wire import yaw
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, country_opendrive, lane_line, road
@@ -170,12 +170,12 @@ def test_where_the_road_ends_the_car_stops() -> None:
 
 def test_standins_lanes_are_those_of_its_map() -> None:
     town = carla.Map("standin", opendrive())
-    for lane in network().lanes.values():
-        for s in (1.0, 100.0, 200.0, 400.0, lane.length - 1.0):
-            x, y, heading = lane.curve.at(s)
+    for numbers, curve in lanes().items():
+        for s in (1.0, 100.0, 200.0, 400.0, curve.length - 1.0):
+            x, y, heading = curve.at(s)
             waypoint = town.get_waypoint(carla.Location(x, -y, 0.0))
             place = waypoint.transform.location
-            assert (waypoint.road_id, waypoint.lane_id) == (lane.road, lane.number)
+            assert (waypoint.road_id, waypoint.lane_id) == numbers
             east, north = place.x - x, -place.y - y
             assert abs(north * math.cos(heading) - east * math.sin(heading)) < 0.01
             # Along an arc the map finds the nearest place less exactly.

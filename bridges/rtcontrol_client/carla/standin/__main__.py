@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol_client.carla.standin import actors, wire
-from rtcontrol_client.carla.standin.actors import physics
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.carla.standin.wire import Calls, Refused, Stream, Subscriber, Table, answering
 from rtcontrol_client.carla.standin.world import World
@@ -108,7 +107,6 @@ def table(world: World, stream_port: int) -> Table:
         "destroy_actor": world.destroy,
         "get_actor_bounding_box": methods.box,
         "tick_cue": methods.tick,
-        "get_physics_control": lambda number: physics(world.driven(number)),
     }
     voids: dict[str, Callable[..., Any]] = {
         "apply_control_to_vehicle": world.control,
@@ -125,7 +123,6 @@ def table(world: World, stream_port: int) -> Table:
 HOST = "127.0.0.1"
 # Of asynchronous mode without a fixed step.
 PERIOD_S = 0.05
-STATE_EVERY_S = 1.0
 
 
 class Server:
@@ -153,7 +150,7 @@ class Server:
 
     async def run(self) -> None:
         """Until it is told to stop; what fails within a step ends it with that error."""
-        tasks = [asyncio.ensure_future(one) for one in (self.stopped.wait(), self.keep_time(), self.keep_state())]
+        tasks = [asyncio.ensure_future(one) for one in (self.stopped.wait(), self.keep_time())]
         ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -169,11 +166,6 @@ class Server:
             await asyncio.sleep(due - time.monotonic())
             if not self.frozen and not self.world.settings.synchronous:
                 self.world.step()
-
-    async def keep_state(self) -> None:
-        while True:
-            self.write_state()
-            await asyncio.sleep(STATE_EVERY_S)
 
     def write_state(self) -> None:
         if self.state_path:
@@ -255,7 +247,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=2000, help="port of the RPC; 0 takes a free one")
-    parser.add_argument("--state", type=Path, help="JSON file that is written each second and at the end")
+    parser.add_argument("--state", type=Path, help="JSON file that is written at the end")
     parser.add_argument("--leash", action="store_true", help="end when the standard input is closed")
     asyncio.run(serve(parser.parse_args()))
 

@@ -10,10 +10,9 @@ from rtcontrol_client.carla.standin.roads import (
     LANES,
     REACH_M,
     WIDTH_M,
-    Box,
     Pose,
     incoming,
-    network,
+    lanes,
     signal_number,
 )
 from rtcontrol_client.carla.standin.wire import GREEN, RED, YELLOW
@@ -38,7 +37,7 @@ class Placed(NamedTuple):
     volume: list[list[float]]
 
 
-def boxes(arm: str) -> list[Box]:
+def boxes(arm: str) -> list[Pose]:
     """The trigger boxes of an arm's light, one on each lane that comes to the junction.
 
     As InitializeSign places them for references on the lanes over a junction: at the end of the lane before, and then
@@ -48,9 +47,8 @@ def boxes(arm: str) -> list[Box]:
     found = []
     for lane in range(1, LANES + 1):
         road, number = incoming(arm, lane)
-        curve = network().lanes[road, number].curve
-        x, y, heading = curve.at(curve.length - (BOX_BACK_M if number < 0 else 0.0))
-        found.append(Box(x, y, heading, BOX_M, BOX_SHARE * WIDTH_M))
+        curve = lanes()[road, number]
+        found.append(curve.at(curve.length - (BOX_BACK_M if number < 0 else 0.0)))
     return found
 
 
@@ -79,10 +77,10 @@ def _seen(pole: Pose, x: float, y: float) -> list[float]:
     return [dx * cos + dy * sin, dx * sin - dy * cos, 0.0]
 
 
-def _reach(box: Box, axis: float) -> float:
+def _reach(box: Pose, axis: float) -> float:
     """Half of what a box takes up along a direction."""
     turned = box.heading - axis
-    return box.half_length * abs(math.cos(turned)) + box.half_width * abs(math.sin(turned))
+    return BOX_M * abs(math.cos(turned)) + BOX_SHARE * WIDTH_M * abs(math.sin(turned))
 
 
 def state(arm: str, elapsed_s: float) -> int:

@@ -79,33 +79,6 @@ def arc(start: Pose, radius: float, turn: float) -> Piece:
     return Piece(*start, radius * abs(turn), math.copysign(1.0 / radius, turn))
 
 
-class Box(NamedTuple):
-    """A rectangle: its middle, its heading and half its length and width."""
-
-    x: float
-    y: float
-    heading: float
-    half_length: float
-    half_width: float
-
-
-def overlap(one: Box, other: Box) -> bool:
-    """Whether two rectangles touch (separating axes)."""
-    reach = one.half_length + one.half_width + other.half_length + other.half_width
-    dx, dy = other.x - one.x, other.y - one.y
-    if abs(dx) > reach or abs(dy) > reach:
-        return False
-    for first, second in ((one, other), (other, one)):
-        cos, sin = math.cos(first.heading), math.sin(first.heading)
-        turned = second.heading - first.heading
-        along, across = abs(math.cos(turned)), abs(math.sin(turned))
-        if abs(dx * cos + dy * sin) > first.half_length + second.half_length * along + second.half_width * across:
-            return False
-        if abs(dy * cos - dx * sin) > first.half_width + second.half_length * across + second.half_width * along:
-            return False
-    return True
-
-
 # The town: one signalised junction of four arms and two loop roads, so that every choice leads back to the junction.
 # The east and the north arm are the ends of one loop (line, arc of 270 degrees, line), the west and the south arm those
 # of the other. Each direction has three lanes of 3.5 m; traffic keeps to the right. All three lanes go straight on; the
@@ -205,34 +178,14 @@ def signal_number(arm: str) -> int:
     return 1 + list(ARMS).index(arm)
 
 
-# The town's lanes as directed centre lines: where vehicles are put, and by which lane they come to the junction.
-
-
-@dataclass(frozen=True)
-class Lane:
-    """A lane in its driving direction, by its road's and its own number in OpenDRIVE."""
-
-    road: int
-    number: int
-    curve: Curve
-
-    @property
-    def length(self) -> float:
-        return self.curve.length
-
-
-class Network:
-    """The lanes that lead to the junction or away from it."""
-
-    def __init__(self) -> None:
-        self.lanes: dict[tuple[int, int], Lane] = {}
-        for road in roads().values():
-            for number in range(1, LANES + 1) if not road.link else ():
-                right = WIDTH_M * (number - 0.5)
-                self.lanes[road.number, -number] = Lane(road.number, -number, road.curve.shifted(-right))
-                self.lanes[road.number, number] = Lane(road.number, number, road.curve.shifted(right).reversed())
-
-
 @cache
-def network() -> Network:
-    return Network()
+def lanes() -> dict[tuple[int, int], Curve]:
+    """Return the centre lines, in the driving direction, of the lanes that lead to the junction or away from it, by the
+    numbers of road and lane in OpenDRIVE."""
+    found = {}
+    for road in roads().values():
+        for number in range(1, LANES + 1) if not road.link else ():
+            right = WIDTH_M * (number - 0.5)
+            found[road.number, -number] = road.curve.shifted(-right)
+            found[road.number, number] = road.curve.shifted(right).reversed()
+    return found

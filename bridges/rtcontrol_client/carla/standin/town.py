@@ -29,18 +29,11 @@ FLAT = '<elevationProfile><elevation s="0.0" a="0.0" b="0.0" c="0.0" d="0.0"/></
 @cache
 def opendrive() -> str:
     """The whole town, the same text at each call."""
-    numbers = {arm: signal_number(arm) for arm in ARMS}
-    controllers = "\n".join(
-        f'<controller name="light {arm}" id="{n}" sequence="0"><control signalId="{n}" type="0"/></controller>'
-        for arm, n in numbers.items()
-    )
-    controlled = "".join(f'<controller id="{number}" type=""/>' for number in numbers.values())
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <OpenDRIVE><header revMajor="1" revMinor="4" name="standin" version="1.00">
 <geoReference>+proj=tmerc +lat_0=0 +lon_0=0 +k=1 +x_0=0 +y_0=0 +datum=WGS84</geoReference></header>
 {"".join(map(_road, roads().values()))}
-{controllers}
-<junction name="junction" id="{JUNCTION}">{"".join(map(_connection, roads().values()))}{controlled}</junction>
+<junction name="junction" id="{JUNCTION}">{"".join(map(_connection, roads().values()))}</junction>
 </OpenDRIVE>"""
 
 
@@ -54,7 +47,7 @@ junction="{JUNCTION if road.link else -1}">
 <link>{_ends(road)}</link><type s="0.0" type="town"><speed max="{LIMIT_KMH:.0f}" unit="km/h"/></type>
 <planView>{plan}</planView>{FLAT}
 <lanes><laneSection s="0.0">{left}
-<center><lane id="0" type="none" level="false">{_mark("none" if road.link else "solid")}</lane></center>
+<center><lane id="0" type="none" level="false"></lane></center>
 <right>{right}</right></laneSection></lanes>
 <signals>{_signals(road)}</signals></road>"""
 
@@ -84,14 +77,8 @@ def _lane(lane: int, road: Road) -> str:
         ends = f'<predecessor id="{before}"/><successor id="{after}"/>'
     else:
         ends = f'<{"successor" if road.number in HALVES else "predecessor"} id="{lane}"/>'
-    mark = _mark("none" if road.link else "solid" if abs(lane) == LANES else "broken")
     width = f'<width sOffset="0.0" a="{WIDTH_M}" b="0.0" c="0.0" d="0.0"/>'
-    return f'<lane id="{lane}" type="driving" level="false"><link>{ends}</link>{width}{mark}</lane>'
-
-
-def _mark(kind: str) -> str:
-    look = 'weight="standard" color="white" width="0.15"'
-    return f'<roadMark sOffset="0.0" type="{kind}" {look} laneChange="{"both" if kind == "broken" else "none"}"/>'
+    return f'<lane id="{lane}" type="driving" level="false"><link>{ends}</link>{width}</lane>'
 
 
 def _lane_ends(link: Link, lane: int) -> tuple[int, int]:

@@ -90,8 +90,6 @@ def packet(frame: int, elapsed_s: float, episode: int, platform_s: float, delta_
 
 
 REQUEST, RESPONSE = 0, 1
-# A client that does not read loses packets above this rather than filling the server's memory.
-MOST_WAITING_BYTES = 4 * 1024 * 1024
 
 
 class Refused(Exception):
@@ -184,14 +182,10 @@ class Subscriber(asyncio.Protocol):
             return
         self.stream.subscribers.add(self)
         if not self.stream.paused:
-            self.send(self.stream.current())
+            self.transport.write(self.stream.current())
 
     def connection_lost(self, error: Exception | None) -> None:
         self.stream.subscribers.discard(self)
-
-    def send(self, data: bytes) -> None:
-        if self.transport.get_write_buffer_size() < MOST_WAITING_BYTES:
-            self.transport.write(data)
 
 
 class Stream:
@@ -206,4 +200,4 @@ class Stream:
         if self.paused:
             return
         for subscriber in self.subscribers:
-            subscriber.send(data)
+            subscriber.transport.write(data)

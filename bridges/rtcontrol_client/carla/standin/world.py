@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from rtcontrol_client.carla.standin import actors, lights, wire
-from rtcontrol_client.carla.standin.actors import CAR, Actor, Bicycle, Control, TrafficLight, Vehicle
-from rtcontrol_client.carla.standin.roads import ARMS, Box, Pose, network, overlap
+from rtcontrol_client.carla.standin.actors import CAR, Actor, Bicycle, TrafficLight, Vehicle
+from rtcontrol_client.carla.standin.roads import ARMS, Pose, lanes
 from rtcontrol_client.carla.standin.wire import Refused
 
 # Of the wall clock's step without a fixed one.
 LONGEST_STEP_S = 0.1
+SUBSTEP_S = 0.01
 SPAWN_EVERY_M = 40.0
 FIRST_ACTOR = 24
 
@@ -40,9 +41,9 @@ class World:
         self.episode += 1
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
-        self.spectator = self.add(Actor(self.number(), actors.description("spectator", "")))
+        self.spectator = self.add(Actor(self.number(), actors.description("spectator")))
         self.lights: dict[str, TrafficLight] = {}
-        described = actors.description("traffic.traffic_light", "")
+        described = actors.description("traffic.traffic_light")
         for arm in ARMS:
             self.lights[arm] = self.add(TrafficLight(self.number(), described, arm, lights.generated(arm)))
 
@@ -60,20 +61,18 @@ class World:
 
     def spawn_points(self) -> list[Pose]:
         points = []
-        for lane in network().lanes.values():
+        for curve in lanes().values():
             first = SPAWN_EVERY_M / 2
-            points += [lane.curve.at(first + SPAWN_EVERY_M * n) for n in range(int(lane.length / SPAWN_EVERY_M))]
+            points += [curve.at(first + SPAWN_EVERY_M * n) for n in range(int(curve.length / SPAWN_EVERY_M))]
         return points
 
     def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
         """A vehicle for a client. Refused where another is."""
-        model = actors.BLUEPRINTS.get(described[1])
-        if model is None:
+        if described[1] != actors.MODEL3:
             raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
-        box = Box(pose.x, pose.y, pose.heading, model.extent[0], model.extent[1])
-        if any(overlap(box, other.boxed()) for other in self.vehicles):
+        if any(math.dist(pose[:2], (one.body.x, one.body.y)) < 2 * actors.EXTENT[0] for one in self.vehicles):
             raise Refused("Spawn failed because of collision at spawn position")
-        return self.add(Vehicle(self.number(), described, model.extent, tags=CAR, body=Bicycle(*pose)))
+        return self.add(Vehicle(self.number(), described, actors.EXTENT, tags=CAR, body=Bicycle(*pose)))
 
     def driven(self, number: int) -> Vehicle:
         actor = self.actors.get(number)
@@ -82,7 +81,7 @@ class World:
         return actor
 
     def control(self, number: int, values: list[Any]) -> None:
-        self.driven(number).body.control = Control.read(values)
+        self.driven(number).body.control = actors.read_control(values)
 
     def destroy(self, number: int) -> bool:
         actor = self.actors.get(number)
@@ -111,10 +110,7 @@ class World:
         self.frame += 1
         self.delta_s = delta_s
         self.elapsed_s += delta_s
-        settings = self.settings
-        substeps = 1
-        if settings.substepping:
-            substeps = min(max(math.ceil(delta_s / settings.max_substep_s - 1e-9), 1), settings.max_substeps)
+        substeps = max(math.ceil(delta_s / SUBSTEP_S - 1e-9), 1)
         for vehicle in self.vehicles:
             vehicle.body.step(delta_s, substeps)
         self.on_step(self.packet())
