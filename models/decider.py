@@ -196,6 +196,7 @@ class STDecider:
             "budget": self.decoding.layout,
             "prefix_tokens": self.prefix.tokens,
             "prefix_source": self.prefix.source,
+            "prefix_note": self.prefix.note,
             **getattr(self.runner, "figures", {}),
             "load_ms": round(self.load_ms, 1),
         }

@@ -102,10 +102,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """How the prefix came there: `source` is computed, or memory (another session's)."""
+    """How the prefix came there: `source` is computed, disk or memory (another session's); `note` says why a disk copy
+    was refused."""
 
     tokens: int
     source: str
+    note: str | None = None
 
 
 @dataclass(frozen=True)

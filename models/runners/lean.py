@@ -49,10 +49,18 @@ class KVCache:
         # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
+    def first(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the first slots."""
+        return self.keys[..., :count, :], self.values[..., :count, :]
+
+    def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The first slots become these."""
+        for mine, others in zip(self.first(keys.shape[-2]), (keys, values), strict=True):
+            mine.copy_(others)
+
     def share(self, other: KVCache, count: int) -> None:
         """The first slots become another one's."""
-        for mine, others in ((self.keys, other.keys), (self.values, other.values)):
-            mine[..., :count, :] = others[..., :count, :]
+        self.fill(*other.first(count))
 
     def reserve(self, first: int, total: int, only: bool = False) -> None:
         """Slots up to `total` are there, those from `first` on to be written; `only`: and no more of them."""

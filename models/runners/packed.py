@@ -63,6 +63,11 @@ class PackedSequence:
         # A decision without any branching node runs no pass, so not all of the last prompt need be there.
         return common_start(self.prompt[: self._done], prompt)
 
+    def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Begin behind exactly these tokens, whose KV is given."""
+        self.cache.fill(keys, values)
+        self.prompt, self.paths, self._done = list(prompt), [], len(prompt)
+
     def follow(self, other: PackedSequence, prompt: Sequence[int]) -> None:
         """Begin behind those of these tokens that another sequence holds."""
         known = other.cached(prompt)

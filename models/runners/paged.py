@@ -79,6 +79,16 @@ class PagedCache:
         """The pool's slots of its own ones from `first` on."""
         return [self.pages[i // PAGE] * PAGE + i % PAGE for i in range(first, total)]
 
+    def first(self, count: int) -> list[torch.Tensor]:
+        """Keys and values [layers, 1, kv_heads, count, head_dim] of the first slots."""
+        return [own[:, self.places(0, count)].transpose(1, 2)[:, None] for own in self.pool.both]
+
+    def fill(self, *given: torch.Tensor) -> None:
+        """The first slots become these keys and values."""
+        self.reserve(0, count := given[0].shape[-2])
+        for own, others in zip(self.pool.both, given, strict=True):
+            own[:, self.places(0, count)] = others[:, 0].transpose(1, 2).to(own.device)
+
     def share(self, other: PagedCache, count: int) -> None:
         """The first slots are another one's, too."""
         with self.pool.lock:

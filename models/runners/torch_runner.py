@@ -19,7 +19,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.lean import SLOTS, LeanModel
 from rtcontrol.models.runners.packed import TOGETHER, Node, PackedSequence, answered, run_together
 from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
-from rtcontrol.models.runners.weights import ModelConfig, load_weights, shared, unchanged
+from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
+from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
@@ -38,6 +39,7 @@ class TorchRunner:
         config = ModelConfig.load(folder)
         self.model = self.kind(config, load_weights(folder, config, dtype, device))
         self.threads, self.slots = threads, min(SLOTS, config.context)
+        self._weights, self._dtype = fingerprint(folder), dtype
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
@@ -62,13 +64,24 @@ class TorchRunner:
         return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """A sequence that begins with this prefix, which is computed."""
+        """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
+        config, n = self.model.config, len(prefix)
         made = PackedSequence(self.model, self.slots)
         made.start(prefix, reserve=1)
-        if prefix:
+        kept = self.model.dtype  # the keys' and values' own
+        settings = config.settings if kept == self._dtype else f"{config.settings} {kept}"
+        key = prefix_key(self._weights, prefix, self._dtype, settings)
+        store = PrefixStore()
+        found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
+        if isinstance(found, tuple):
+            made.restore(prefix, *found)
+            return made, PrefixInfo(n, "disk")
+        if n:
             with self._own_threads():
                 made.run(())
-        return made, PrefixInfo(len(prefix), "computed")
+            refused = store.save(key, *made.cache.first(n))
+            found = found or refused
+        return made, PrefixInfo(n, "computed", found)
 
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
         """Another sequence behind the same prefix."""
@@ -197,8 +210,8 @@ class PagedRunner(TorchRunner):
     model: PagedModel
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """A sequence that begins with this prefix: in another one's pages, or computed. Raises UserError where the pool
-        has no room for ticks of it beside those of all that are open.
+        """A sequence that begins with this prefix: in another one's pages, or with KV from disk, or computed and
+        stored. Raises UserError where the pool has no room for ticks of it beside those of all that are open.
 
         This is when graphs are recorded, a few passes' time for each shape that its ticks may have, alone or together
         with all that are open (the first one's for as many as EARLY), and that was missing since: the ticks of others

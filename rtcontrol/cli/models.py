@@ -1,7 +1,8 @@
-"""`rtcontrol models`: inspect, adopt and train checkpoints."""
+"""`rtcontrol models`: inspect, adopt, train and quantise checkpoints."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,8 @@ from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
 TOLD_EVERY = 10  # steps
-app = group(help="Inspect, adopt and train controller models.")
+CALIBRATED, COMPARED = 64, 200  # situations that quantised weights are calibrated and compared on
+app = group(help="Inspect, adopt, train and quantise controller models.")
 Rows = Annotated[list[Path], typer.Option("--rows", help="JSONL rows; may stand several times.", show_default=False)]
 
 
@@ -115,6 +117,45 @@ def _make_base(base: str, out: Path) -> None:
     say(console, f"Checkpoint: {checkpoint.folder}, to be trained")
     say(console, f"    {shape}, {_parameters(checkpoint.folder):,} parameters of {config.get('dtype')}, {tokens}")
     say(console, f"Train it: rtcontrol models train --base {checkpoint.folder} --rows ROWS.jsonl --out RUN")
+
+
+@app.command()
+def quantize(
+    model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")],
+    scheme: Annotated[str, typer.Option(help="awq or gptq (4-bit weights), int8 (8-bit weights).")],
+    out: Annotated[Path, typer.Option(help="The new folder.")],
+    agent: Annotated[str | None, typer.Option(help="Whose prompts calibrate it. (default: the model's)")] = None,
+    python: Annotated[Path | None, typer.Option(help="The interpreter that has llmcompressor.")] = None,
+) -> None:
+    """Quantise a checkpoint with llmcompressor on an agent's own prompts; then count how often it decides as before.
+
+    llmcompressor lives in an environment of its own. What it writes runs with --engine torch, which dequantises it on
+    loading, and with vllm.
+
+    Example: rtcontrol models quantize lander --scheme gptq --out runs/lander-gptq --python quant/bin/python
+    """
+    from rtcontrol.bench.situations import agent_of, schemas, situations
+    from rtcontrol.models import quantize as work
+    from rtcontrol.models.decider import DeciderSpec
+
+    whose = agent_of(model, agent)
+    spec = DeciderSpec(model, tuple(schemas(whose)["bundled"]))
+    original = spec.build()
+    folder = original.checkpoint.folder
+    work.new_folder(folder, scheme, out)
+    other = work.interpreter(python)
+    requests = [(one.observation, one.instruction) for one in situations(whose, CALIBRATED + COMPARED)]
+    console = for_people(None)
+    with console.status(f"quantising on {CALIBRATED} prompts of the {whose}"):
+        ids = work.sequences(original, requests[:CALIBRATED])
+        work.quantize(folder, scheme, out, ids, other)
+    with console.status("comparing"):
+        quantised = replace(spec, model=str(out)).build()
+        pairs = ((original.decide(*each).call, quantised.decide(*each).call) for each in requests[CALIBRATED:])
+        same = sum(first == second for first, second in pairs)
+    before, after = (work.size(path) / 2**20 for path in (folder, out))
+    say(console, f"Checkpoint: {out}, {after:.1f} MiB ({model}: {before:.1f})")
+    say(console, f"The same call in {same} of {COMPARED} other situations.")
 
 
 @app.command()

@@ -179,15 +179,11 @@ class LoopCore:
         self.requests = Requests(instructions, rules.history, CallInForce(policy) if settings.steady else None)
 
     def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
-        """Take an event at `now_ns`. Return what is to be done, in order."""
+        """Take an event at `now_ns`. Return what is to be done, in order: a list that the next event clears."""
         self.now_ns = now_ns
-        self.out.clear()  # of an event that an interrupt cut short
-        HANDLERS[type(event)](self, event)
-        if not self.out:
-            return ()
-        actions = self.out.copy()
         self.out.clear()
-        return actions
+        HANDLERS[type(event)](self, event)
+        return self.out
 
     @property
     def over(self) -> bool:
@@ -381,6 +377,9 @@ class LoopCore:
     def _expire(self) -> None:
         """End what is over by now: deadlines, holds, misses; in lockstep only decisions of a decoder that died."""
         enforced, now, flights = self.grid.enforced, self.now_ns, self.flights
+        if not (flights.pending or flights.ordered or flights.misses):
+            self._expire_hold()
+            return
         for tick in tuple(flights.pending.values()):
             if now >= tick.deadline_ns if enforced else self._lost(tick):
                 del flights.pending[tick.k]

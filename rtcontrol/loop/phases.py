@@ -28,6 +28,8 @@ def prepare(loop: RunningLoop) -> None:
             return
     state.phase = f"starting the decoder (host {loop.host.name})"
     state.host_info = loop.host.start(state.stopped)
+    if note := state.host_info.get("prefix_note"):
+        loop.tell(f"{str(note).rstrip('.')}; it was computed anew")
     if not state.stopped():
         state.phase = "warming up"
         _warm_up(loop, loop.options.sample)

@@ -42,6 +42,7 @@ REAL = frozenset(
         "rtcontrol.gateway.Gateway",
         "rtcontrol.gateway.http_server.HTTPServer",
         "rtcontrol.hosts.processes",
+        "rtcontrol.models.quantize",
         "rtcontrol.run.carla_bridge",
         "rtcontrol.run.toolsets.listed",
         "rtcontrol.serve.server.Server",

@@ -103,8 +103,12 @@ def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_i
     assert model.pool.used == 0
 
 
-def test_sessions_that_begin_alike_share_pages_until_they_are_closed(folder: Path) -> None:
+def test_sessions_that_begin_alike_share_pages_until_they_are_closed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
     runner, plain = runner_of(folder), build(folder, TOOLS)
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "other"))
     opened = [runner.open(prompt := plain.decoding._prefix)]
     pages = -(-len(prompt) // PAGE)
     assert (opened[0][1].source, runner.model.pool.used) == ("computed", pages + (len(prompt) % PAGE == 0))
@@ -114,7 +118,7 @@ def test_sessions_that_begin_alike_share_pages_until_they_are_closed(folder: Pat
     del opened
     assert runner.model.pool.used == 0
     made = [on_pages(build(folder, TOOLS), runner) for _ in range(3)]
-    assert [one.prefix.source for one in made] == ["computed", "memory", "memory"]
+    assert [one.prefix.source for one in made] == ["disk", "memory", "memory"]
     for text in ("x=1", "x=2"):
         for one in made:
             assert shown(one.decide(text, "go left")) == shown(plain.decide(text, "go left"))
@@ -280,7 +284,7 @@ class Sequences:
         assert [held.count(page) for page in range(len(self.pool.holders))] == self.pool.holders
         assert 0 not in held
         for cache, wrote in zip(self.caches, self.wrote, strict=True):
-            keys, values = (own[:, cache.places(0, len(wrote))].transpose(1, 2)[:, None] for own in self.pool.both)
+            keys, values = cache.first(len(wrote))
             assert keys[-1, 0, -1, :, -1].tolist() == wrote
             assert torch.equal(values, -keys)
 

@@ -1,0 +1,56 @@
+"""The program that quantises a checkpoint, run by the interpreter that has llmcompressor: it imports nothing of ours.
+
+Its one argument is a JSON file: `model` and `out` (folders), `scheme`, and `ids`: the token sequences to calibrate on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+EVERY: dict[str, Any] = {"targets": ["Linear"], "ignore": ["lm_head"]}
+
+
+def recipe(scheme: str, group: int) -> list[Any]:
+    """The modifiers of a scheme; `group`: inputs that share a scale where weights have 4 bits."""
+    from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+
+    if scheme == "int8":
+        return [QuantizationModifier(scheme="W8A16", **EVERY)]
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": group, "symmetric": scheme == "gptq"}
+    groups = {"group_0": {"targets": EVERY["targets"], "weights": weights}}
+    if scheme == "gptq":
+        return [GPTQModifier(config_groups=groups, ignore=EVERY["ignore"])]
+    from llmcompressor.modifiers.awq import AWQModifier
+
+    return [AWQModifier(config_groups=groups, ignore=EVERY["ignore"])]
+
+
+def main(model: str, out: str, scheme: str, ids: list[list[int]], group: int) -> None:
+    """Quantise and write weights and config to `out`."""
+    import torch
+    from datasets import Dataset
+    from llmcompressor import oneshot
+    from transformers import AutoModelForCausalLM
+
+    if not torch.accelerator.is_available():
+        from llmcompressor.pipelines.cache import IntermediatesCache
+
+        # Memory is pinned for copies to a GPU; without one torch refuses to, and llmcompressor 0.14 asks all the same.
+        IntermediatesCache.pin_memory = lambda *_, **__: None
+    data = Dataset.from_dict({"input_ids": ids, "attention_mask": [[1] * len(i) for i in ids]})
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=False, use_safetensors=True)
+    oneshot(
+        model=loaded,
+        dataset=data,
+        recipe=recipe(scheme, group),
+        max_seq_length=max(map(len, ids)),
+        num_calibration_samples=len(ids),
+    )
+    loaded.save_pretrained(out, save_compressed=True)
+
+
+if __name__ == "__main__":
+    main(**json.loads(Path(sys.argv[1]).read_text("utf-8")))

@@ -1,0 +1,127 @@
+"""The prefix cache on disk: KV tensors in safetensors files, checked against their key, never trusted blindly."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from rtcontrol.models.errors import home
+
+LAYOUT = 1  # of keys and values in the file: raise it when their meaning changes
+DAYS, MIB = 30, 2048  # how long a file is kept unused, and how much all take
+
+
+def cache_folder() -> Path:
+    """`$RTCONTROL_CACHE`, else the user's cache folder; without a home one that cannot be written, and says so."""
+    base = os.environ.get("RTCONTROL_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME") or (home() or Path(os.devnull, "no HOME")) / ".cache") / "rtcontrol"
+
+
+def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: str) -> str:
+    """What the KV of a prefix depends on, as one hash."""
+    what = json.dumps([weights, list(ids), str(dtype), settings, LAYOUT])
+    return hashlib.sha256(what.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Meanwhile this process writes no prefix: of tools that are asked about once, as an evaluation's, none comes
+    again, and a large model's takes a hundred megabytes."""
+    global _keeps
+    before, _keeps = _keeps, False
+    try:
+        yield
+    finally:
+        _keeps = before
+
+
+_keeps = True
+
+
+class PrefixStore:
+    """Saves and restores the KV of prefixes by key; every failure is reported as a reason, none is raised."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or cache_folder() / "prefix"
+
+    def path(self, key: str) -> Path:
+        return self.folder / f"{key[:32]}.safetensors"
+
+    def load(self, key: str, shape: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor] | str | None:
+        """(keys, values) of exactly `shape`, None when there is no file, or the reason why the file is refused."""
+        path = self.path(key)
+        try:
+            if not path.is_file():
+                return None
+            with safe_open(str(path), framework="pt") as file:
+                meta = file.metadata() or {}
+                keys, values = file.get_tensor("keys"), file.get_tensor("values")
+        except FileNotFoundError:  # another process has dropped it
+            return None
+        except Exception as error:  # the library raises its own and plain exceptions for torn files
+            return f"{path} is unreadable ({error})"
+        if meta.get("key") != key:
+            return f"{path} belongs to another model, prompt or setting"
+        if list(keys.shape) != list(shape) or list(values.shape) != list(shape):
+            return f"{path} has shape {list(keys.shape)}, not {list(shape)}"
+        if meta.get("sha256") != _checksum(keys, values):
+            return f"{path} fails its checksum"
+        with contextlib.suppress(OSError):  # a read-only disk
+            os.utime(path)
+        return keys, values
+
+    def save(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> str | None:
+        """Write atomically, and drop what is old; the reason when it could not be written (a full or read-only disk is
+        no error here)."""
+        if not _keeps:
+            return None
+        keys, values = keys.cpu().contiguous(), values.cpu().contiguous()
+        path = self.path(key)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            meta = {"key": key, "sha256": _checksum(keys, values)}
+            save_file({"keys": keys, "values": values}, str(temporary), metadata=meta)
+            os.replace(temporary, path)
+        except Exception as error:  # OSError or the library's own
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            return f"{path} could not be written ({error})"
+        return self._evict(path)
+
+    def _evict(self, written: Path) -> str | None:
+        """Drop files that were not used for DAYS, and above `$RTCONTROL_CACHE_MB` the least recently used, but never
+        the one just `written`. Another process may do the same at the same time."""
+        limit = os.environ.get("RTCONTROL_CACHE_MB") or MIB
+        try:
+            room, oldest = float(limit) * 2**20, time.time() - DAYS * 86400
+        except ValueError:
+            return f"RTCONTROL_CACHE_MB={limit} is no number of MiB: no old prefix is dropped"
+        found = []
+        for path in (p for end in ("safetensors", "tmp") for p in self.folder.glob(f"*.{end}")):
+            with contextlib.suppress(OSError):
+                found.append((path == written, path.stat().st_mtime, path.stat().st_size, path))
+        for newest, used, size, path in sorted(found, reverse=True):
+            room -= size
+            if not newest and (used < oldest or (room < 0 and path.suffix != ".tmp")):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        return None
+
+
+def _checksum(keys: torch.Tensor, values: torch.Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in (keys, values):
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
