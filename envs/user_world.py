@@ -71,11 +71,6 @@ class UserWorld:
         self._goal: Goal | None = None if goals is None else next(iter(goals))
         self._text: str | None = None
 
-    @property
-    def untold(self) -> bool:
-        """Whether it goes by a `Goal`, and nobody told one: what it does then says nothing about it."""
-        return self._goal is None and callable(getattr(self._made, "judge_by", None))
-
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
         self._tell(self._goal, self._text)

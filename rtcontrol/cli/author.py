@@ -85,8 +85,8 @@ def check(
     steps: Annotated[int, typer.Option(min=0, help="Steps with random calls.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode, and of the calls.")] = 0,
 ) -> None:
-    """Tell the author of a world all that is wrong with it: one instance is made, reset, flown by its agent's expert
-    for every goal, called at random and closed, on one thread, as in a run. A file that is world and agent needs no
+    """Tell the author of a world what is wrong with it: one instance is made, reset, played by its agent's expert for
+    every goal, called at random and closed, on one thread, as in a run. A file that is world and agent needs no
     --agent.
 
     Examples:
@@ -97,24 +97,13 @@ def check(
 
       rtcontrol check gym:my_module:MyWorld-v0      (a module that registers it)
 
-      rtcontrol check lander
-
-    Exit status: 0 where nothing was found, warnings aside; 2 where something was.
+    Exit status: 0 where nothing was found; 2, and the first thing that is wrong, where something was.
     """
-    from rtcontrol.run.world_check import check as checked
+    from rtcontrol.run.skills import check_world
 
-    result = checked(world, agent, goals, steps=steps, seed=seed)
-    for what, shown in result.begins.items():
-        print(f"{what}: {shown}")
-    for one in result.wrong:
-        print(one)
-    for line in result.may:
-        print(f"warning: {line}")
-    if result.tried:
-        print(f"tried: {'; '.join(result.tried)}")
-    found = len(result.wrong)
-    print(f"{world}: {found or 'nothing'} found wrong{f'; {result.note}' * bool(result.note)}")
-    raise typer.Exit(2 if found else 0)
+    for line in check_world(world, agent, goals, steps=steps, seed=seed):
+        print(line)
+    print(f"{world}: nothing found wrong")
 
 
 TOOLS = "Look at tools: which of them take one forward pass, and what would make the others do so."
@@ -135,18 +124,13 @@ def check_tools(
         str | None,
         typer.Option(help="Bundled name or checkpoint folder. (default: the tokenizer of lander)", show_default=False),
     ] = None,
-    skip_unsupported: Annotated[
-        bool, typer.Option(help="Leave out tools that cannot be taken, and say which.")
-    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
     worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
-    the cached prompt, which rules of its values are checked when a value is decoded and not enforced token by token
-    (--json lists both), and what bound would make it one pass. What else of a .py file is no tool is told, too. Tools
-    that every session would be refused (a pattern that cannot be decoded, a prompt that does not fit the context of
-    --model) are told, all of them, and end with exit status 2; --skip-unsupported leaves them out. The same SOURCE is
-    taken by `rtcontrol run --tools` and `rtcontrol serve --tools`.
+    the cached prompt, which rules of its values are checked when a value is decoded and not enforced token by token,
+    and what bound would make it one pass. What else of a .py file is no tool is told, too. A tool that every session
+    would be refused ends it with exit status 2. `rtcontrol run --tools` and `serve --tools` take the same SOURCE.
 
     Examples:
 
@@ -157,7 +141,7 @@ def check_tools(
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
-    from rtcontrol.run.toolsets import Unsupported, check_context, costs, tools_from, undecodable
+    from rtcontrol.run.toolsets import check_context, check_decodable, costs, tools_from
 
     if json_file is not None:
         check_writable(json_file)
@@ -165,16 +149,8 @@ def check_tools(
     if model is not None and chats(model):
         what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
         raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
-    try:
-        found = tools_from(source, skip_unsupported=skip_unsupported)
-        if bad := undecodable(found.schemas, checkpoint.tokenizer):
-            raise Unsupported(source, len(found.schemas), list(bad.values()))
-    except Unsupported as refused:
-        for error in refused.errors[1:]:
-            typer.echo(printable(str(error)), err=True)
-        if len(refused.errors) > 1:
-            raise UserError(str(refused.errors[0]), f"({len(refused.errors)} tools of {source} are refused.)") from None
-        raise
+    found = tools_from(source)
+    check_decodable(found.schemas, checkpoint.tokenizer)
     if model is not None:
         check_context(found.schemas, checkpoint)
     remedies = found.remedies()
@@ -194,11 +170,11 @@ def check_tools(
             "kind": "closed" if cost.closed else "free",
             "passes": cost.passes,
             "prefix_tokens": cost.prefix_tokens,
-            "rules": cost.rules,
+            "checked": cost.checked,
             "remedy": " ".join([*remedies[cost.name], *cost.remedies]) or None,
         }
         entries.append(entry)
-        checked = "; ".join(f"{p}: {', '.join(own['checked'])}" for p, own in cost.rules.items() if own["checked"])
+        checked = "; ".join(f"{name}: {', '.join(rules)}" for name, rules in cost.checked.items())
         shown = [*(entry[k] for k in ("name", "kind", "passes", "prefix_tokens")), checked or "-"]
         table.add_row(*(escape(printable(str(text))) for text in shown))
         told += [f"{cost.name}: {remedy}" for remedy in (*remedies[cost.name], *cost.remedies)]

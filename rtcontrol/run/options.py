@@ -151,7 +151,6 @@ class RunOptions(RunConfig):
             "that brings none. A .json or .py file, mcp:COMMAND or mcp:URL."
         ),
     ] = None
-    skip_unsupported: Annotated[bool, Flag("--tools: leave out those that cannot be taken, and say which.")] = False
     goals: Annotated[
         Path | None, Flag("--agent FILE.py: its goals, a .yaml or .json file. (default: those in the file)")
     ] = None

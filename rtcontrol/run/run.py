@@ -110,7 +110,7 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thre
     with closing(made):  # also where it never starts
         chosen, env, source = wrap(chosen, made, source)
         sample = assembly.sample(options, env)
-        fit(chosen, env, sample)
+        fit(chosen, env.name, env.bindings, sample)
         if model == "expert" and sample is not None:
             try_expert(chosen, sample, instruction)
         check_named(options, chosen)
@@ -126,7 +126,7 @@ def _agent(options: RunOptions, thread: WorldThread) -> Agent:
     no agent. UserError."""
     if options.tools is None:
         return _named(options, thread)
-    tools = tools_from(options.tools, skip_unsupported=options.skip_unsupported)
+    tools = tools_from(options.tools)
     if options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
             raise UserError("--tools without an agent: nobody says what to do.", "Say it: --instruct TEXT.")

@@ -9,7 +9,7 @@ import logging
 import shlex
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,8 @@ from rtcontrol.models.decode.walk import Walker, worst_call
 from rtcontrol.models.errors import UserError, read_text, strict_json, too_long
 from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import Room, check_size
-from rtcontrol.models.schema.mask import keywords, mask_of
+from rtcontrol.models.schema.mask import mask_of
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
-from rtcontrol.models.web import ENCODING, packed_by
 from rtcontrol.run.user_code import load_module
 from rtcontrol_client.console import printable
 
@@ -38,27 +37,24 @@ from rtcontrol_client.console import printable
 @dataclass(frozen=True)
 class ToolCost:
     """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in
-    the cached prompt. `rules`: see `rules_of`."""
+    the cached prompt. `checked`: see `checked_rules`."""
 
     name: str
     closed: bool
     passes: int
     prefix_tokens: int
     remedies: tuple[str, ...]
-    rules: Mapping[str, Mapping[str, Sequence[str]]]
+    checked: Mapping[str, Sequence[str]]
 
 
-def rules_of(tool: ToolSchema) -> dict[str, dict[str, list[str]]]:
-    """Return by parameter which keywords of its schema the mask has `enforced`, and which are `checked` once a value is
-    decoded. Those of the root schema stand under "the call"."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for p in tool.parameters:
-        given = dict.fromkeys(keywords(p.rules))
-        checked = mask_of(p.domain, f"Tool {tool.name}, {p.name}").checked if isinstance(p.domain, Free) else ()
-        found[p.name] = {"enforced": [k for k in given if k not in checked], "checked": list(checked)}
+def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
+    """Return by parameter which keywords of its schema are checked once a value is decoded: no mask enforces them.
+    Those of the root schema stand under "the call"."""
+    free = {p.name: p.domain for p in tool.parameters if isinstance(p.domain, Free)}
+    rules = {name: list(mask_of(domain, f"Tool {tool.name}, {name}").checked) for name, domain in free.items()}
     if tool.rules is not None:
-        found["the call"] = {"enforced": [], "checked": [*tool.rules.written]}
-    return found
+        rules["the call"] = [*tool.rules.written]
+    return {name: listed for name, listed in rules.items() if listed}
 
 
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
@@ -82,19 +78,14 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
                     f"branching tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
-        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies), rules_of(tool)))
+        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies), checked_rules(tool)))
     return found
 
 
-def undecodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> dict[str, UserError]:
-    """What is wrong with the tools that every session would be refused, by their names."""
-    found: dict[str, UserError] = {}
+def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None:
+    """Raises UserError for a tool that every session would be refused."""
     for tool in tools:
-        try:
-            DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
-        except UserError as error:
-            found[tool.name] = error
-    return found
+        DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
 
 
 def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
@@ -107,72 +98,41 @@ def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
         raise too_long(context, size)
 
 
-SKIP = "--skip-unsupported"
-
-
 def _on_stderr(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-class Unsupported(UserError):
-    """Tools of a source that cannot be taken: `errors` has what is wrong with each."""
-
-    def __init__(self, source: str, count: int, errors: Sequence[UserError]) -> None:
-        first = errors[0]
-        more = f" {len(errors)} of the {count} tools of {source} are refused." if len(errors) > 1 else ""
-        way = f"`rtcontrol tools check` lists all that is wrong; {SKIP} leaves such tools out." if count > 1 else ""
-        super().__init__(f"{first.what}{more}", f"{first.remedy} {way}".strip())
-        self.errors = tuple(errors)
-
-
-def tools_from(source: str, say: Callable[[str], None] = _on_stderr, skip_unsupported: bool = False) -> Tools:
+def tools_from(source: str, say: Callable[[str], None] = _on_stderr) -> Tools:
     """The tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there
-    are none. Of tools that cannot be taken all are told (Unsupported); with `skip_unsupported` they are left out, and
-    told to `say`, a line each.
+    are none, and for one that cannot be taken.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
     model that is a part of another one is no tool. `say` is told, a line each, what else there was and is none.
     """
     if source.startswith(MCP):
-        return _read(source, listed(source.removeprefix(MCP)), say, skip_unsupported)
+        return _read(listed(source.removeprefix(MCP)))
     if source.endswith(".py"):
         return _of_module(source, say)
     path = Path(source)
     try:
         text = read_text(path)
         lines = text.split("\n") if path.suffix == ".jsonl" else ()
-        found = [strict_json(line) for line in lines if line.strip()] if lines else strict_json(text)
+        given = [strict_json(line) for line in lines if line.strip()] if lines else strict_json(text)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{source} cannot be read as tools ({error}).",
             "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
         ) from None
-    definitions = found.get("tools", [found]) if isinstance(found, Mapping) else found
+    definitions = given.get("tools", [given]) if isinstance(given, Mapping) else given
     if not isinstance(definitions, list):
         raise UserError(f"{source} holds no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
-    return _read(source, definitions, say, skip_unsupported)
+    return _read(definitions)
 
 
-def _read(source: str, listed: Sequence[Any], say: Callable[[str], None], skip: bool) -> Tools:
-    check_size(listed)
+def _read(definitions: Sequence[Any]) -> Tools:
+    check_size(definitions)
     room = Room()
-    found, errors = list[Tool](), list[UserError]()
-    for definition in listed:
-        try:
-            found.append(remote_tool(definition, room))
-        except UserError as error:
-            errors.append(error)
-    if found and (skip or errors):
-        from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-        # rf
-
-        bad = undecodable([tool.schema for tool in found], Checkpoint.open("lander").tokenizer)
-        found, errors = [tool for tool in found if tool.name not in bad], [*errors, *bad.values()]
-    if errors and not (skip and found):
-        raise Unsupported(source, len(listed), errors)
-    for refused in errors:
-        say(f"{source}: left out: {refused}")
-    return Tools(found)
+    return Tools([remote_tool(definition, room) for definition in definitions])
 
 
 def _of_module(source: str, say: Callable[[str], None]) -> Tools:
@@ -211,7 +171,6 @@ MCP = "mcp:"
 TIMEOUT_S = 30.0
 # Of a list, of its bytes, and of what is shown of an error.
 MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
-PACKED = "Let it, or the proxy before it, heed accept-encoding: identity."
 HINT = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
 
 
@@ -242,39 +201,6 @@ def listed(server: str) -> list[dict[str, Any]]:
             raise UserError(f"{MCP}{server} gave no list of tools ({why}).", HINT) from None
 
 
-def http_client(server: str) -> Any:
-    """Return an `httpx2.AsyncClient` for MCP's transport, which follows no redirects. Reading from it raises UserError
-    for answers that are compressed, or longer than `MOST_BYTES` in all."""
-    import httpx2
-
-    left = MOST_BYTES
-
-    class Counted(httpx2.AsyncByteStream):
-        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-            self._stream = stream
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            nonlocal left
-            async for part in self._stream:
-                left -= len(part)
-                if left < 0:
-                    what = f"{MCP}{server} answers more than {MOST_BYTES} bytes."
-                    raise UserError(what, "Give a server with fewer tools.")
-                yield part
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-    async def look(response: httpx2.Response) -> None:
-        if packed := packed_by(response.headers):
-            what = f"{MCP}{server} answers packed ({packed}), though it was asked for answers as they are."
-            raise UserError(what, PACKED)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = Counted(response.stream)
-
-    return httpx2.AsyncClient(headers=ENCODING, timeout=TIMEOUT_S, event_hooks={"response": [look]})
-
-
 async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
     """Collect the pages of the list. `stderr` takes what a command writes there."""
     from mcp import Client, StdioServerParameters, stdio_client
@@ -282,7 +208,7 @@ async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
 
     place: Any
     if server.startswith(("http://", "https://")):
-        place = streamable_http_client(server, http_client=http_client(server))
+        place = streamable_http_client(server)
     else:
         command, *arguments = shlex.split(server)
         given = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")

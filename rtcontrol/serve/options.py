@@ -30,7 +30,6 @@ class ServeOptions(DeciderOptions):
         str | None,
         Flag("Tools of clients and /v1 requests that bring none: a .json or .py file, mcp:COMMAND or mcp:URL."),
     ] = None
-    skip_unsupported: Annotated[bool, Flag("--tools: leave out those that cannot be taken, and say which.")] = False
     model: Annotated[
         str | None,
         Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
@@ -57,7 +56,7 @@ class ServeOptions(DeciderOptions):
         from rtcontrol.run.model_compatibility import model_for
         from rtcontrol.run.toolsets import tools_from
 
-        tools = tools_from(self.tools, skip_unsupported=self.skip_unsupported)
+        tools = tools_from(self.tools)
         if model_for(tools.schemas, self.model) == "random":
             check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))

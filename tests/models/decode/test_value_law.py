@@ -26,7 +26,7 @@ from rtcontrol.models.schema.domain import ClosedDomain, Free, value_text
 from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
-from rtcontrol.run.toolsets import undecodable
+from rtcontrol.run.toolsets import check_decodable
 from tests.models.drawn_schemas import JUDGE, Drawer
 from tests.models.small import WORDS
 
@@ -236,7 +236,7 @@ def test_what_validates_is_learnt_and_what_does_not_is_refused(server: str, case
     with pytest.raises(Unusable):
         check_call(bad, schema)
     tokenizer = STTokenizer(build_tokenizer([WORDS]))
-    assert not undecodable(tools.schemas, tokenizer)
+    check_decodable(tools.schemas, tokenizer)
     plan = compile_plan(tools.schemas, tokenizer)
     (_, name), *heads = plan.head_values(ordered(declared(good, schema), schema))
     assert name == tool["name"] and len(heads) == len(schema.slots())

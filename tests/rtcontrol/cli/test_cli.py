@@ -227,40 +227,36 @@ class {name}(gymnasium.Env):
 gymnasium.register("{name}-v0", entry_point={name})
 """
 BROKEN = {
-    "Sound": ("pass", []),
-    "Nan": (
-        "def seen(self): return numpy.array([1, numpy.nan], numpy.float32)",
-        ["o2 is NaN, which is no number. Let its observation have a number there.\n"],
-    ),
-    "Stuck": ("def step(self, action): raise OSError('motor bus')", ["step() raised OSError: motor bus"]),
+    "Sound": ("pass", "nothing found wrong"),
+    "Nan": ("def seen(self): return numpy.array([1, numpy.nan], numpy.float32)", "o2 is NaN, which is no number"),
+    "Stuck": ("def step(self, action): raise OSError('motor bus')", "step() raised OSError: motor bus"),
     "Drawn": (
         "def seen(self): return numpy.random.random(2).astype(numpy.float32)",
-        ["two resets to the seed 0 are not the same"],
+        "two resets to the seed 0 are not the same",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_all_that_is_wrong_with_a_gymnasium_world_is_told_of_one_instance(
+def test_what_is_wrong_with_a_gymnasium_world_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    broken, said = BROKEN[name]
+    broken, says = BROKEN[name]
     module = f"checked_{name.lower()}"
     (tmp_path / f"{module}.py").write_text(GYM_WORLD.format(name=name, broken=broken))
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert call("check", f"gym:{module}:{name}-v0", "--steps", "5") == (2 if said else 0)
-    out = capsys.readouterr().out
-    assert out.count("made") == out.count("closed") == 1 and "Traceback" not in out
-    assert all(one in out for one in said), out
-    assert out.splitlines()[-1].endswith(f": {len(said) or 'nothing'} found wrong")
+    assert call("check", f"gym:{module}:{name}-v0", "--steps", "5") == (0 if name == "Sound" else 2)
+    told = capsys.readouterr()
+    assert told.out.count("made") == told.out.count("closed") == 1
+    assert says in (told.out if name == "Sound" else told.err) and "Traceback" not in told.err
 
 
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
 
 
 def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
-    world = CartWorld()
-    fit(cart_agent(), world, SAMPLE)
+    bindings = CartWorld().bindings
+    fit(cart_agent(), "cart", bindings, SAMPLE)
 
     @tool
     def push(force: Annotated[int, OneOf(0, 1)], gently: bool = False) -> None:
@@ -272,11 +268,11 @@ def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
 
     agent = cart_agent()
     with pytest.raises(UserError, match="gently"):
-        fit(dataclasses.replace(agent, tools=Tools([push])), world, SAMPLE)
+        fit(dataclasses.replace(agent, tools=Tools([push])), "cart", bindings, SAMPLE)
     with pytest.raises(UserError, match="own function does nothing"):
-        fit(dataclasses.replace(agent, tools=Tools([*agent.tools, shout])), world, SAMPLE)
+        fit(dataclasses.replace(agent, tools=Tools([*agent.tools, shout])), "cart", bindings, SAMPLE)
     with pytest.raises(UserError, match="cannot read the observation of the environment cart .KeyError: 'v'"):
-        fit(agent, world, Observation(0, 0, 0, {"x": 0.5}))
+        fit(agent, "cart", bindings, Observation(0, 0, 0, {"x": 0.5}))
 
 
 def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ from commands import call, refused
 
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.toolsets import tools_from
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import free_port, until
 from tests.rtcontrol.run.yard import world_file
@@ -67,7 +66,7 @@ def checked(tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     found = json.loads(out.read_text())
     assert all(t["name"] in shown for t in found["tools"])
-    assert all(set(t) == {"name", "kind", "passes", "prefix_tokens", "rules", "remedy"} for t in found["tools"])
+    assert all(set(t) == {"name", "kind", "passes", "prefix_tokens", "checked", "remedy"} for t in found["tools"])
     return {t["name"]: t for t in found["tools"]}
 
 
@@ -87,14 +86,11 @@ def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would
     assert alone["prefix_tokens"] == found["drive"]["prefix_tokens"]
 
 
-def test_rules_are_listed_as_enforced_or_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_that_no_mask_enforces_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     properties = {"v": {"type": "integer", "minimum": 1, "not": {"const": 5}}, "w": {"enum": ["a", "b"]}, "t": {}}
     root = {"properties": properties, "dependentRequired": {"w": ["t"]}}
     (file := tmp_path / "tools.json").write_text(json.dumps([{"name": "go", "parameters": root}]))
-    rules = checked(tmp_path, str(file), capsys)["go"]["rules"]
-    assert rules["v"] == {"enforced": ["type", "minimum"], "checked": ["not"]}
-    assert rules["w"] == {"enforced": ["enum"], "checked": []}
-    assert rules["the call"] == {"enforced": [], "checked": ["dependentRequired"]}
+    assert checked(tmp_path, str(file), capsys)["go"]["checked"] == {"v": ["not"], "the call": ["dependentRequired"]}
 
 
 def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,33 +235,3 @@ def test_tools_that_cannot_act_or_be_decided_are_refused_before_the_run(
     assert "carla-bridge" in refused(capsys, "run", "--env", "carla-bridge", "--tools", tools(GO))
     assert "cannot be read as tools" in refused(capsys, *lander, "--tools", str(tmp_path / "none.json"))
     assert not out.exists()
-
-
-GOOD = {"name": "lift", "parameters": {"properties": {"up": {"type": "boolean"}}}}
-BAD = [
-    {"name": "a", "parameters": {"propertys": {"x": {"type": "string"}}}},
-    {"name": "b", "params": {"x": {"type": "string"}}},
-    {"name": "c", "parameters": {"properties": {"x": {"type": "string", "pattern": "(?=x)"}}}},
-    {"name": "d", "parameters": {"properties": {"x": {}}, "patternProperties": {"^y": {}}}},
-]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "tools.json"
-    path.write_text(json.dumps([BAD[0], GOOD, *BAD[1:]]))
-    return path
-
-
-def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("tools", "check", str(file), "--skip-unsupported") == 0
-    told = capsys.readouterr()
-    assert [line.split("left out: Tool ")[1][0] for line in told.err.splitlines()] == ["a", "b", "c", "d"]
-    assert "lift" in told.out
-    with pytest.raises(UserError, match="--skip-unsupported leaves such tools out"):
-        tools_from(str(file))
-    said: list[str] = []
-    assert [tool.name for tool in tools_from(str(file), said.append, skip_unsupported=True)] == ["lift"]
-    assert len(said) == len(BAD)

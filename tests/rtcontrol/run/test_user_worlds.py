@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from commands import call, refused
 
-from rtcontrol.run.skills import skill_of
-from rtcontrol.run.world_check import WorldCheck, check
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.skills import check_world, skill_of
 from tests.rtcontrol.run.yard import AGENT, WORLD, agent_file, world_file
 
 COMMON = ("--clock", "lockstep", "--no-live", "--episodes", "2")
@@ -139,20 +139,23 @@ def changed(*changes: tuple[str, str]) -> str:
     return text
 
 
-def checked(folder: Path, *changes: tuple[str, str], steps: int = 200) -> WorldCheck:
+def wrong(folder: Path, *changes: tuple[str, str], steps: int = 200) -> UserError:
+    """What `rtcontrol check` says of the file with these changes."""
     (folder / "both.py").write_text(changed(*changes))
-    return check(str(folder / "both.py"), steps=steps, seed=0)
+    with pytest.raises(UserError) as told:
+        check_world(str(folder / "both.py"), steps=steps, seed=0)
+    return told.value
 
 
 PLACE = '    x, y = data[goal["thing"]]\n'
 
 
 @pytest.mark.parametrize("when", ["goal['thing'] == 'barrel'", "abs(x) + abs(y) < 2"], ids=["one goal", "near the end"])
-def test_an_expert_that_is_wrong_for_one_goal_or_only_later_is_found_once(tmp_path: Path, when: str) -> None:
+def test_an_expert_that_is_wrong_for_one_goal_or_only_later_is_told(tmp_path: Path, when: str) -> None:
     wrong_call = f'{PLACE}    if {when}: return Call("anchor")\n'
-    (wrong,) = checked(tmp_path, (PLACE, wrong_call), steps=1000).wrong
-    assert "unknown tool 'anchor'; the tools are drive" in str(wrong)
-    assert f"both.py:{BOTH[: BOTH.index(PLACE)].count(chr(10))}: told" in str(wrong)
+    told = str(wrong(tmp_path, (PLACE, wrong_call), steps=1000))
+    assert "unknown tool 'anchor'; the tools are drive" in told
+    assert f"both.py:{BOTH[: BOTH.index(PLACE)].count(chr(10))}: told" in told
 
 
 SIGNATURES = [
@@ -168,37 +171,15 @@ SIGNATURES = [
 def test_a_function_that_does_not_take_what_it_is_given_is_told_by_its_own_line(
     tmp_path: Path, old: str, new: str, says: str
 ) -> None:
-    (wrong,) = checked(tmp_path, (old, new)).wrong
+    told = wrong(tmp_path, (old, new))
     line = next(n for n, text in enumerate(changed((old, new)).splitlines(), 1) if new in text)
-    assert says in str(wrong) and f"both.py:{line}: " in str(wrong), wrong
-    assert "rtcontrol" not in str(wrong).replace(str(tmp_path), "") and "Write " in wrong.remedy
+    assert says in str(told) and f"both.py:{line}: " in str(told), told
+    assert "rtcontrol" not in str(told).replace(str(tmp_path), "") and "Write " in told.remedy
 
 
 def test_an_episode_that_does_not_end_is_told(tmp_path: Path) -> None:
-    (one,) = checked(tmp_path, ("self.at == self.things", "None == self.things"), ("> 400", "> 40000")).wrong
-    assert "the expert's episode of seed 0 has not ended after 300 s" in str(one)
-    assert "fit and score need each episode to end" in str(one)
-
-
-UNREAD = ("def observe(data)", "def unused(data)")
-READ = ("def observe(data):\n", "def observe(data):\n    int(data['wind'])\n")
-
-
-@pytest.mark.parametrize(
-    ("value", "agent", "place"),
-    [
-        ("float('nan')", UNREAD, "nan as wind."),
-        ("[1.0, float('inf')]", UNREAD, "inf as wind[1]."),
-        ("__import__('numpy').array([0.0, float('nan')])", UNREAD, "nan as wind[1]."),
-        ("float('nan')", READ, "nan as wind, and the agent both cannot read it"),
-    ],
-)
-def test_what_is_no_number_is_told_as_the_worlds(
-    tmp_path: Path, value: str, agent: tuple[str, str], place: str
-) -> None:
-    things = "for name, (x, y) in self.things.items()}"
-    (wrong, *_) = checked(tmp_path, (things, f"{things} | {{'wind': {value}}}"), agent).wrong
-    assert f"what observe() gave holds {place}" in str(wrong) and "Give a finite number there" in wrong.remedy
+    told = wrong(tmp_path, ("self.at == self.things", "None == self.things"), ("> 400", "> 40000"))
+    assert "gave None for 300 s (6000 steps, seed 0): the episode does not end" in str(told)
 
 
 def test_a_replay_whose_expert_fails_ends_with_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
