@@ -22,7 +22,7 @@ from rtcontrol.bench.situations import Situation, schemas, situations
 from rtcontrol.bench.timing import Progress, Stopwatch, like, rotated, summaries
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.draft_tree import FEW, Stop
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.protocol import Ask, Budget, Runner, Tree, Work
@@ -32,47 +32,20 @@ from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
 WARM_UP = 10
-HELD = 100.0  # logits
 TOKEN_BY_TOKEN = {"token_by_token": Budget(1, forced=True), "token_by_token_skip_forced": Budget(1)}
 JSON = ("json", "json_skip_forced")  # measured once every EVERY_SLOW situations
 WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, *JSON)
 EVERY_SLOW = 5
-# Lists of tools, and the function that every way is held to; `long` is written in the lander's words.
-TOOL_LISTS = {"bundled": None, "long": None, "long_arguments": "land_now"}
-
-
-class HeldRunner:
-    """A runner by which a session prefers one function, whatever the model scores: its tokens' scores are raised."""
-
-    def __init__(self, decider: STDecider, function: str) -> None:
-        self._inner = decider.runner
-        plan, column = decider.plan, decider.decoding.core.walker.column
-        trie = plan.function.trie
-        leaf = next(n for n, value in trie.leaves.items() if value[0] == plan.tool_index(function))
-        self._columns = [column[token] for token in leaf if token in column]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Return the runner's scores, raised."""
-        results = self._inner.run(batch)
-        for work, answers in zip(batch, results, strict=True):
-            for ask, rows in zip(work.tree.asks, answers, strict=True):
-                for row in rows if ask.ids else ():
-                    for i in self._columns:
-                        row[i] += HELD
-        return results
 
 
 class DecideBench:
-    """All ways of deciding for one list of tools; `function` holds every way to one of them."""
+    """All ways of deciding for one list of tools."""
 
-    def __init__(self, spec: DeciderSpec, function: str | None = None) -> None:
-        self._ways = {way: self._session(spec, function) for way in ("one_pass", *TOKEN_BY_TOKEN)}
+    def __init__(self, spec: DeciderSpec) -> None:
+        self._ways = {way: spec.build() for way in ("one_pass", *TOKEN_BY_TOKEN)}
         for way, budget in TOKEN_BY_TOKEN.items():
             self._ways[way].decoding.core.set_budget(budget)
-        self._scout = self._session(spec, function)
+        self._scout = spec.build()
         self.decider = decider = self._ways["one_pass"]
         assert isinstance(decider.runner, TorchRunner)
         self.runner = decider.runner
@@ -84,13 +57,6 @@ class DecideBench:
         }
         self._watch = Stopwatch(self.runner.model.device)
         self._round = 0
-
-    @staticmethod
-    def _session(spec: DeciderSpec, function: str | None) -> STDecider:
-        made = spec.build()
-        if function is not None:
-            made.decoding.runner = HeldRunner(made, function)
-        return made
 
     def measure(self, situation: Situation, slow: bool) -> tuple[dict[str, float], dict[str, Any]]:
         """Return (milliseconds by way, counts) of one situation, and advance to the next tick. `slow`: also by JSON."""
@@ -145,24 +111,23 @@ class DecideBench:
 
 
 def measure(model: str, agent: str, dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
-    """Decide an agent's situations with its own tools; those of the lander also with the long tools, and with the long
-    tools held to a function of three arguments. Returns the document of `bench decide`."""
-    names = tuple(TOOL_LISTS) if agent == "lander" else ("bundled",)
+    """Decide an agent's situations with its own tools, those of the lander also with the long tools.
+
+    Return the document of `bench decide`.
+    """
+    names = ("bundled", "long") if agent == "lander" else ("bundled",)
     each = situations(agent, decisions + WARM_UP)
     done = count(1)
     results: dict[str, Any] = {}
     for name in names:
-        tools = tuple(schemas(agent)[name.removesuffix("_arguments")])
-        spec = DeciderSpec(model, tools, dtype=dtype)
-        results[name] = bench_tools(spec, each, lambda: progress(next(done), len(names) * len(each)), TOOL_LISTS[name])
+        spec = DeciderSpec(model, tuple(schemas(agent)[name]), dtype=dtype)
+        results[name] = bench_tools(spec, each, lambda: progress(next(done), len(names) * len(each)))
     return {"bench": "decide", "agent": agent, "model": model, "schemas": results}
 
 
-def bench_tools(
-    spec: DeciderSpec, each: Sequence[Situation], step: Callable[[], None], function: str | None = None
-) -> dict[str, Any]:
-    """Return percentiles and counts for one list of tools; `function` holds all ways to one of them."""
-    bench = DecideBench(spec, function)
+def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[], None]) -> dict[str, Any]:
+    """Return percentiles and counts for one list of tools."""
+    bench = DecideBench(spec)
     measured: list[tuple[dict[str, float], dict[str, Any]]] = []
     with like(bench.runner) as threads:
         for i, situation in enumerate(each):

@@ -64,8 +64,7 @@ def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
                 count[f"{way}_steps"] = engine.steps
             made = decided.pop(OURS)
             count[f"{OURS}_steps"] = made.forward_passes
-            for way, call in decided.items():
-                count |= {f"{way}_equal": call == made.call, f"{way}_legal": call is not None}
+            count |= {f"{JSON}_equal": decided[JSON] == made.call, f"{JSON}_legal": decided[JSON] is not None}
             rounds.append(times)
             counts.append(count)
             progress(i + 1, len(each))

@@ -86,7 +86,8 @@ def wire(document: Document) -> list[FigureTable]:
     """Return round trips next to a bare echo of the same bytes."""
     floor, rows = document["ms"]["echo"]["p50"], []
     for way, label in WIRE.items():
-        times = document["ms"][way]
+        if (times := document["ms"].get(way)) is None:
+            continue
         cells = (f"{times[p]:.3f}" for p in ("p50", "p99", "max"))
         rows.append((label.format(model=document["model"]), *cells, f"{times['p50'] - floor:+.3f}"))
     note = f"{document['trips']} round trips each, {document['bytes']} bytes out."

@@ -25,7 +25,7 @@ from vllm.config import StructuredOutputsConfig
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from rtcontrol.bench.decide import json_schema
-from rtcontrol.bench.situations import HeadCalls, Situation
+from rtcontrol.bench.situations import Situation
 from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, closing
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.runners.torch_runner import thread_limit
@@ -92,14 +92,13 @@ class BestForm:
 
     def __init__(self, decider: STDecider, engine: InProcess) -> None:
         self._decider, self.engine = decider, engine
-        self._stops = [decider.tokenizer.special_id(stop) for stop in STOPS]
-        self._params = _params(MOST, self._stops, skip_special_tokens=False)
-        self._calls = HeadCalls(decider)
+        stops = [decider.tokenizer.special_id(stop) for stop in STOPS]
+        self._params = _params(MOST, stops, skip_special_tokens=False)
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
 
-    def decide(self, one: Situation) -> Call | None:
-        outputs = self.engine.run(self.prompts(one), self._params, "heads")
-        return self._calls.call([tuple(ids[:-1] if ids[-1] in self._stops else ids) for ids in outputs])
+    def decide(self, one: Situation) -> list[list[int]]:
+        """Return what each head writes, as tokens: no call is made of them."""
+        return self.engine.run(self.prompts(one), self._params, "heads")
 
     def prompts(self, one: Situation) -> list[list[int]]:
         suffix = self._decider.template.suffix_ids(one.instruction, one.observation)

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from http.client import HTTPConnection
 from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from typing import Any
 
@@ -185,30 +183,6 @@ class WebSocket(ZeroMQ):
         return decode_json(self._socket.recv(TIMEOUT_MS / 1e3))
 
 
-class HTTP:
-    """A POST to `path` on a connection that is kept, by the standard library's client."""
-
-    def __init__(self, port: int, path: str, body: dict[str, Any]) -> None:
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_MS / 1e3)
-        self._connection.connect()
-        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._path, self._body = path, body
-
-    def trip(self) -> None:
-        body = json.dumps({**self._body, "environment": [TEXT]}).encode()
-        self._connection.request("POST", self._path, body, {"content-type": "application/json"})
-        response = self._connection.getresponse()
-        answer = json.loads(response.read())
-        if response.status != 200:
-            raise UserError(f"The server refused {self._path}: {answer.get('error')}", "Look at its lines above.")
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-Way = Echo | ZeroMQ | HTTP
-
-
 def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
     """Time round trips in blocks of all ways in turn. Returns the document of `bench wire`."""
     with Servers() as servers:
@@ -231,10 +205,8 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
     return {"bench": "wire", "model": model, "ms": times, "bytes": len(_sample_bytes()), "trips": trips}
 
 
-def _start(servers: Servers, model: str) -> dict[str, Callable[[], Way]]:
+def _start(servers: Servers, model: str) -> dict[str, Callable[[], Echo | ZeroMQ]]:
     """Start all servers. Returns what opens each way, the slowest first: its server loads the model meanwhile."""
-    from rtcontrol.run.assembly import agent
-
     echo = free_port()
     ports = {name: (free_port(), free_port()) for name in ("model", "null")}
     servers.start("-m", "rtcontrol.bench.wire", str(echo))
@@ -243,14 +215,10 @@ def _start(servers: Servers, model: str) -> dict[str, Callable[[], Way]]:
         servers.start("-m", "rtcontrol", "serve", "--model", model if name == "model" else "noop", *addresses)
     for port in (echo, *(port for pair in ports.values() for port in pair)):
         servers.wait_for(port)
-    lander, http = agent("lander"), ports["model"][1]
-    talk = [{"role": "user", "content": lander.instruction}]
-    body = {"model": "default", "messages": talk, "tools": list(lander.tools.openai())}
-    opens: dict[str, Callable[[], Way]] = {}
+    opens: dict[str, Callable[[], Echo | ZeroMQ]] = {}
     for name, (wire, web) in ports.items():
         opens[f"{name}_zmq"] = partial(ZeroMQ, f"tcp://127.0.0.1:{wire}")
         opens[f"{name}_ws"] = partial(WebSocket, f"ws://127.0.0.1:{web}/ws")
-    opens["model_chat"] = partial(HTTP, http, "/v1/chat/completions", body)
     return {**opens, "echo": partial(Echo, f"tcp://127.0.0.1:{echo}", _sample_bytes())}
 
 

@@ -44,7 +44,7 @@ def decide(
     """One packed pass next to its floor, token-by-token decoding and JSON calls (also with forced tokens skipped).
 
     Situations and tools are those of a bundled model, else the lander's; of the lander also long tools (20 functions,
-    three enums), and these held to a function of three arguments. Text to typed call, in turns.
+    three enums). Text to typed call, in turns.
 
     Examples:
 
@@ -55,7 +55,10 @@ def decide(
     from rtcontrol.bench.decide import measure
     from rtcontrol.bench.situations import agent_of
 
-    measured(lambda progress: measure(model, agent_of(model), dtype, decisions, progress), json_file)
+    measured(
+        lambda progress: measure(model, agent_of(model), dtype, decisions, progress),
+        json_file,
+    )
 
 
 @app.command()

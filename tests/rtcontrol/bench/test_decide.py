@@ -10,29 +10,27 @@ from commands import call, refused
 
 from rtcontrol.bench import decide
 from rtcontrol.bench.decide import JsonWriter
-from rtcontrol.bench.situations import HeadCalls, schemas, situations
+from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.train import PROMPTS, random_groups
-from rtcontrol.models.call import Call
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.groups import pack_groups
 from rtcontrol.models.train.packing import pad_together, separate
 
 CASES = [
-    ("lander", "bundled", None, {"token_by_token": 2, "json": 22}),
-    ("lander", "long", "land_now", {"token_by_token": 8, "json": 53}),
-    ("paddle", "bundled", None, {"token_by_token": 2, "json": 15}),
+    ("lander", "bundled", {"token_by_token": 2, "json": 22}),
+    ("paddle", "bundled", {"token_by_token": 2, "json": 15}),
 ]
 
 
-@pytest.mark.parametrize(("agent", "tools", "function", "expected"), CASES)
+@pytest.mark.parametrize(("agent", "tools", "expected"), CASES)
 def test_all_ways_decide_alike_in_their_own_passes(
-    agent: str, tools: str, function: str | None, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    agent: str, tools: str, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "WARM_UP", 1)  # its times are not judged here
     monkeypatch.setattr(decide, "EVERY_SLOW", 3)
     steps: list[None] = []
     spec = DeciderSpec(agent, tuple(schemas(agent)[tools]))
-    result = decide.bench_tools(spec, situations(agent, 12)[-5:], lambda: steps.append(None), function)
+    result = decide.bench_tools(spec, situations(agent, 12)[-5:], lambda: steps.append(None))
     assert len(steps) == 5 and result["agreement"] == 1.0 and result["decisions"] == 4
     tokens = result["tokens"]
     # One node at a time evaluates nothing in vain, where all heads are read.
@@ -76,20 +74,6 @@ def test_the_command_shows_and_saves_every_way(
     assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--model", "nope")
     assert "Choose auto, fp32" in refused(capsys, "bench", "decide", "--dtype", "int3")
     assert "has no vllm" in refused(capsys, "bench", "serving")
-
-
-def test_heads_become_typed_calls_or_none() -> None:
-    go = {"name": "go", "parameters": {"properties": {"n": {"enum": [1, 2]}, "on": {"type": "boolean"}}}}
-    decider: STDecider = DeciderSpec("lander", (go, {"name": "stop"})).build()
-    calls = HeadCalls(decider)
-
-    def of(*heads: str) -> Call | None:
-        return calls.call([tuple(decider.tokenizer.encode(text)) for text in heads])
-
-    assert of("go", "2", "true") == Call("go", {"n": 2, "on": True})
-    assert of("go", "", "false") == Call("go", {"on": False})
-    assert of("stop", "2", "true") == Call("stop", {})
-    assert of("go", "3", "true") is None and of("fly", "", "") is None
 
 
 def test_training_samples_share_nothing_and_have_eight_heads() -> None:

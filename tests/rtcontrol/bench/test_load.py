@@ -53,5 +53,5 @@ def test_every_transport_is_timed_next_to_a_bare_echo(
     assert call("bench", "wire", "--trips", "100", "--json", str(out)) == 0
     assert "above the echo" in capsys.readouterr().out
     document = json.loads(out.read_text())
-    ways = {"echo", "null_zmq", "null_ws", "model_zmq", "model_ws", "model_chat"}
+    ways = {"echo", "null_zmq", "null_ws", "model_zmq", "model_ws"}
     assert set(document["ms"]) == ways and document["trips"] == 100
