@@ -32,9 +32,8 @@ from rtcontrol.serve.refusals import CONTROL, refused_as
 from rtcontrol.serve.sessions import GRACE_S, LoopStanding
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
-from rtcontrol_client.wire.crowd import CrowdTerms
 from rtcontrol_client.wire.limits import check_size, check_value
-from rtcontrol_client.wire.messages import Hello, Program, Welcome
+from rtcontrol_client.wire.messages import CrowdTerms, Hello, Program, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED = "executed"

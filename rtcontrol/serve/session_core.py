@@ -46,7 +46,6 @@ from rtcontrol.serve.sessions import (
     weigh,
 )
 from rtcontrol_client.wire import Code, Message, WireError
-from rtcontrol_client.wire.crowd import Join, Leave, ObserveMany
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
@@ -55,7 +54,10 @@ from rtcontrol_client.wire.messages import (
     Executed,
     Hello,
     Instruct,
+    Join,
+    Leave,
     Observe,
+    ObserveMany,
     Picture,
     Ping,
     Pong,

@@ -16,8 +16,7 @@ from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.phase_lock import PhaseLock
 from rtcontrol_client.client.session import QUEUE, SessionState, all_of
 from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
-from rtcontrol_client.wire.crowd import ObserveMany
-from rtcontrol_client.wire.messages import Observe, Ping, Pong, Reset
+from rtcontrol_client.wire.messages import Observe, ObserveMany, Ping, Pong, Reset
 
 CLOCK_PING_NS = 10 * S  # who observes all the time is never silent, and would never compare clocks
 ROOM_AGAIN_NS = S // 50  # after this a connection without room is tried again

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 from rtcontrol_client.client.client import COUNTS, ClientBase, known, quantiles
 from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
-from rtcontrol_client.client.errors import ClientError, checked
+from rtcontrol_client.client.errors import checked
 from rtcontrol_client.client.options import CallLike
 from rtcontrol_client.client.session import Standing
-from rtcontrol_client.client.values import plain
+from rtcontrol_client.client.values import instant, plain
 from rtcontrol_client.wire import LIMITS, encode_msgpack
-from rtcontrol_client.wire.crowd import MemberError, MemberLook, ObserveMany
 from rtcontrol_client.wire.limits import check_size
+from rtcontrol_client.wire.messages import MemberError, MemberLook, ObserveMany
 
 NOT_OF_CROWDS = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
@@ -136,12 +136,7 @@ class Crowd(ClientBase[CrowdCore]):
     def observe(self, looks: Mapping[str, str | Mapping[str, Any]], *, t_ns: int | None = None) -> None:
         """What members saw, each a text or data; `t_ns`: when, by time.monotonic_ns() (default: now). Only the newest
         of each counts. Raises ClientError, and says nothing: no such member, a field that the protocol forbids."""
-        now_ns = time.monotonic_ns()
-        captured_ns = now_ns if t_ns is None else t_ns
-        if not isinstance(captured_ns, int) or captured_ns > now_ns:
-            raise ClientError(
-                f"t_ns={captured_ns!r:.40} lies in the future.", "Use time.monotonic_ns() at the capture."
-            )
+        captured_ns = instant(t_ns)
         made: dict[str, tuple[str | None, dict[str, Any] | None]] = {}
         for name, look in looks.items():
             with checked("observe_many"):

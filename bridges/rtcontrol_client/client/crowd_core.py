@@ -15,8 +15,7 @@ from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.session import InForce, all_of
 from rtcontrol_client.wire import Message, messages
-from rtcontrol_client.wire.base import Token
-from rtcontrol_client.wire.crowd import (
+from rtcontrol_client.wire.messages import (
     MEMBERS,
     CallMany,
     CrowdWish,
@@ -26,6 +25,7 @@ from rtcontrol_client.wire.crowd import (
     MemberError,
     MemberLook,
     ObserveMany,
+    Token,
     in_messages,
 )
 

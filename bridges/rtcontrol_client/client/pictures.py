@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from typing import Any
 
@@ -13,31 +12,26 @@ import zmq
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.client.link import Link
-from rtcontrol_client.client.values import plain
+from rtcontrol_client.client.values import instant
 from rtcontrol_client.wire import Code, WireError, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import ErrorMessage, Picture
 from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, format_of
 
 log = logging.getLogger(__name__)
-ROOM_S = 10.0  # so long one waits for a connection, or for room on it; then that is made anew
-ASTRAY = 10  # so many pictures that belong to no session are told of: another server may answer at this address
-LOOK_MS = 20  # so often a newer one, or the end, is looked for meanwhile
+ROOM_MS = 200  # so long one waits for a connection, or for room on it
 
 
 def picture(data: Any, t_ns: int | None) -> Picture:
     """The file as a message; its session is the sender's to fill in. Raises ClientError: it is none, or too large."""
-    now_ns = time.monotonic_ns()
     try:
         file = memoryview(data).tobytes()
     except (TypeError, ValueError, BufferError):
         what = f"A picture of the type {type(data).__name__}, which shows no bytes."
         raise ClientError(what, "Give a JPEG or PNG file's bytes.") from None
     with checked("picture"):
-        fields = {"session": "-" * 16, "t_ns": now_ns if t_ns is None else plain(t_ns, "t_ns")}
-        if isinstance(fields["t_ns"], int | float) and fields["t_ns"] > now_ns:
-            raise ClientError(f"t_ns={fields['t_ns']} lies in the future.", "Use time.monotonic_ns() at the capture.")
         form = format_of(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
-        return Picture.model_validate({**fields, "image": {"format": form, "data": file}})
+        image = {"format": form, "data": file}
+        return Picture.model_validate({"session": "-" * 16, "t_ns": instant(t_ns), "image": image})
 
 
 class PictureSender:
@@ -49,9 +43,8 @@ class PictureSender:
         self._link, self._condition = link, threading.Condition()
         self._newest: Picture | None = None
         self._thread: threading.Thread | None = None
-        self._closing = self._told_of_thread = False
-        self._refusals: set[str] = set()  # that were logged
-        self._astray = "", 0  # a session's token, and how many of its pictures no session was found for
+        self._closing = False
+        self._refusals: set[str] = {Code.SESSION, Code.STATE}  # not logged: a session's end is seen on its connection
 
     @property
     def wanted(self) -> bool:
@@ -62,26 +55,15 @@ class PictureSender:
     def give(self, one: Picture) -> bool:
         """Whether it will be sent, unless a newer one comes before, or there is no room."""
         with self._condition:
-            taken = self.wanted and not self._closing and self._begun()
+            taken = self.wanted and not self._closing
             self.counts["dropped"] += (not taken) + (taken and self._newest is not None)
             if taken:
                 self._newest = one
                 self._condition.notify_all()
+            if taken and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rtcontrol-pictures", daemon=True)
+                self._thread.start()
         return taken
-
-    def _begun(self) -> bool:
-        """Whether the thread is there. Where none is to be had the session goes on without pictures."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="rtcontrol-pictures", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                if not self._told_of_thread:
-                    log.warning("Pictures are not sent: %s. Let this process have one more.", error)
-                self._told_of_thread = True
-                return False
-            self._thread = thread
-        return True
 
     def close(self) -> None:
         """What waits is dropped."""
@@ -97,19 +79,15 @@ class PictureSender:
         where = ""
         try:
             while self._await():
-                if socket is not None and where != self._link.address:  # the session went to another server
-                    socket.close(0)
-                    socket = None
-                where = self._link.address
-                socket = socket or self._link.beside(context)
+                if socket is None or where != self._link.address:  # the session went to another server
+                    context.destroy(0)
+                    context, where = zmq.Context(), self._link.address
+                    socket = self._link.beside(context)
                 went = socket is not None and self._send(socket)
-                if socket is not None and not went:
-                    socket.close(0)
-                    socket = None
                 with self._condition:
                     self.counts["sent" if went else "dropped"] += 1
                     self._condition.wait_for(lambda: self._closing, 1 / MAX_PICTURES_HZ)
-        except Exception:  # the session goes on without pictures
+        except Exception:  # the session continues without pictures
             log.exception("Pictures are sent no more.")
             with self._condition:
                 self._closing = True
@@ -122,43 +100,33 @@ class PictureSender:
             self._condition.wait_for(lambda: self._closing or self._newest is not None)
             return not self._closing
 
-    def _take(self) -> Picture:
+    def _send(self, socket: zmq.Socket[bytes]) -> bool:
+        """Send the newest one, if there is room soon."""
+        there = socket.poll(ROOM_MS, zmq.POLLOUT)
+        self._receive(socket)
         with self._condition:
             newest, self._newest = self._newest, None
-        assert newest is not None, "it was awaited, and nobody else takes it"
-        return newest.model_copy(update={"session": self._link.core.token})
-
-    def _send(self, socket: zmq.Socket[bytes]) -> bool:
-        """The newest one as soon as there is room."""
-        end = time.monotonic() + ROOM_S
-        while not socket.poll(LOOK_MS, zmq.POLLOUT):
-            if self._closing or time.monotonic() > end:
-                self._take()
-                return False
-        self._hear(socket)
+        if not there or newest is None:
+            return False
+        message = newest.model_copy(update={"session": self._link.core.token})
         try:
-            socket.send_multipart(encode_msgpack(self._take()), zmq.NOBLOCK)
+            socket.send_multipart(encode_msgpack(message), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
-    def _hear(self, socket: zmq.Socket[bytes]) -> None:
-        """What the server said of pictures before."""
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        """Count and log what the server refused before."""
         while socket.poll(0):
             try:
-                told = decode_msgpack(socket.recv_multipart(zmq.NOBLOCK))
+                answer = decode_msgpack(socket.recv_multipart(zmq.NOBLOCK))
             except (WireError, zmq.Again):
                 continue
-            if not isinstance(told, ErrorMessage):
+            if not isinstance(answer, ErrorMessage):
                 continue
-            self.counts["refused"] += 1 + told.dropped
-            # A session that is not known any more is found on its own connection, too, and greeted anew.
-            if told.code in (Code.SESSION, Code.STATE):
-                token = self._link.core.token
-                before = self._astray[1] if self._astray[0] == token else 0
-                self._astray = token, before + 1
-                if before + 1 < ASTRAY:
-                    continue
-            if told.code not in self._refusals:
-                self._refusals.add(told.code)
-                log.warning("The server does not take a picture (%s): %s %s", told.code, told.message, told.remedy)
+            self.counts["refused"] += 1 + answer.dropped
+            if answer.code not in self._refusals:
+                self._refusals.add(answer.code)
+                log.warning(
+                    "The server does not take a picture (%s): %s %s", answer.code, answer.message, answer.remedy
+                )

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import Message
-from rtcontrol_client.wire.base import CallFields
 from rtcontrol_client.wire.messages import (
+    CallFields,
     Executed,
     FunctionCall,
     Instruct,

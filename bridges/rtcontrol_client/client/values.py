@@ -34,49 +34,58 @@ def plain(value: Any, name: str) -> Any:
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
+    if depth > LIMITS.max_depth + 1:  # it may hold itself
+        raise large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
+    value = _unwrapped(value, path)
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, Enum):
-        return _plain(value.value, path, depth)
     if isinstance(value, str):
         return str.__str__(value)
-    of_time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")  # numpy takes a duration for an integer
-    if isinstance(value, (Integral, Real, Decimal)) and not of_time:
+    if isinstance(value, (Integral, Real, Decimal)):
         try:
             return int(value) if isinstance(value, Integral) else float(value)
         except (ValueError, OverflowError):  # a signalling NaN; a fraction beyond doubles
             raise WireError(Code.INVALID, f"{path}: it is no finite number.", "Send one.", field=path) from None
-    if depth > LIMITS.max_depth:  # or it holds itself
-        raise large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
-    if isinstance(value, BaseModel):
-        value = {name: getattr(value, name) for name in type(value).model_fields}
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    elif hasattr(value, "tolist") and not of_time:
-        value = _listed(value, path)
-        if not isinstance(value, list):
-            return _plain(value, path, depth + 1)
     if isinstance(value, Mapping):
         keys = {key: str.__str__(key) if isinstance(key, str) else key for key in value}
         return {keys[key]: _plain(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
     hint = next((said for kinds, said in HINTS.items() if isinstance(value, kinds)), PLAIN)
-    kind = type(value).__name__ + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
-    raise WireError(Code.INVALID, f"{path}: a value of the type {kind}.", hint, field=path)
+    raise WireError(Code.INVALID, f"{path}: a value of the type {_kind(value)}.", hint, field=path)
 
 
-def _listed(array: Any, path: str) -> Any:
-    """Of numpy, torch and their like: a scalar, or lists."""
-    count = array.numel() if hasattr(array, "numel") else getattr(array, "size", 0)
-    if count > LIMITS.max_total_items:  # known before it is built
-        raise large(f"{path}: an array of {count} numbers", "max_total_items", LIMITS, path)
+def _unwrapped(value: Any, path: str) -> Any:
+    """What an enum, a model, a dataclass or an array of numpy, torch and their like holds; any other value as it is."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if not hasattr(value, "tolist"):
+        return value
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):  # numpy makes an integer of a time
+        raise WireError(Code.INVALID, f"{path}: a value of the type {_kind(value)}.", PLAIN, field=path)
     try:
-        return array.tolist()
+        return value.tolist()
     except Exception as error:  # torch's sparse tensors, and those without values, say
         why = " ".join(str(error).split())[:80]
-        what = f"{path}: a {type(array).__name__} that gives no list ({why})."
+        what = f"{path}: a {type(value).__name__} that gives no list ({why})."
         raise WireError(Code.INVALID, what, PLAIN, field=path) from None
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__ + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
+
+
+def instant(t_ns: Any) -> Any:
+    """The instant of a capture by `time.monotonic_ns()`, now for None. Raises ClientError for one of the future."""
+    now_ns = time.monotonic_ns()
+    captured_ns = now_ns if t_ns is None else plain(t_ns, "t_ns")
+    if isinstance(captured_ns, int | float) and captured_ns > now_ns:
+        raise ClientError(f"t_ns={captured_ns!r:.40} lies in the future.", "Use time.monotonic_ns() at the capture.")
+    return captured_ns
 
 
 Some = Mapping[str, Any] | None
@@ -87,13 +96,9 @@ KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u
 
 def observation(text: str | None, data: Some, arrays: Some, t_ns: int | None) -> Observe:
     """One look at the world; session, seq and epoch are the core's to fill in. Raises ClientError."""
-    now_ns = time.monotonic_ns()
     with checked("observe"):
         fields = {"session": "-" * 16, "seq": 0, "epoch": 0, "text": plain(text, "text"), "data": plain(data, "data")}
-        fields["t_ns"] = captured_ns = now_ns if t_ns is None else plain(t_ns, "t_ns")
-        if isinstance(captured_ns, int | float) and captured_ns > now_ns:
-            raise ClientError(f"t_ns={captured_ns} lies in the future.", "Use time.monotonic_ns() at the capture.")
-        look = Observe.model_validate({**fields, "arrays": to_arrays(arrays or {})})
+        look = Observe.model_validate({**fields, "t_ns": instant(t_ns), "arrays": to_arrays(arrays or {})})
         # Encoded here once: what cannot be sent is the caller's to know.
         header, *buffers = map(len, encode_msgpack(look))
         check_size([header + ENVELOPE_BYTES, *buffers], LIMITS)
@@ -111,8 +116,7 @@ def _array(name: str, value: Any) -> dict[str, Any]:
     try:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):  # of numpy's kinds of time, say, ValueError
-        kind = type(value).__name__ + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
-        what = f"arrays[{name!r}] is a {kind}, which shows no buffer."
+        what = f"arrays[{name!r}] is a {_kind(value)}, which shows no buffer."
         raise ClientError(what, "Give a numpy array of numbers, an array.array or bytes.") from None
     if getattr(value, "mask", None) is not None and getattr(value.mask, "any", bool)():
         what = f"arrays[{name!r}] hides some of its numbers, and a buffer would show them."

@@ -11,21 +11,27 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import msgpack
 from pydantic import ValidationError
 
-from rtcontrol_client.wire.crowd import WITH_PARTS, check_parts
 from rtcontrol_client.wire.errors import Code, WireError, refusal_of
 from rtcontrol_client.wire.limits import LIMITS, PLAIN, Limits, check_size, check_value, large
-from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, Picture, whole
+from rtcontrol_client.wire.messages import (
+    ANY,
+    MODELS,
+    PROTOCOL,
+    WITH_PARTS,
+    Message,
+    Observe,
+    Picture,
+    check_parts,
+    whole,
+)
 
 HERE = ".".join(map(str, PROTOCOL))
 LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
-
-_schema = cache(lambda kind: MODELS[kind].model_json_schema(by_alias=True))
 
 
 def encode_msgpack(message: Message) -> list[bytes]:
@@ -203,4 +209,4 @@ def explain(error: ValidationError, kind: str) -> WireError:
     first = error.errors(include_url=False)[0]
     # Of the union of all messages the first step is the tag.
     steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
-    return refusal_of(first, steps, kind, _schema(kind))
+    return refusal_of(first, steps, kind)

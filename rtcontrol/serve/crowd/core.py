@@ -28,7 +28,7 @@ from rtcontrol.serve.crowd.members import CrowdMember, MemberSight, MemberTick, 
 from rtcontrol.serve.crowd.turns import PHASES, Agenda, BatchTimes, choose
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.crowd import Join, Leave, MemberCall, ObserveMany, PartFault
+from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, PartFault
 
 SHARES = 64  # of the newest batches
 TAKEN = "the others were taken"

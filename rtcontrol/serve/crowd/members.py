@@ -21,11 +21,11 @@ from rtcontrol.records import NOTHING, Tick
 from rtcontrol.serve.negotiate import EXECUTED, Terms
 from rtcontrol.serve.refusals import illegal_safe_call
 from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.base import FunctionCall
-from rtcontrol_client.wire.crowd import (
+from rtcontrol_client.wire.messages import (
     MEMBERS,
     PARTS,
     CrowdTerms,
+    FunctionCall,
     Join,
     Leave,
     Member,

@@ -21,7 +21,7 @@ from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import BY_HAND, LoopStanding, Need
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire import messages as wire
-from rtcontrol_client.wire.crowd import CallMany, in_messages
+from rtcontrol_client.wire.messages import CallMany, in_messages
 
 ROUNDS = 3  # of warm-up
 

@@ -90,7 +90,7 @@ def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: An
         (np.array([0.0, np.nan]), "data.x[1]: nan is not finite."),
         (1 << 70, "data.x: an integer beyond 64 bits."),
         ({1: 2}, "data.x: a map key is no string."),
-        (np.zeros(100_000), "data.x: an array of 100000 numbers: above the limit max_total_items"),
+        (np.zeros(100_000), "data.x: 100000 items: above the limit max_items"),
         (np.zeros(5_000), "data.x: 5000 items: above the limit max_items"),
         (LOOP, "nesting deeper than 16"),
         ("\ud800", "data.x: a lone surrogate."),
@@ -130,12 +130,12 @@ async def coroutine(standing: Any) -> None:
         ({"agent": "lander", "tools": [STEER]}, "not both"),
         ({**OWN, "speed": 3}, "speed= is no option"),
         ({"tools": [{"name": "go", "parameters": {"enum": {1, 2}}}]}, "tools[0].parameters.enum: a value of the type"),
-        ({"tools": STEER}, "hello.tools is a map. Give a list"),
-        ({"tools": ["push"]}, 'hello.tools[0] is "push". Give a map'),
+        ({"tools": STEER}, "hello.tools is a map. It must be a valid list"),
+        ({"tools": ["push"]}, 'hello.tools[0] is "push". It must be a valid dict'),
         ({"tools": []}, "tools"),
         ({"tools": [{"name": "x" * 60_000, "n": i} for i in range(20)]}, "above the limit max_message_bytes"),
         ({**OWN, "hz": -1}, "hz"),
-        ({**OWN, "hz": "10"}, 'hello.hz is "10". Give a number'),
+        ({**OWN, "hz": "10"}, 'hello.hz is "10". It must be a valid number'),
         ({**OWN, "ttl_ms": float("nan")}, "ttl_ms"),
         ({**OWN, "pacing": "fast"}, "pacing"),
         ({**OWN, "safe_call": 7}, "safe_call"),
@@ -221,13 +221,13 @@ def test_what_is_said_in_a_session_is_taken_or_refused_on_the_callers_thread(sta
         assert ended is not None and (ended.seed, ended.ret, ended.success, ended.seconds) == (3, 0.5, True, 2.0)
         says: list[tuple[Callable[[], Any], str]] = [
             (lambda: client.reset(seed=1 << 70, success=True), "ended.seed: an integer beyond 64 bits."),
-            (lambda: client.reset(success="yes"), 'reset.ended.success is "yes". Give true or false.'),  # type: ignore[arg-type]
+            (lambda: client.reset(success="yes"), 'reset.ended.success is "yes". It must be a valid boolean.'),  # type: ignore[arg-type]
             (lambda: client.reset(ret=math.nan, seconds=1), "ended.return: nan is not finite."),
             (lambda: client.observe(), "observe"),
-            (lambda: client.observe(data=[1]), "observe.data is a list of 1. Give a map"),  # type: ignore[arg-type]
-            (lambda: client.observe(text="x", t_ns="now"), 'observe.t_ns is "now". Give a whole number'),  # type: ignore[arg-type]
+            (lambda: client.observe(data=[1]), "observe.data is a list of 1. It must be a valid dict"),  # type: ignore[arg-type]
+            (lambda: client.observe(text="x", t_ns="now"), 'observe.t_ns is "now". It must be a valid integer'),  # type: ignore[arg-type]
             (lambda: client.observe(text="x", t_ns=1 << 62), "lies in the future"),
-            (lambda: client.instruct(3), "instruct.instruction is 3. Give a string"),  # type: ignore[arg-type]
+            (lambda: client.instruct(3), "instruct.instruction is 3. It must be a valid string"),  # type: ignore[arg-type]
             (lambda: client.executed(1), "acknowledge=True"),
             (lambda: client.decide("x"), "pacing"),
         ]

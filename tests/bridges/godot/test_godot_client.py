@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, Join, Leave, MemberCall, ObserveMany
-from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello
+from rtcontrol_client.wire.messages import (
+    Bye,
+    CallMany,
+    CrowdTerms,
+    Executed,
+    FunctionCall,
+    Hello,
+    Join,
+    Leave,
+    MemberCall,
+    ObserveMany,
+)
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.web import MISSING, Engine, Start
 from tests.bridges.program import starting

@@ -117,10 +117,12 @@ def test_fields_of_any_type_raise_nothing_but_wire_errors(message: Message, data
 @pytest.mark.parametrize(
     ("change", "what", "remedy"),
     [
-        ({"seq": True}, "observe.seq is true.", "Give a whole number from 0 to 9007199254740991."),
-        ({"session": "x" * 200}, "observe.session is a string of 200 characters.", "Give a string of 16 to 128 char"),
-        ({"data": []}, "observe.data is a list of 0.", "Give a map."),
-        ({"t_ns": None}, "observe.t_ns is missing.", "Give a whole number from 0 to 9223372036854775807."),
+        (
+            {"session": "x" * 200},
+            "observe.session is a string of 200 characters.",
+            "It must have at most 128 characters.",
+        ),
+        ({"t_ns": None}, "observe.t_ns is missing.", "Give it"),
     ],
 )
 def test_a_refusal_says_what_was_given_and_what_to_give(change: dict[str, Any], what: str, remedy: str) -> None:

@@ -16,8 +16,22 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol_client.wire import LIMITS, decode_json, encode_json
-from rtcontrol_client.wire.crowd import CallMany, CrowdWish, Join, Member, MemberLook, ObserveMany
-from rtcontrol_client.wire.messages import CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
+from rtcontrol_client.wire.messages import (
+    CallMany,
+    CallMessage,
+    CrowdWish,
+    Hello,
+    Join,
+    Member,
+    MemberLook,
+    Message,
+    Observe,
+    ObserveMany,
+    Ping,
+    Pong,
+    Program,
+    Welcome,
+)
 
 M = TypeVar("M", bound=Message)
 STATE = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"

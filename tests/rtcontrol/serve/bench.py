@@ -12,8 +12,17 @@ from rtcontrol.serve import sessions as do
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts, SessionRules
 from rtcontrol_client.wire import Message, WireError
-from rtcontrol_client.wire.crowd import CrowdWish
-from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Hello, Observe, Program, Timing, Welcome
+from rtcontrol_client.wire.messages import (
+    Bye,
+    CallMessage,
+    CrowdWish,
+    ErrorMessage,
+    Hello,
+    Observe,
+    Program,
+    Timing,
+    Welcome,
+)
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

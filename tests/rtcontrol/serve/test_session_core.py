@@ -17,7 +17,6 @@ from rtcontrol.serve import sessions as do
 from rtcontrol.serve.session_core import MAX_STRANGERS
 from rtcontrol.serve.sessions import LEAVING, SPARE, LoopStanding, Need, Peer, SessionFacts
 from rtcontrol_client.wire import Code, Message, WireError
-from rtcontrol_client.wire.crowd import Join
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
@@ -25,6 +24,7 @@ from rtcontrol_client.wire.messages import (
     ErrorMessage,
     FunctionCall,
     Instruct,
+    Join,
     Picture,
     Ping,
     Pong,

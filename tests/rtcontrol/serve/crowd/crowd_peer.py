@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rtcontrol_client.wire.crowd import CallMany, CrowdWish, Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+from rtcontrol_client.wire.messages import CallMany, CrowdWish, Join, Leave, Member, MemberCall, MemberLook, ObserveMany
 from tests.rtcontrol.serve.wire_peer import TEXT, WAIT_S, WirePeer
 
 

@@ -38,7 +38,7 @@ from rtcontrol.serve.crowd.turns import MARGIN, BatchTimes, choose
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.crowd import CrowdWish, Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+from rtcontrol_client.wire.messages import CrowdWish, Join, Leave, Member, MemberCall, MemberLook, ObserveMany
 from tests.rtcontrol.serve.test_negotiate import terms
 from tests.simulation.crowd import AGENT, call_of, terms_of
 

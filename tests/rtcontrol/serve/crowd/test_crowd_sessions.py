@@ -13,10 +13,11 @@ import msgpack
 
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire import encode_msgpack
-from rtcontrol_client.wire.crowd import CallMany, CrowdWish
 from rtcontrol_client.wire.messages import (
     Bye,
+    CallMany,
     ControlMessage,
+    CrowdWish,
     ErrorMessage,
     Welcome,
 )
