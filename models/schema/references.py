@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +84,9 @@ RULES = {*SHAPES, "const"} - {*DEFINITIONS, "format", "title", "description", "$
 OTHER = {"const", "default", "examples", "example", "$schema", "$id", "id", "$anchor", "nullable", "discriminator"}
 APART = {"contentSchema", "xml", "externalDocs", "propertyOrdering", "property_ordering", "metadata", "_meta"}
 KNOWN = {*SHAPES, *OTHER, *FOLLOWED, *APART, "dependencies", "additionalItems"}
+# A misspelt keyword is taken for one of these: by its letters, of which few get the first one wrong.
+SPELLED = {k.lower().strip("$"): k for k in {*SHAPES} - {"title", "description", "$comment", "format", *DEFINITIONS}}
+SHORT, LIKE, LIKE_SHORT = 6, 0.84, 0.75  # of a name with fewer letters, each one is more of it
 # Without one of them an object's schema does not say what is in it.
 INSIDE = {*LISTED, *NAMED, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
 
@@ -208,7 +212,12 @@ class SchemaDocument:
         for key, value in given.items():
             if key in FOLLOWED:
                 raise UserError(f"{self._where}: `{key}` is not read.", "Use `$ref` to a definition under `$defs`.")
-            if value is None or (shape := SHAPES.get(key)) is None or shape(value):
+            if value is None or (shape := SHAPES.get(key)) is None:
+                if value is not None and (meant := _misspelt(str(key), value)) is not None:
+                    what = f"{self._where}: its key `{str(key)[:64]}` is not read: `{meant}` is meant, it seems."
+                    raise UserError(what, f"Write `{meant}`, or take the key away.")
+                continue
+            if shape(value):
                 continue
             try:
                 jsonschema.Draft202012Validator.check_schema({key: value}, format_checker=None)
@@ -218,6 +227,18 @@ class SchemaDocument:
                     f"{self._where}: {place} is {repr(error.instance)[:80]}.",
                     f"Write what JSON schema has there ({error.message[-120:]}).",
                 ) from None
+
+
+def _misspelt(name: str, value: Any) -> str | None:
+    """Return the keyword that an unknown name is nearly spelled as, if it takes such a value: else its rule is lost."""
+    plain = re.sub("[^a-z]", "", name.lower()) if len(name) < 32 and not name.startswith("x-") else ""
+    short = len(plain) < SHORT
+    spelled = [known for known in SPELLED if known[0] == plain[:1]]
+    near = get_close_matches(plain, spelled, 1, LIKE_SHORT if short else LIKE)
+    keyword = SPELLED[near[0]] if near else name
+    if keyword == name or name in KNOWN or (short and isinstance(value, bool)):  # a flag of somebody's
+        return None
+    return keyword if SHAPES[keyword](value) else None
 
 
 def _of_gemini(given: Mapping[str, Any]) -> Mapping[str, Any]:

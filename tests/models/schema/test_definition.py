@@ -160,3 +160,22 @@ def test_what_says_nothing_of_arguments_is_passed_over() -> None:
         "type": "integer", "container": {"a": 1}, "note": "a", "cost": 3, "pref": "b", "step": 2, "enumNames": ["a"],
     }  # fmt: skip
     assert len(ToolSchema.from_openai({"name": "go", "schema": {"properties": {"p": noted}}}).parameters) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        # json_schemer #205, json-schema-spec #682: a letter wrong in a keyword takes its rule away.
+        ("mininum", 1, "minimum"),
+        ("any_of", [{"const": 1}], "anyOf"),
+        ("emum", ["up"], "enum"),
+        ("typ", "integer", "type"),
+        ("item", {"minLength": 2}, "items"),
+    ],
+)
+def test_misspelt_keyword_is_refused_with_its_name(key: str, value: Any, meant: str) -> None:
+    for place in ({"type": "string", key: value}, {"type": "array", "items": {"type": "string", key: value}}):
+        with pytest.raises(UserError) as error:
+            tool_schemas([{"name": "drive", "parameters": {"type": "object", "properties": {"way": place}}}])
+        assert error.value.what.startswith("Tool drive, parameter way") and f"`{key}` is not read" in error.value.what
+        assert f"Write `{meant}`" in error.value.remedy
