@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
-import jsonschema
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
 
 from rtcontrol.hosts.array_message import KINDS
 from rtcontrol.models.call import Call
@@ -29,44 +28,31 @@ LARGEST = float(np.finfo(np.float32).max)
 LEVELS = "levels: {-1: left, 0: stay, 1: right}"
 PAGE = "See docs/policies.md for its keys."
 NAME_FIELDS = "Name the fields that this world has, in the mapping file: openpi:ws://HOST:PORT#FILE (docs/policies.md)."
-Vector = tuple[str, ...]
 
 
-def is_finite(value: Any) -> bool:
-    """Return whether it is a number that a float holds: no truth value, no infinity, not NaN."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Fields = str | Annotated[list[str], Field(min_length=1)]
 
 
-ACTION = {
-    "type": ["object", "null"],
-    "properties": {
-        "parameter": {"type": "string"},
-        "scale": {"type": "number", "not": {"const": 0}},
-        "offset": {"type": "number"},
-        "levels": {"type": "object", "minProperties": 1},
-    },
-    "required": ["parameter"],
-    "additionalProperties": False,
-}
-FIELDS = {"type": ["string", "array"], "minItems": 1, "items": {"type": "string"}}
-PLAIN = jsonschema.Draft202012Validator
-# YAML has `.nan` and `.inf`, which no limit of a schema refuses: no comparison with NaN holds.
-FINITE = jsonschema.validators.extend(
-    PLAIN, type_checker=PLAIN.TYPE_CHECKER.redefine("number", lambda checker, value: is_finite(value))
-)
-FILE = FINITE({
-    "type": "object",
-    "properties": {
-        "observation": {"type": "object", "minProperties": 1, "additionalProperties": FIELDS},
-        "prompt": {"type": ["string", "null"]},
-        "tool": {"type": "string"},
-        "actions": {"type": "array", "minItems": 1, "maxItems": MOST_ROWS, "items": ACTION},
-        "clip": {"type": "boolean"},
-        "step_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": 60_000},
-        "horizon": {"type": "integer", "minimum": 1, "maximum": MOST_ROWS},
-    },
-    "additionalProperties": False,
-})  # fmt: skip
+class Entry(BaseModel, extra="forbid", strict=True):
+    """An entry of `actions`."""
+
+    parameter: str
+    scale: Finite = 1.0
+    offset: Finite = 0.0
+    levels: Annotated[dict[Finite, Any], Field(min_length=1)] | None = None
+
+
+class MappingFile(BaseModel, extra="forbid", strict=True):
+    """The keys of a mapping file."""
+
+    observation: Annotated[dict[str, Fields], Field(min_length=1)] | None = None
+    prompt: str | None = PROMPT
+    tool: str | None = None
+    actions: Annotated[list[Entry | None], Field(min_length=1, max_length=MOST_ROWS)] | None = None
+    clip: bool = False
+    step_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None
+    horizon: Annotated[int, Field(ge=1, le=MOST_ROWS)] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +106,7 @@ class PolicyMapping:
 
     tool: str
     dims: tuple[ActionDim | None, ...]
-    observation: Mapping[str, str | Vector] | None = None
+    observation: Mapping[str, str | Sequence[str]] | None = None
     prompt: str | None = PROMPT
     clip: bool = False
     step_ns: int | None = None
@@ -129,19 +115,18 @@ class PolicyMapping:
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
         """From a YAML file; without one, the tool's parameters in order. Raises UserError."""
-        found = {} if path is None else _contents(path)
+        file = MappingFile() if path is None else _contents(path)
         where = path or "No mapping file"
-        tool = _tool(found.get("tool"), tools, where)
-        step_ms, observed = found.get("step_ms"), found.get("observation")
-        actions = found.get("actions", [{"parameter": parameter.name} for parameter in tool.parameters])
+        tool = _tool(file.tool, tools, where)
+        entries = file.actions or [Entry(parameter=parameter.name) for parameter in tool.parameters]
         return cls(
             tool.name,
-            _dims(actions, tool, where),
-            observed and {k: v if isinstance(v, str) else tuple(v) for k, v in observed.items()},
-            found.get("prompt", PROMPT),
-            found.get("clip", False),
-            None if step_ms is None else round(step_ms * 1e6),
-            found.get("horizon") and int(found["horizon"]),
+            _dims(entries, tool, where),
+            file.observation,
+            file.prompt,
+            file.clip,
+            None if file.step_ms is None else round(file.step_ms * 1e6),
+            file.horizon,
         )
 
     def fixed(self, data: Mapping[str, Any]) -> PolicyMapping:
@@ -174,18 +159,20 @@ class PolicyMapping:
         return Call(self.tool, arguments)
 
 
-def _contents(path: str) -> dict[str, Any]:
-    """Return the keys of a mapping file. Raises UserError."""
+def _contents(path: str) -> MappingFile:
+    """Return the contents of a mapping file. Raises UserError."""
     import yaml
 
     try:
-        found: dict[str, Any] = yaml.safe_load(read_text(user_path(path)))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        found = yaml.safe_load(read_text(user_path(path)))
+        return MappingFile.model_validate(found)
+    except ValidationError as wrong:
+        error = max(wrong.errors(include_url=False), key=lambda one: len(one["loc"]))
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+        raise UserError(f"{path}: {place.removeprefix('.')[:200]}: {error['msg']}.", PAGE) from None
+    except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         raise UserError(f"The policy's mapping {path} cannot be read ({reason}).", PAGE) from None
-    if (fault := jsonschema.exceptions.best_match(FILE.iter_errors(found))) is not None:
-        raise UserError(f"{path}: {fault.json_path}: {fault.message[:200]}.", PAGE)
-    return found
 
 
 def _tool(name: str | None, tools: Sequence[ToolSchema], where: str) -> ToolSchema:
@@ -201,9 +188,9 @@ def _tool(name: str | None, tools: Sequence[ToolSchema], where: str) -> ToolSche
     )
 
 
-def _dims(given: Sequence[Any], tool: ToolSchema, path: str) -> tuple[ActionDim | None, ...]:
+def _dims(given: Sequence[Entry | None], tool: ToolSchema, path: str) -> tuple[ActionDim | None, ...]:
     """Read the entries of `actions`. Raises UserError."""
-    dims = tuple(None if one is None else _read_dim(one, tool, f"{path}: actions[{i}]") for i, one in enumerate(given))
+    dims = tuple(None if one is None else _dim(one, tool, f"{path}: actions[{i}]") for i, one in enumerate(given))
     names = [dim.name for dim in dims if dim is not None]
     if not names or len(names) > len(set(names)):
         what = "actions names a parameter twice" if names else "actions names no parameter"
@@ -213,47 +200,22 @@ def _dims(given: Sequence[Any], tool: ToolSchema, path: str) -> tuple[ActionDim 
     return dims
 
 
-def _read_dim(given: Mapping[str, Any], tool: ToolSchema, where: str) -> ActionDim:
-    """Read an entry of `actions`. Raises UserError."""
-    parameter = next((p for p in tool.parameters if p.name == given["parameter"]), None)
-    if parameter is None:
+def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
+    """Read an entry of `actions`, by its parameter's values, or its bounds and step. Raises UserError."""
+    parameter = next((p for p in tool.parameters if p.name == entry.parameter), None)
+    if parameter is None or not entry.scale:
         known = ", ".join(p.name for p in tool.parameters)
-        raise UserError(f"{where}: {tool.name} has no parameter {given['parameter'][:80]!r}.", f"It has {known}.")
-    dim = ActionDim(parameter.name, float(given.get("scale", 1.0)), float(given.get("offset", 0.0)))
-    if (levels := given.get("levels")) is not None:
-        return _levels(levels, parameter, dim, where)
-    if not _numeric(parameter):
+        what = "its scale is 0" if parameter else f"{tool.name} has no parameter {entry.parameter[:80]!r}"
+        raise UserError(f"{where}: {what}.", f"It has {known}. {PAGE}")
+    dim = ActionDim(parameter.name, entry.scale, entry.offset)
+    domain, schema = parameter.domain, parameter.schema
+    if entry.levels is not None:
+        return _listed(dim, _legal(entry.levels, parameter, where))
+    if isinstance(domain, ClosedDomain) and all(type(value) in (int, float) for value in domain.values):
+        return _listed(dim, {value: value for value in domain.values})
+    if isinstance(domain, ClosedDomain) or schema.get("type") not in ("integer", "number"):
         what = f"the values of {parameter.name} of the tool {tool.name} are no numbers"
         raise UserError(f"{where}: {what}.", f"Say which they are: {{parameter: {parameter.name}, {LEVELS}}}. {PAGE}")
-    return _dim(parameter, dim)
-
-
-def _levels(levels: Mapping[Any, Any], parameter: Parameter, dim: ActionDim, where: str) -> ActionDim:
-    remedy = f"Give such as {LEVELS}, of values that the tool allows."
-    if not all(map(is_finite, levels)):
-        raise UserError(f"{where}: levels is no mapping of numbers to values.", remedy)
-    domain = parameter.domain
-    for value in levels.values():
-        legal = domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.fault(value) is None
-        if not legal:
-            raise UserError(f"{where}: {parameter.name} may not be {str(value)[:80]!r}.", remedy)
-    points, values = zip(*sorted(levels.items(), key=lambda pair: float(pair[0])), strict=True)
-    return replace(dim, points=tuple(map(float, points)), values=values)
-
-
-def _numeric(parameter: Parameter) -> bool:
-    domain = parameter.domain
-    if isinstance(domain, ClosedDomain):
-        return all(map(is_finite, domain.values))
-    return parameter.schema.get("type") in ("integer", "number")
-
-
-def _dim(parameter: Parameter, dim: ActionDim) -> ActionDim:
-    """Complete it by the parameter's values, or by its bounds and step."""
-    domain, schema = parameter.domain, parameter.schema
-    if isinstance(domain, ClosedDomain):
-        values = tuple(sorted(domain.values))
-        return replace(dim, points=tuple(map(float, values)), values=values)
     numbers, integer = range_of(schema), schema.get("type") == "integer"
     step = Fraction(numbers.step.numerator if numbers.step else 1) if integer else numbers.step
     if step is not None:
@@ -265,6 +227,22 @@ def _dim(parameter: Parameter, dim: ActionDim) -> ActionDim:
         least=math.nextafter(low, math.inf) if numbers.above else low,
         most=math.nextafter(high, -math.inf) if numbers.below else high,
     )
+
+
+def _legal(levels: dict[float, Any], parameter: Parameter, where: str) -> dict[float, Any]:
+    """Return the levels, where the tool allows them all. Raises UserError."""
+    domain = parameter.domain
+    for value in levels.values():
+        legal = domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.fault(value) is None
+        if not legal:
+            remedy = f"Give such as {LEVELS}, of values that the tool allows."
+            raise UserError(f"{where}: {parameter.name} may not be {str(value)[:80]!r}.", remedy)
+    return levels
+
+
+def _listed(dim: ActionDim, values: dict[float, Any]) -> ActionDim:
+    points = sorted(values)
+    return replace(dim, points=tuple(map(float, points)), values=tuple(values[point] for point in points))
 
 
 def _field(data: Mapping[str, Any], name: str) -> Any:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from rtcontrol.hosts.deciders import SteppedDecider
@@ -105,17 +105,6 @@ def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
 # -- over HTTP ---------------------------------------------------------------------------------------------------------
 
 
-class HTTPApi(Protocol):
-    """An API for one set of tools: `body` of a request (None: there is nothing to ask), the `decision` of an answer's
-    JSON (None: nothing was asked), and what the report says `about` it. Raises DecisionLost."""
-
-    def body(self, request: DecisionRequest) -> dict[str, Any] | None: ...
-
-    def decision(self, found: Any) -> Decision: ...
-
-    def about(self) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True)
 class EndpointSource:
     """`api` is one of APIS, `url` that of its route, `model` the name that is asked for. With `allow_null` it may say
@@ -142,11 +131,11 @@ class EndpointSource:
                 "Fly it (`rtcontrol run --model`, docs/policies.md), and name a model that reads text here.",
             )
         form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
-        parts, (route, made) = endpoint_url(name, ("http", "https"), form), APIS[api]
+        parts, made = endpoint_url(name, ("http", "https"), form), APIS[api]
         made(list(tools), allow_null)
         path = parts.path.rstrip("/")
-        if not path.endswith(route):
-            path = f"{path or '/v1'}{route}"
+        if not path.endswith(made.route):
+            path = f"{path or '/v1'}{made.route}"
         url = parts._replace(path=path, fragment="").geturl()
         return cls(api, url, parts.fragment or "default", tuple(tools), allow_null, late, secret(KEY, parts))
 
@@ -159,7 +148,7 @@ class EndpointDecider(SteppedDecider):
 
     def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
         self._source = source
-        self._api = APIS[source.api][1](list(source.tools), source.allow_null)
+        self._api = APIS[source.api](list(source.tools), source.allow_null)
         headers = {"authorization": f"Bearer {source.key}"} if source.key is not None else {}
         self._web = WebClient(source.url, headers) if web is None else web
 
@@ -173,12 +162,12 @@ class EndpointDecider(SteppedDecider):
             answer = yield from done_in_steps(job)
         except WebError as error:
             raise DecisionLost(error.loss, str(error)) from None
+        if answer.status != 200:
+            raise DecisionLost("http", f"HTTP {answer.status}: {' '.join(answer.text.split())[:200]}")
         try:
             found = answer.json()
         except ValueError:
             found = None
-        if answer.status != 200:
-            raise DecisionLost("http", f"HTTP {answer.status}: {_message(found)}")
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "the answer is no JSON object")
         return replace(self._api.decision(found), forward_passes=1)
@@ -188,11 +177,8 @@ class EndpointDecider(SteppedDecider):
         return {"engine": source.api, "model": source.model, "url": source.url, **self._api.about()}
 
 
-def _message(found: Any) -> str:
-    """Return what an error's body says, in short."""
-    error = found.get("error", found) if isinstance(found, dict) else "it says nothing"
-    said = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(said).split())[:200]
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any) -> int:
@@ -203,7 +189,6 @@ def _count(value: Any) -> int:
 
 MOST_OPTIONS, MOST_QUESTIONS = 255, 400  # of these APIs
 NONE = "(none)"
-Said = tuple[str, float]  # an option, and its probability
 
 
 @dataclass(frozen=True)
@@ -216,8 +201,27 @@ class ClosedQuestion:
     values: Mapping[str, Any]
 
 
-class CallQuestions:
-    """The questions about an agent's tools. Raises UserError for what no list of options holds."""
+def _said(one: ClosedQuestion, given: Any) -> tuple[str, float]:
+    """Return the choice and its probability: 1 where an endpoint gives none, as of a question that is not asked. Raises
+    DecisionLost."""
+    if len(one.values) == 1:
+        return next(iter(one.values)), 1.0
+    if isinstance(given, dict) and given.get("type") == "refusal":
+        raise DecisionLost("refused", f"the model declined to answer the question {one.name}")
+    if not isinstance(given, dict) or not isinstance(choice := given.get("choice"), str):
+        raise DecisionLost("malformed", f"no choice for the question {one.name}: {json.dumps(given)[:80]}")
+    shares = given.get("probabilities")
+    if isinstance(shares, list):
+        shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
+    known: list[Any] = [_map(shares).get(choice), given.get("confidence"), 1.0]
+    return choice, next(float(share) for share in known if type(share) in (int, float) and 0 <= share <= 1)
+
+
+class DecisionsApi:
+    """OpenAI's `/v1/decisions`: questions about an agent's tools, whose answers come in their order. Raises UserError
+    for what no list of options holds."""
+
+    route, state = "/decisions", "input"
 
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
         self.tools = tool_schemas(tools)
@@ -233,6 +237,44 @@ class CallQuestions:
         if len(self.asked) > MOST_QUESTIONS:
             what = f"These tools are {len(self.asked)} questions, and a decision API takes {MOST_QUESTIONS}."
             raise UserError(what, "Give the agent fewer tools or parameters.")
+
+    def body(self, request: DecisionRequest) -> dict[str, Any] | None:
+        # What changes most comes last.
+        calls = "; ".join(request.history) or "none"
+        told = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
+        return {"questions": self.questions(), self.state: told} if self.asked else None
+
+    def questions(self) -> Any:
+        return [
+            {
+                "type": "choice",
+                "name": one.name,
+                "instructions": one.instructions,
+                "choices": [
+                    {"value": option} | ({"description": words} if words else {})
+                    for option, words in one.descriptions.items()
+                ],
+            }
+            for one in self.asked
+        ]
+
+    def answers(self, found: Any) -> Mapping[str, Any]:
+        """Return the answers by their questions' names. Raises DecisionLost."""
+        if not isinstance(found, list) or len(found) != len(self.asked):
+            raise DecisionLost("malformed", f"not one answer for each of {len(self.asked)} questions")
+        return {one.name: answer for one, answer in zip(self.asked, found, strict=True)}
+
+    def decision(self, found: Any) -> Decision:
+        if found is None:
+            return self._call({})
+        made = self._call(self.answers(found.get("answers")))
+        used = _map(found.get("usage"))  # some leave out what was read, or what was cached
+        details, total = _map(used.get("input_tokens_details")) or used, _count(used.get("input_tokens"))
+        cached = min(_count(details.get("cached_tokens")), total)
+        return replace(made, tokens=total - cached, reused_tokens=cached)
+
+    def about(self) -> dict[str, Any]:
+        return {"questions": len(self.asked)}
 
     def _ask(self, name: str, words: str, descriptions: Mapping[str, str], values: Mapping[str, Any]) -> ClosedQuestion:
         while any(name == other.name for other in self.asked):  # tool a.b has a parameter c, and tool a one called b.c
@@ -264,7 +306,7 @@ class CallQuestions:
         words = f"If the function is {tool.name}, what is {names}?" + (f" {about}" if about else "")
         return self._ask(f"{tool.name}.{names}", words, dict.fromkeys(values, ""), values)
 
-    def decision(self, answers: Mapping[str, Any]) -> Decision:
+    def _call(self, answers: Mapping[str, Any]) -> Decision:
         """Return the decision of the answers to the function's question and to those of its arguments; others are not
         looked at. Raises DecisionLost."""
         confidence: dict[str, float] = {}
@@ -285,82 +327,10 @@ class CallQuestions:
         return Decision(Call(self.tools[tool].name, arguments), confidence)
 
 
-def _said(one: ClosedQuestion, given: Any) -> Said:
-    """Return the choice and its probability, or what its confidence tells of that; some endpoints give neither: it is
-    1, as of a question that is not asked. Raises DecisionLost."""
-    if len(one.values) == 1:
-        return next(iter(one.values)), 1.0
-    if isinstance(given, dict) and given.get("type") == "refusal":
-        raise DecisionLost("refused", f"the model declined to answer the question {one.name}")
-    if not isinstance(given, dict) or not isinstance(given.get("choice"), str):
-        raise DecisionLost("malformed", f"no choice for the question {one.name}: {json.dumps(given)[:80]}")
-    shares, choice = given.get("probabilities"), given["choice"]
-    if isinstance(shares, list):
-        shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
-    probability = _share(shares.get(choice)) if isinstance(shares, dict) else None
-    if probability is None and (confidence := _share(given.get("confidence"))) is not None:
-        probability = (confidence * (len(one.values) - 1) + 1) / len(one.values)
-    return choice, 1.0 if probability is None else probability
-
-
-def _share(value: Any) -> float | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and 0 <= value <= 1 else None
-
-
-class DecisionsApi:
-    """OpenAI's `/v1/decisions`: answers come in the order of the questions."""
-
-    state = "input"
-
-    def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
-        self._questions = CallQuestions(tools, allow_null)
-        self.asked = self._questions.asked
-
-    def body(self, request: DecisionRequest) -> dict[str, Any] | None:
-        # What changes most comes last.
-        calls = "; ".join(request.history) or "none"
-        told = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
-        return {"questions": self.questions(), self.state: told} if self.asked else None
-
-    def questions(self) -> Any:
-        return [
-            {
-                "type": "choice",
-                "name": one.name,
-                "instructions": one.instructions,
-                "choices": [
-                    {"value": option} | ({"description": words} if words else {})
-                    for option, words in one.descriptions.items()
-                ],
-            }
-            for one in self.asked
-        ]
-
-    def answers(self, found: Any) -> Mapping[str, Any]:
-        """Return the answers by their questions' names. Raises DecisionLost."""
-        if not isinstance(found, list) or len(found) != len(self.asked):
-            raise DecisionLost("malformed", f"not one answer for each of {len(self.asked)} questions")
-        return {one.name: answer for one, answer in zip(self.asked, found, strict=True)}
-
-    def decision(self, found: Any) -> Decision:
-        if found is None:
-            return self._questions.decision({})
-        made = self._questions.decision(self.answers(found.get("answers")))
-        used = found.get("usage")
-        used = used if isinstance(used, dict) else {}  # some leave out what was read, or what was cached
-        details, total = used.get("input_tokens_details"), _count(used.get("input_tokens"))
-        cached = min(_count((details if isinstance(details, dict) else used).get("cached_tokens")), total)
-        return replace(made, tokens=total - cached, reused_tokens=cached)
-
-    def about(self) -> dict[str, Any]:
-        return {"questions": len(self.asked)}
-
-
 class SystemOneApi(DecisionsApi):
     """The System One shape, `/v1/systemone`: answers come by the questions' names."""
 
-    state = "state"
+    route, state = "/systemone", "state"
 
     def questions(self) -> Any:
         return {
@@ -393,6 +363,8 @@ TOLD_ALWAYS = "Call exactly one function for what is asked, with the values that
 class ChatApi:
     """OpenAI's `/v1/chat/completions` with tools, as any server of chat models has it."""
 
+    route = "/chat/completions"
+
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
         self._names, named = named_tools(tools)
         self._none: str | None = None
@@ -421,8 +393,7 @@ class ChatApi:
         if len(calls) != 1:
             what = f"it made {len(calls)} calls in place of one" if calls else "it wrote words in place of a call"
             raise DecisionLost("malformed", what)
-        used = found.get("usage")
-        tokens = _count(used.get("prompt_tokens")) if isinstance(used, dict) else 0
+        tokens = _count(_map(found.get("usage")).get("prompt_tokens"))
         return Decision(None if calls[0].name == self._none else calls[0], tokens=tokens)
 
     def _calls(self, found: Any) -> list[Call]:
@@ -457,9 +428,10 @@ def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], lis
     return names, found
 
 
-# Of each the path of its route, and how it is made for tools.
-APIS: Mapping[str, tuple[str, Callable[[list[dict[str, Any]], bool], HTTPApi]]] = {
-    "decisions": ("/decisions", DecisionsApi),
-    "systemone": ("/systemone", SystemOneApi),
-    CHAT: ("/chat/completions", ChatApi),
+# An API for one set of tools: the `body` of a request (None: there is nothing to ask), the `decision` of an answer's
+# JSON (None: nothing was asked), and what the report says `about` it. Raises DecisionLost.
+APIS: Mapping[str, type[DecisionsApi | ChatApi]] = {
+    "decisions": DecisionsApi,
+    "systemone": SystemOneApi,
+    CHAT: ChatApi,
 }

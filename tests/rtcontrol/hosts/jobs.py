@@ -57,11 +57,9 @@ class FakeWeb:
     """In the place of a `WebClient` to the stand-in of a decision API; `fault(n)` is what is wrong with the n-th answer
     ("drop": none comes, "late": not in time, "never": it is still to come)."""
 
-    def __init__(
-        self, path: str, fault: Callable[[int], Any] = lambda n: None, choose: Choose = first, lean: bool = False
-    ) -> None:
+    def __init__(self, path: str, fault: Callable[[int], Any] = lambda n: None, choose: Choose = first) -> None:
         self._path, self._fault = path, fault
-        self._standin = Standin(lambda n: (0.0, None), choose, lean)
+        self._standin = Standin(lambda n: (0.0, None), choose)
         self.bodies: list[dict[str, Any]] = []
         self.limits: list[float] = []
         self.jobs: list[Job] = []

@@ -24,8 +24,8 @@ class Standin:
     "deep", "short", "odd"; bodies and headers of requests are kept. `dropped` counts those whose client went away
     meanwhile."""
 
-    def __init__(self, plan: Callable[[int], tuple[float, Any]], choose: Choose, lean: bool) -> None:
-        self.plan, self.choose, self.lean = plan, choose, lean
+    def __init__(self, plan: Callable[[int], tuple[float, Any]], choose: Choose) -> None:
+        self.plan, self.choose = plan, choose
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -59,15 +59,11 @@ class Standin:
         if fault == "refuse":
             return {"type": "refusal", "name": name}
         choice = "no such option" if fault == "odd" else self.choose(told, name, options)
-        if self.lean:
-            return {"choice": choice}
         shares = {option: 0.8 if option == choice else 0.2 / max(len(options) - 1, 1) for option in options}
         listed = [{"value": k, "probability": v} for k, v in shares.items()]
         return {"type": "choice", "choice": choice, "confidence": 0.5, "probabilities": listed if rows else shares}
 
     def _usage(self) -> dict[str, Any]:
-        if self.lean:
-            return {"usage": {"input_tokens": 40}}
         return {"usage": {"input_tokens": 40, "input_tokens_details": {"cached_tokens": 30}, "output_tokens": 0}}
 
 
@@ -121,9 +117,9 @@ class QuietServer(ThreadingHTTPServer):
 
 @contextmanager
 def standin(
-    plan: Callable[[int], tuple[float, Any]] = lambda n: (0.0, None), choose: Choose = first, lean: bool = False
+    plan: Callable[[int], tuple[float, Any]] = lambda n: (0.0, None), choose: Choose = first
 ) -> Iterator[Standin]:
-    made = Standin(plan, choose, lean)
+    made = Standin(plan, choose)
     server = QuietServer(("127.0.0.1", 0), handler(made))
     made.url = f"http://127.0.0.1:{server.server_port}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

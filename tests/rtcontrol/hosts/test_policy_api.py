@@ -324,16 +324,16 @@ def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
 
 WRONG = {
     "no YAML": ("a: [", "cannot be read"),
-    "an unknown key": ("action: []", "'action'"),
+    "an unknown key": ("action: []", "yaml: action: "),
     "an unknown tool": ("tool: fly", "no tool 'fly'"),
     "an unknown parameter": ("actions: [{parameter: thrust}]", "no parameter 'thrust'"),
     "a parameter twice": ("actions: [{parameter: main}, {parameter: main}]", "twice"),
     "one that is missing": ("actions: [{parameter: main}]", "its side"),
-    "a scale without end": ("actions: [{parameter: main, scale: .inf}]", r"actions\[0\].scale: inf"),
+    "a scale without end": ("actions: [{parameter: main, scale: .inf}]", r"actions\[0\].scale: "),
     "a level beyond all floats": (f"actions: [{{parameter: main, levels: {{{10**400}: 50}}}}]", "levels"),
     "a level that is not allowed": ("actions: [{parameter: main, levels: {1: 55}}]", "may not be '55'"),
-    "an entry with another key": ("actions: [{parameter: main, gain: 2}]", "'gain'"),
-    "a field that is a truth value": ("observation: {state: [x, on]}", r"state\[1\]: True"),
+    "an entry with another key": ("actions: [{parameter: main, gain: 2}]", r"actions\[0\].gain"),
+    "a field that is a truth value": ("observation: {state: [x, on]}", r"state.*\[1\]: "),
     "no time": ("step_ms: 0", "step_ms"),
 }
 
