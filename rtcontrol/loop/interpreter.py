@@ -77,13 +77,10 @@ class Interpreter:
         self._decider: Decider | None = None
         self._turn = threading.Lock()
 
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
+    def start(self) -> None:
         """Build the decider, unless it is there. Raises UserError."""
-        if self._acquired(stopped):
-            try:
-                self._built()
-            finally:
-                self._turn.release()
+        with self._turn:
+            self._built()
 
     def known(self, said: str) -> Understood | None:
         """Return what needs no decider: canonical words; None for other sentences."""
@@ -97,51 +94,42 @@ class Interpreter:
         if (known := self.known(said)) is not None:
             return known
         began = time.monotonic()
-        until_s = began + self.limit_s
-        found: Understood | None = None
-        if self._acquired(lambda: given_up() or time.monotonic() > until_s):
-            try:
-                found = self._ask(said, until_s, given_up)
-            except Exception as error:
-                what = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                found = Understood(said, None, self.name, "error", what[:DETAIL])
-            finally:
-                self._turn.release()
+
+        def over(_: int = 0) -> bool:
+            return given_up() or time.monotonic() > began + self.limit_s
+
+        while not self._turn.acquire(timeout=LOOK_S):
+            if over():
+                return self._late(said, given_up())
+        try:
+            found = self._ask(said, over)
+        except Exception as error:
+            what = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            found = Understood(said, None, self.name, "error", what[:DETAIL])
+        finally:
+            self._turn.release()
         if found is None:
-            if given_up():
-                return None
-            found = Understood(said, None, self.name, "timeout", f"{self.limit_s:g} s")
+            return self._late(said, given_up())
         return replace(found, took_ms=(time.monotonic() - began) * 1e3)
 
     def examples(self) -> str:
         """Return sentences that are understood."""
         return "; ".join(self.goals.examples(EXAMPLES))
 
-    def _acquired(self, given_up: Callable[[], bool]) -> bool:
-        """Wait for the turn until the caller gives up; return whether it came."""
-        while not self._turn.acquire(timeout=LOOK_S):
-            if given_up():
-                return False
-        return True
+    def _late(self, said: str, given_up: bool) -> Understood | None:
+        took_ms = self.limit_s * 1e3
+        return None if given_up else Understood(said, None, self.name, "timeout", f"{self.limit_s:g} s", None, took_ms)
 
     def _built(self) -> Decider:
         if self._decider is None:
             self._decider = deciders.build(self._source)
         return self._decider
 
-    def _ask(self, said: str, until_s: float, given_up: Callable[[], bool]) -> Understood | None:
+    def _ask(self, said: str, over: Callable[[int], bool]) -> Understood | None:
         """Return None where the caller gave up, or the time is over."""
-        decider = self._built()
-        within_ns = round((until_s - time.monotonic()) * 1e9)
-        if within_ns <= 0:
-            return None
-        request = DecisionRequest(0, 0, "", said, within_ns=within_ns)
-
-        def over(_: int = 0) -> bool:
-            return given_up() or time.monotonic() > until_s
-
-        (reply,) = result(deciders.answer_together([(decider, request)], over))
-        return None if reply is None or over() else self._read(said, reply)
+        request = DecisionRequest(0, 0, "", said, within_ns=round(self.limit_s * 1e9))
+        (reply,) = result(deciders.answer_together([(self._built(), request)], over))
+        return None if reply is None or over(0) else self._read(said, reply)
 
     def _read(self, said: str, reply: DecisionReply) -> Understood:
         decision = reply.decision
@@ -164,7 +152,8 @@ class Interpreter:
 class Interpretation:
     """Passes interpreted instructions to `take`, the newest alone, and the result for each sentence to `answered`.
 
-    `hear` never waits; any thread may call it.
+    `hear` never waits; any thread may call it. One worker interprets; a sentence that it has not begun gives way to a
+    newer one.
     """
 
     def __init__(
@@ -180,7 +169,9 @@ class Interpretation:
         self._take, self._emit, self._notify = take, emit, notify
         self._now_s, self._answered = now_s, answered
         self._heard = 0  # sentences so far, without the first instruction
-        self._lock = threading.RLock()
+        self._box: str | None = None  # the newest, until the worker takes it
+        self._worker: threading.Thread | None = None
+        self._lock = threading.Condition()
         self._closed = False
 
     def first(self, said: str, stopped: Callable[[], bool]) -> str:
@@ -204,28 +195,45 @@ class Interpretation:
             if self._closed:
                 return False
             self._heard += 1
+            if self._box is not None:
+                self._done(0, self._overtaken(self._box))
+            self._box = said if known is None else None
             if known is not None:
                 self._done(self._heard, known)
-                return True
-            arguments = (self._heard, said)
-        threading.Thread(target=self._work, args=arguments, name="interpreter", daemon=True).start()
+            elif self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="interpreter", daemon=True)
+                self._worker.start()
+            self._lock.notify()
         return True
 
     def close(self) -> None:
         """Drop what is pending."""
         with self._lock:
             self._closed = True
+            self._lock.notify()
 
-    def _work(self, number: int, said: str) -> None:
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._closed or self._box is not None)
+                said, number, self._box = self._box, self._heard, None
+            if self._closed or said is None:
+                return
+            self._done(number, self._understood(said, number))
+
+    def _understood(self, said: str, number: int) -> Understood:
         found = self.interpreter.understand(said, lambda: self._closed or number != self._heard)
-        self._done(number, found or Understood(said, None, self.interpreter.name, "overtaken"))
+        return found or self._overtaken(said)
+
+    def _overtaken(self, said: str) -> Understood:
+        return Understood(said, None, self.interpreter.name, "overtaken")
 
     def _done(self, number: int, found: Understood) -> None:
         with self._lock:  # results are passed on in the order of their sentences
             if self._closed:
                 return
             if number != self._heard:
-                found = Understood(found.said, None, self.interpreter.name, "overtaken")
+                found = self._overtaken(found.said)
             self._tell(found)
             self._answered(found)
             if found.text is not None:

@@ -41,7 +41,7 @@ def _understand(loop: RunningLoop, interpretation: Interpretation) -> None:
     if state.stopped():
         return
     state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
-    interpretation.interpreter.start(state.stopped)
+    interpretation.interpreter.start()
     if state.stopped():
         return
     state.phase = "understanding the instruction"
