@@ -1,6 +1,6 @@
 """An MCP server by which a slow agent supervises a fast loop: it looks, pauses, stops, and instructs where it may.
 
-It is a client of the run's page (`/view/ws`): no tick waits for it, and the run flies on where it ends.
+It is a client of the run's page (`/view/ws`): no tick waits for it, and the run continues where it ends.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import httpx
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.mcpserver.resources import Resource
@@ -24,7 +25,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.web import WebClient, WebError
 from rtcontrol.telemetry.causes import CAUSES, Cause
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 from rtcontrol_client.wire.pictures import format_of
@@ -37,15 +37,16 @@ that the model was taught (status shows its instruction now), and look at `statu
 LOOK = ToolAnnotations(read_only_hint=True)
 SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
 ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True)
-SETTLE_S = 2.0  # a run's page tells what a word came to with its next lines
+SETTLE_S = 2.0  # a run's page shows with its next lines what came of a word
 SHOWN = (
     *("env", "agent", "model", "hz", "deadline_ms", "phase", "state", "instruction", "call", "confidence", "text"),
     *("asking", "safe_calls", "counts", "causes", "episodes", "successes", "log"),
 )
+REPORTED = ("counts", "causes", "subcauses", "latency_ms", "episodes", "successes", "judged")
 MIME = {"png": "image/png", "jpeg": "image/jpeg"}
 STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 ANSWER_S = 3.0
-BACKOFF_S = (0.2, 2.0)
+RETRY_S = 0.5
 MISSES = 256  # of the newest, kept
 MOST_BYTES = 1 << 24  # a picture's, at the most
 
@@ -81,7 +82,12 @@ def _looking(made: MCPServer, view: ViewClient) -> None:
         """What goes on now: instruction, newest call and what it was decided by, state (running, paused, stopped),
         whether a call waits for a yes (`asking`, with its number k), counts of ticks, the newest lines of the log."""
         await view.look()
-        return status_of(view)
+        if not view.connected:
+            over = {"over": bool(view.snapshot["over"])} if "over" in view.snapshot else {}
+            return {"connected": False, "session": view.session, "why": view.why, **over}
+        shown = {name: view.snapshot.get(name) for name in SHOWN}
+        shown |= {name: view.snapshot[name] for name in ("picture_age_s",) if name in view.snapshot}
+        return {"connected": True, "session": view.session, **shown}
 
     @made.tool(annotations=LOOK)
     async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
@@ -92,11 +98,9 @@ def _looking(made: MCPServer, view: ViewClient) -> None:
     async def report() -> dict[str, Any]:
         """What the run came to so far: releases, ticks on time, misses by cause, latency, episodes."""
         await view.look()
-        told = view.snapshot
-        if told is None:
+        if not view.snapshot:
             raise ToolError(f"Nothing was seen yet: {view.why}.")
-        names = ("counts", "causes", "subcauses", "latency_ms", "episodes", "successes", "judged")
-        return {"over": bool(told.get("over")), **{name: told.get(name) for name in names}}
+        return {"over": bool(view.snapshot.get("over")), **{name: view.snapshot.get(name) for name in REPORTED}}
 
     made.add_resource(PictureResource.of(view))
 
@@ -116,9 +120,8 @@ class PictureResource(Resource):
     async def read(self) -> bytes:
         """Raises ResourceError where there is none."""
         view = self._view
-        gone = (view.snapshot or {}).get("picture_age_s", 0) is None
-        if view.picture is None or gone:
-            why = view.why if not view.connected else "the world has none, or its client sends none"
+        if view.picture is None or view.snapshot.get("picture_age_s", 0) is None:
+            why = "the world has none, or its client sends none" if view.connected else view.why
             raise ResourceError(f"There is no picture: {why}.")
         self.mime_type = MIME[format_of(view.picture) or "png"]
         return view.picture
@@ -128,86 +131,41 @@ def _safe(made: MCPServer, view: ViewClient) -> None:
     @made.tool(annotations=SAFE)
     async def pause() -> str:
         """Bring the safe call into force now, until a resume. Harmless to repeat."""
-        return await answer_to(view, "pause")
+        return await view.answer_to("pause")
 
     @made.tool(annotations=SAFE)
     async def stop() -> str:
         """End the run with its safe call. Final: it cannot be resumed."""
-        return await answer_to(view, "stop")
+        return await view.answer_to("stop")
 
     @made.tool(annotations=SAFE)
     async def deny(k: int | None = None) -> str:
         """Say no to the call that waits for a yes; k is its number in `status`."""
-        return await answer_to(view, "deny", k)
+        return await view.answer_to("deny", k)
 
 
 def _acting(made: MCPServer, view: ViewClient) -> None:
     @made.tool(annotations=ACTS)
     async def instruct(text: str) -> str:
         """What to do from now on, in one sentence. It is in force from the next decision on."""
-        try:
-            answer = await view.instruct(instruction_text(text))
-        except UserError as error:
-            raise ToolError(str(error)) from None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                while (view.snapshot or {}).get("proven") != text.strip():
-                    if (refusal := (view.snapshot or {}).get("refusal")) and refusal[0] == text.strip():
-                        return f"not taken{of(view)}: {refusal[1]}"
-                    await asyncio.sleep(0.02)
-        return f"{answer}; in force{of(view)}: {(view.snapshot or {}).get('instruction')!r}"
+        return await view.instructed(text)
 
     @made.tool(annotations=ACTS)
     async def resume() -> str:
         """After a pause: calls act again."""
-        return await answer_to(view, "resume")
+        return await view.answer_to("resume")
 
     @made.tool(annotations=ACTS)
     async def confirm(k: int) -> str:
         """Say yes to the call, or the instruction, that waits for it: k is the number of the question in `status`."""
-        return await answer_to(view, "confirm", k)
-
-
-async def answer_to(view: ViewClient, word: str, k: int | None = None) -> str:
-    """The answer, and the state that it led to. Raises ToolError where nobody hears it."""
-    try:
-        answer = await view.say(word, k)
-    except UserError as error:
-        raise ToolError(str(error)) from None
-    wanted = STATE.get(word)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(SETTLE_S):
-            while wanted is not None and view.connected and (view.snapshot or {}).get("state") != wanted:
-                await asyncio.sleep(0.02)
-    seen = (view.snapshot or {}).get("state", "over")
-    if view.connected and wanted is not None and seen != wanted:
-        told = f"the run{of(view)} heard it, and is not seen to be {wanted} within {SETTLE_S:g} s"
-        return f"{answer}; {told}: look at the status"
-    return f"{answer}; the run{of(view)} is {seen}"
-
-
-def of(view: ViewClient) -> str:
-    """Of which session, where there are some."""
-    return "" if view.session is None else f" {view.session}"
-
-
-def status_of(view: ViewClient) -> dict[str, Any]:
-    """Without what only a page draws."""
-    told = view.snapshot
-    if told is None or not view.connected:
-        return {"connected": False, "session": view.session, "why": view.why} | (
-            {} if told is None else {"over": bool(told.get("over"))}
-        )
-    shown = {name: told.get(name) for name in SHOWN}
-    shown |= {name: told[name] for name in ("picture_age_s",) if name in told}
-    return {"connected": True, "session": view.session, **shown}
+        return await view.answer_to("confirm", k)
 
 
 # -- a client of `/view/ws` -------------------------------------------------------------------------------------------
 
 
 class ViewClient:
-    """`snapshot` is what was told last, None before; `misses` the newest of `off_time`. `run` keeps the connection, and
+    """`snapshot` is the newest, empty before it; `misses` the newest of `off_time`. `run` keeps the connection, and
     connects again where it ends: a run that begins later is found. Everything is of the event loop that `run` is in.
 
     `session`: one of a server's (None: the newest at first, and that one from then on, so that what is said is never
@@ -217,50 +175,68 @@ class ViewClient:
     def __init__(self, url: str, session: str | None = None, token: str | None = None) -> None:
         self.url, self.session = url.rstrip("/"), session
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self.snapshot: dict[str, Any] | None = None
+        self.snapshot: dict[str, Any] = {}
         self.picture: bytes | None = None
         self.misses: deque[dict[str, Any]] = deque(maxlen=MISSES)
         self.connected = False
         self.why = f"nothing answered at {self.url} yet"
         self._number = 0  # of the newest tick
         self._looked = asyncio.Event()
-        # This machine's own proxies are for elsewhere, and must not see the token.
-        self._web = WebClient(f"{self.url}/view/sessions", self._headers, proxies=False)
         self._socket: ClientConnection | None = None
         self._answers: deque[asyncio.Future[str]] = deque()  # they come in the order of the questions
-        self._sending = asyncio.Lock()
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        pause_s = BACKOFF_S[0]
         while True:
             try:
                 await self._follow()
-                pause_s = BACKOFF_S[0]
-            except InvalidStatus as refused:
+            except (InvalidStatus, httpx.HTTPStatusError) as refused:
                 self.why = f"{self.url}: {_refusal(refused.response.status_code)}"
             except ConnectionClosed:
                 pass  # why it was stands there
-            except WebError as error:
-                self.why = f"{self.url} does not answer ({error})"
-            except (OSError, WebSocketException, ValueError, LookupError) as error:
+            except (OSError, httpx.HTTPError, WebSocketException, ValueError, LookupError) as error:
                 self.why = f"{self.url} does not answer ({type(error).__name__})"
             self._looked.set()
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, BACKOFF_S[1])
+            await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:
         """Wait for the first look, whatever it shows."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._looked.wait(), ANSWER_S)
 
-    async def say(self, said: str, k: int | None = None) -> str:
-        """pause, resume, stop, confirm or deny; gives the answer. Raises UserError where nobody hears it."""
-        return await self._ask({"say": said} if k is None else {"say": said, "k": k})
+    async def answer_to(self, word: str, k: int | None = None) -> str:
+        """Say pause, resume, stop, confirm or deny; return the answer, and the state that it led to. Raises ToolError
+        where nobody hears it."""
+        answer = await self._ask({"say": word} if k is None else {"say": word, "k": k})
+        wanted = STATE.get(word)
+        await self._until(lambda: wanted is None or not self.connected or self.snapshot.get("state") == wanted)
+        seen = self.snapshot.get("state", "over")
+        if self.connected and wanted not in (None, seen):
+            told = f"the run{self._of()} heard it, and is not seen to be {wanted} within {SETTLE_S:g} s"
+            return f"{answer}; {told}: look at the status"
+        return f"{answer}; the run{self._of()} is {seen}"
 
-    async def instruct(self, text: str) -> str:
-        """Raises UserError where nobody hears it."""
-        return await self._ask({"instruct": text})
+    async def instructed(self, text: str) -> str:
+        """Pass an instruction on; return what came of it. Raises ToolError where nobody hears it."""
+        try:
+            answer = await self._ask({"instruct": instruction_text(text)})
+        except UserError as error:
+            raise ToolError(str(error)) from None
+        refused = lambda: (self.snapshot.get("refusal") or (None,))[0] == text.strip()  # noqa: E731
+        await self._until(lambda: self.snapshot.get("proven") == text.strip() or refused())
+        if self.snapshot.get("proven") != text.strip() and refused():
+            return f"not taken{self._of()}: {self.snapshot['refusal'][1]}"
+        return f"{answer}; in force{self._of()}: {self.snapshot.get('instruction')!r}"
+
+    def _of(self) -> str:
+        """Of which session, where there are some."""
+        return "" if self.session is None else f" {self.session}"
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while not done():
+                    await asyncio.sleep(0.02)
 
     async def _follow(self) -> None:
         """One connection, to its end."""
@@ -271,79 +247,79 @@ class ViewClient:
             self._socket = socket
             try:
                 async for message in socket:
-                    if isinstance(message, bytes):
-                        self.picture = message
-                        continue
-                    told = json.loads(message)
-                    if "answer" in told:
-                        if self._answers and not (first := self._answers.popleft()).done():
-                            first.set_result(str(told["answer"]))
-                        continue
-                    self.session = name or None
-                    self._take(told)
+                    self._take(message, name)
             finally:
                 self._ended(socket)
 
+    def _take(self, message: str | bytes, name: str) -> None:
+        if isinstance(message, bytes):
+            self.picture = message
+            return
+        told = json.loads(message)
+        if "answer" in told:
+            if self._answers and not (first := self._answers.popleft()).done():
+                first.set_result(str(told["answer"]))
+            return
+        if told["number"] < self._number or not self._number:  # another run
+            # The picture is the connection's: it comes once, maybe before the first tick.
+            self.misses.clear()
+            self._number = 0
+        fresh = told["number"] - self._number  # a new connection repeats ticks of the last one
+        self.session = name or None
+        self.snapshot, self.connected, self._number = told, True, told["number"]
+        self._looked.set()
+        if fresh:
+            self.misses.extend(one for tick in told["ticks"][-fresh:] for one in off_time(tick))
+
     def _ended(self, socket: ClientConnection) -> None:
-        over = bool((self.snapshot or {}).get("over")) and self.connected
+        over = bool(self.snapshot.get("over")) and self.connected
         self.connected, self._socket, self.picture = False, None, None
         self.why = "the run is over" if over else (socket.close_reason or "the connection ended")
         if over:
             self._number = 0  # what comes next is another run
         while self._answers:
             if not (waiting := self._answers.popleft()).done():
-                waiting.set_exception(UserError(f"Nobody heard it: {self.why}.", "Look at its status."))
+                waiting.set_exception(ToolError(f"Nobody heard it: {self.why}. Look at its status."))
 
     async def _newest(self) -> str:
         """The name of the server's newest session; a run lists none, and shows itself."""
-        answer = await asyncio.wrap_future(self._web.get(ANSWER_S))
-        if answer.status != 200:
-            raise WebError("connection", _refusal(answer.status))
+        # This machine's own proxies are for elsewhere, and must not see the token.
+        async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S, trust_env=False) as web:
+            answer = await web.get(f"{self.url}/view/sessions")
+        answer.raise_for_status()
         listed = list(answer.json())
         living = [one for one in listed if one["state"] == "live"] or listed
         return str(living[-1]["id"]) if living else ""
 
-    def _take(self, told: dict[str, Any]) -> None:
-        if told["number"] < self._number or not self._number:  # another run
-            # The picture is the connection's: it is told once, maybe before the first tick.
-            self.misses.clear()
-            self._number = 0
-        fresh = told["number"] - self._number  # a new connection is told ticks that the last one was
-        self.snapshot, self.connected, self._number = told, True, told["number"]
-        self._looked.set()
-        if fresh:
-            self.misses.extend(one for tick in told["ticks"][-fresh:] for one in off_time(tick))
-
     async def _ask(self, what: dict[str, Any]) -> str:
+        """Raises ToolError where nobody hears it."""
+        if self._socket is None:
+            raise ToolError(f"Nobody hears it: {self.why}. Look at its status; the safe call needs no word.")
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
         try:
-            async with self._sending:  # no question waits for the answer to another
-                if self._socket is None:
-                    raise UserError(f"Nobody hears it: {self.why}.", "Look at its status; the safe call needs no word.")
-                self._answers.append(answer)
+            async with asyncio.timeout(ANSWER_S):
                 await self._socket.send(json.dumps(what))
-            return await asyncio.wait_for(answer, ANSWER_S)
+                return await answer
         except (TimeoutError, WebSocketException) as error:
             # Its place is kept: an answer that comes late is no answer to the next question.
             what_failed = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
-            raise UserError(what_failed, "Look at its status: it may have been done.") from None
+            raise ToolError(f"{what_failed} Look at its status: it may have been done.") from None
 
 
 def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What of a tick's line was not on time: the releases before it that were not begun, and itself, each with its one
-    cause (a skipped one's `k` is the first of `releases`)."""
+    cause and what that means (a skipped one's `k` is the first of `releases`)."""
     if skipped := tick.get("skipped", 0):
         why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
-        yield explained({"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why})
+        yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning(why["cause"])}
     if "cause" in tick:
         names = ("k", "kind", "cause", "subcause", "evidence", "latency_ms", "decide_ms")
-        yield explained({name: tick[name] for name in names if name in tick} | {"releases": 1})
+        yield {name: tick[name] for name in names if name in tick} | {"releases": 1, **_meaning(tick["cause"])}
 
 
-def explained(line: dict[str, Any]) -> dict[str, Any]:
-    """With what its cause means."""
-    cause = line["cause"]
-    return {**line, "meaning": CAUSES[Cause(cause)].meaning if cause in CAUSES else None}
+def _meaning(cause: Any) -> dict[str, Any]:
+    return {"meaning": CAUSES[Cause(cause)].meaning if cause in CAUSES else None}
 
 
 def _refusal(status: int) -> str:

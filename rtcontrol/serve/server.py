@@ -163,7 +163,7 @@ class Server:
             stack.callback(self.admission.close)
             own = None if options.agent is None else self.admission.interpreters.of(assembly.agent(options.agent))
             if own is not None:  # no session waits for it
-                own.start(self._stopped)
+                own.start()
             stack.enter_context(self._watch)
             stack.enter_context(self._collector)
             self.router.start()

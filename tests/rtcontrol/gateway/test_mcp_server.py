@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from test_gateway_view import Flying
 
-from rtcontrol.models.errors import UserError
 from rtcontrol_client import Client as Robot
 from tests.helpers.processes import Program, environment, free_port, until
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 from mcp import Client, StdioServerParameters
+from mcp.server.mcpserver.exceptions import ToolError
 
 from rtcontrol.gateway import mcp_server
 from rtcontrol.gateway.mcp_server import ViewClient
@@ -274,13 +274,13 @@ def test_a_late_answer_is_no_answer_to_the_next_question(monkeypatch: pytest.Mon
         following = asyncio.create_task(client.run())
         await client.look()
         monkeypatch.setattr(mcp_server, "ANSWER_S", 0.0)
-        with pytest.raises(UserError, match="No answer within"):
-            await client.instruct("land")
+        with pytest.raises(ToolError, match="No answer within"):
+            await client.instructed("land")
         monkeypatch.setattr(mcp_server, "ANSWER_S", 60.0)
-        asking = asyncio.create_task(client.say("stop"))
+        asking = asyncio.create_task(client.answer_to("deny"))
         line.say(answer="to the first")
-        line.say(answer="to the stop")
-        assert await asking == "to the stop"
+        line.say(answer="to the second")
+        assert (await asking).startswith("to the second; ")
         following.cancel()
 
     done(late())
