@@ -32,7 +32,8 @@ class Row:
     """One decision to imitate; `call` None trains the null function head; `quotes`, `named`, the words of the
     instruction that the observation holds, and `meant`, what the instruction asks for in its canonical words ("":
     nothing), are for training alone; `tools` are those of the row where an encoder takes rows of many sets
-    (`ToolsEncoder`); `weight` scales its share of the loss."""
+    (`ToolsEncoder`); `weight` scales its share of the loss. For checks and scores: `allowed` are
+    other calls that are right, `where` is the row's place."""
 
     instruction: str
     observation: str
@@ -43,6 +44,13 @@ class Row:
     tools: tuple[ToolSchema, ...] = ()
     weight: float = field(default=1.0, kw_only=True)
     meant: str | None = field(default=None, kw_only=True)
+    allowed: tuple[Call, ...] = field(default=(), kw_only=True, repr=False)
+    where: str = field(default="", kw_only=True, repr=False, compare=False)
+
+    @property
+    def question(self) -> tuple[str, str, tuple[str, ...]]:
+        """What the model is asked: rows with the same question are the same state."""
+        return self.instruction, self.observation, self.history
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,8 @@ def fit(
             say=tell,
         )
     console.print(f"Held-out rows: {made.score.message()}.", highlight=False, soft_wrap=True)
-    for line in made.truth.messages():
-        tell(line)
+    if (worst := made.truth.worst()) is not None:
+        tell(worst)
     if made.score.right < made.score.count:
         console.print(
             f"Not all is right yet: the same command with --minutes {2 * minutes:g} goes on.", highlight=False

@@ -9,7 +9,6 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,21 +29,6 @@ HEAVIEST = 1e6  # weight of a row
 SHOWN = 8  # wrong rows that an error lists
 EXAMPLE = '{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}'
 READ = "Write the text that the model is to read."
-Question = tuple[str, str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Taught:
-    """One row with what only checks and scores need: other calls that are right, and where it stands."""
-
-    row: Row
-    allowed: tuple[Call, ...] = ()
-    where: str = ""
-
-    @property
-    def question(self) -> Question:
-        """What the model is asked: rows with the same question are the same state."""
-        return (self.row.instruction, self.row.observation, self.row.history)
 
 
 class Wrong(ValueError):
@@ -66,7 +50,7 @@ def tools_of(given: Any) -> Tools:
     return Tools(given)
 
 
-def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> tuple[Tools, list[Taught]]:
+def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> tuple[Tools, list[Row]]:
     """All rows of JSONL files; `tools` None: those that the rows name. Raises UserError naming each wrong row's file
     and line."""
     return check(((f"{path}:{n}", given) for path in files for n, given in _lines(path)), tools, goal)
@@ -81,13 +65,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise UserError(what, f"Give a file of rows, one a line: {EXAMPLE}.") from None
 
 
-def check(given: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Taught]]:
+def check(given: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
     """Rows (with where each stands) as JSON text, as dicts, or as (observation, call) or (instruction, observation,
     call); a call may be a tool's name. A row without an instruction has the `goal`.
 
     Raises UserError that lists what is wrong, row by row, and what to do.
     """
-    rows: list[Taught] = []
+    rows: list[Row] = []
     wrong: list[str] = []
     count = 0
     for where, value in given:
@@ -99,7 +83,7 @@ def check(given: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | Non
             rows.append(_checked(row, tools, goal, where))
         except Wrong as error:
             wrong.append(f"{where}: {error}")
-    blind = [one for one in rows if not one.row.observation]
+    blind = [one for one in rows if not one.observation]
     if len(blind) < len(rows):  # where all are, the words alone decide: an interpreter's rows
         wrong += [f"{one.where}: its observation is empty. {READ}" for one in blind]
     if wrong:
@@ -140,7 +124,7 @@ def _named(row: Mapping[str, Any]) -> Tools:
     return tools_of(given)
 
 
-def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str) -> Taught:
+def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str) -> Row:
     told = {name: row.get(name) for name in ("instruction", "observation")}
     if told["instruction"] is None:
         told["instruction"] = goal
@@ -167,8 +151,9 @@ def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str)
     for text in shown:
         _whole("history", text)
     call = as_call(row["call"], tools)
-    made = Row(str(told["instruction"]), str(told["observation"]), call, shown[-HISTORY_LIMIT:], weight=float(weight))
-    return Taught(made, tuple(c for a in allowed if (c := as_call(a, tools)) is not None), where)
+    others = tuple(c for a in allowed if (c := as_call(a, tools)) is not None)
+    texts = str(told["instruction"]), str(told["observation"])
+    return Row(*texts, call, shown[-HISTORY_LIMIT:], weight=float(weight), allowed=others, where=where)
 
 
 def _whole(name: str, text: str) -> None:
@@ -209,22 +194,22 @@ def _same_tools(own: str, tools: Tools) -> bool:
     return [*map(comparable, given.openai())] == [*map(comparable, tools.openai())]
 
 
-def contradictions(rows: Sequence[Taught]) -> tuple[float, str | None]:
+def contradictions(rows: Sequence[Row]) -> tuple[float, str | None]:
     """Find rows whose question stands there with another call, too: the share of all rows that whoever answers each
     question with its commonest call gets right, and one sentence for people, None where there are none."""
-    asked: dict[Question, list[Taught]] = defaultdict(list)
+    asked: dict[Any, list[Row]] = defaultdict(list)
     for one in rows:
         asked[one.question].append(one)
     count = questions = right = 0
     example = ""
     for same in asked.values():
-        calls = [{_text(call) for call in (one.row.call, *one.allowed)} for one in same]
+        calls = [{_text(call) for call in (one.call, *one.allowed)} for one in same]
         best, hits = Counter(itertools.chain(*calls)).most_common(1)[0]
         right += hits
         if hits < len(same):
             questions, count = questions + 1, count + len(same)
             other = next(one for one, texts in zip(same, calls, strict=True) if best not in texts)
-            example = example or f"{other.where}: {_text(other.row.call)}, elsewhere {best}"
+            example = example or f"{other.where}: {_text(other.call)}, elsewhere {best}"
     ceiling = right / max(len(rows), 1)
     if not questions:
         return ceiling, None
@@ -355,9 +340,9 @@ def is_text(given: Any) -> bool:
 class TeacherRows:
     """Fresh rows for ever, none of which asks what is held out."""
 
-    def __init__(self, teacher: Teacher, situations: Situations, held: Iterable[Taught]) -> None:
+    def __init__(self, teacher: Teacher, situations: Situations, held: Iterable[Row]) -> None:
         self._teacher, self._situations = teacher, situations
-        self._held = {(one.row.instruction, one.row.observation) for one in held}
+        self._held = {(one.instruction, one.observation) for one in held}
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
         """What may be told and seen, and what is right."""
@@ -373,14 +358,14 @@ class TeacherRows:
                 yield Row(told, seen, self._teacher(told, seen))
 
 
-def examples(teacher: Teacher, situations: Situations, count: int, rng: random.Random) -> list[Taught]:
+def examples(teacher: Teacher, situations: Situations, count: int, rng: random.Random) -> list[Row]:
     """At most so many different situations with what is right."""
-    found: dict[tuple[str, str], Taught] = {}
+    found: dict[tuple[str, str], Row] = {}
     again = 0
     for told, seen in itertools.islice(situations.draw(rng), 20 * count):
         again = again + 1 if (told, seen) in found else 0
         if not again:
-            found[told, seen] = Taught(Row(told, seen, teacher(told, seen)), (), f"situation {len(found) + 1}")
+            found[told, seen] = Row(told, seen, teacher(told, seen), where=f"situation {len(found) + 1}")
         if len(found) >= count or (situations.endless and again > TRIES * (1 + len(found) // 20)):
             break
     return list(found.values())

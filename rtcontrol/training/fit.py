@@ -14,6 +14,7 @@ from typing import Any
 
 from rtcontrol.agents import Tools
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
@@ -22,7 +23,6 @@ from rtcontrol.run.user_module import is_gym
 from rtcontrol.training.dataset import (
     LEAST_ROWS,
     Situations,
-    Taught,
     Teacher,
     TeacherRows,
     check,
@@ -129,22 +129,21 @@ def fit(
         return make(lessons, folder, float(minutes), seed, tell, say)
 
 
-def _of_rows(source: str, tools: Tools, taught: Sequence[Taught], goal: str | None) -> Lessons:
+def _of_rows(source: str, tools: Tools, taught: Sequence[Row], goal: str | None) -> Lessons:
     """Rows there are, over and over."""
     ceiling, told = contradictions(taught)
     learn, held = split(taught)
-    given = [one.row for one in learn]
     return Lessons(
         tools,
-        GivenRows(given),
+        GivenRows(learn),
         learn,
         held,
         source,
         len(learn),
         goal or _commonest(learn),
         {"rows": _digest(taught), "goal": goal},
-        allow_null=any(one.row.call is None for one in taught),
-        probes=name_things(given),
+        allow_null=any(one.call is None for one in taught),
+        probes=name_things(learn),
         ceiling=ceiling,
         notes=() if told is None else (told,),
     )
@@ -175,7 +174,7 @@ def _own_skill(env: str, agent: str | None, goals: Path | None) -> UserSkill:
     return skill
 
 
-def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[Tools, list[Taught]]]:
+def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[Tools, list[Row]]]:
     if isinstance(rows, str | os.PathLike):
         rows = [rows]
     listed = list(rows)
@@ -185,12 +184,12 @@ def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[
     return "Rows given in Python", check(((f"row {n}", r) for n, r in enumerate(listed, start=1)), tools, goal)
 
 
-def _digest(rows: Sequence[Taught]) -> str:
+def _digest(rows: Sequence[Row]) -> str:
     found = hashlib.sha256()
     for one in rows:
-        found.update(repr((one.row, one.allowed)).encode())
+        found.update(repr((one, one.allowed)).encode())
     return f"{len(rows)} rows, {found.hexdigest()[:16]}"
 
 
-def _commonest(rows: Sequence[Taught]) -> str:
-    return Counter(one.row.instruction for one in rows).most_common(1)[0][0]
+def _commonest(rows: Sequence[Row]) -> str:
+    return Counter(one.instruction for one in rows).most_common(1)[0][0]

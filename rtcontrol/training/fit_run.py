@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from rtcontrol.models.train.rows import Row, with_word_probes
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
 from rtcontrol.training.model_size import WORD, Learner
-from rtcontrol.training.validation import SAMPLE, HeldOut, Share, plateau, score_of
+from rtcontrol.training.validation import SAMPLE, HeldOut, Share, score_of
 
 NAMING = 0.2  # of the rows
 
@@ -85,12 +85,11 @@ class FitRun(Trainer):
         out: Path,
         ceiling: float = 1.0,
         longest: int = 1,
-        endless: bool = False,
         probes: bool = False,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.schedule, self._judge, self._identity, self._ceiling = schedule, judge, dict(identity), ceiling
-        self._stream, self._endless, self._probes, self._say, self._stands = stream, endless, probes, say, False
+        self._stream, self._probes, self._say = stream, probes, say
         self.decays_from: float | None = None
         self.ends = self.asked_s = schedule.minutes * 60
         self.lines: list[dict[str, Any]] = []
@@ -182,7 +181,6 @@ class FitRun(Trainer):
         score = found.score
         line |= found.to_dict()
         self.lines.append(line)
-        line["plateau"] = plateau(self.lines, found.worst(), self._ceiling, self._endless)
         self.log(line)
         if score.value > self._best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -192,9 +190,6 @@ class FitRun(Trainer):
             self.decays_from, self.ends = self.seconds, min(self.ends, self.seconds * (1 + self.schedule.decay))
             why = "All held-out rows of this look are right" if score.right == score.count else "No more is learnt"
             self._say(f"{why}: the learning rate falls, and it ends in {self.ends - self.seconds:.0f} s.")
-        if line["plateau"] and not self._stands:
-            self._say(line["plateau"])
-        self._stands = line["plateau"] is not None
         return line
 
     @staticmethod

@@ -20,7 +20,6 @@ from rtcontrol.models.files import owned
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import STATE, Progress
-from rtcontrol.training.dataset import Taught
 from rtcontrol.training.fit_run import FitRun, FitSchedule, RowStream
 from rtcontrol.training.gate import fit_gate
 from rtcontrol.training.model_size import WORD, Learner, learner
@@ -87,8 +86,8 @@ class Lessons:
 
     tools: Tools
     stream: RowStream
-    learnt: Sequence[Taught]
-    held: Sequence[Taught]
+    learnt: Sequence[Row]
+    held: Sequence[Row]
     source: str
     count: int | None
     instruction: str
@@ -135,7 +134,7 @@ def _made(
     tell: Progress | None,
     say: Callable[[str], object],
 ) -> Fitted:
-    known = [one.row for one in lessons.learnt]
+    known = lessons.learnt
     words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
     allow_null = lessons.allow_null or bool(lessons.unheard)
     one, seen = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base)
@@ -155,14 +154,15 @@ def _made(
     say(f"{rows}, {len(lessons.held):,} held out; {size}, {seen.seen_words:,} words, {seen.seen_numbers:,} numbers.")
     longest = _longest(one, [*lessons.learnt, *lessons.held])
     judge, schedule, training = HeldOut(one, lessons.held), FitSchedule(float(minutes), RATE), _begun(folder, holding)
-    shown: dict[str, Any] = {"endless": endless, "probes": lessons.probes, "say": say}
-    run = FitRun(one, lessons.stream, judge, schedule, identity, training, lessons.ceiling, longest, **shown)
+    run = FitRun(
+        one, lessons.stream, judge, schedule, identity, training, lessons.ceiling, longest, lessons.probes, say
+    )
     if (begin := getattr(lessons.stream, "begin", None)) is not None:
         begin(judge, run)
     if run.samples:
         say(f"Goes on from {run.samples:,} samples, {run.seconds:.0f} s of training.")
     run.run(tell)
-    truth = replace(judge.look(MOST), plateau=run.lines[-1]["plateau"])
+    truth = judge.look(MOST)
     gate = _gate(judge, lessons, seed)
     learnt = TrainingMetadata(
         (tuple(lessons.tools.openai()),),
@@ -194,7 +194,7 @@ def _made(
 def card(made: Fitted, lessons: Lessons, size: str, trained: str) -> str:
     """The model card of what was fitted: what it learnt, from what, and how well."""
     calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in lessons.tools.schemas)
-    instructions = dict.fromkeys(one.row.instruction for one in lessons.learnt if one.row.meant != "")
+    instructions = dict.fromkeys(one.instruction for one in lessons.learnt if one.meant != "")
     told = "\n".join(f"- {text}" for text in list(instructions)[:PROMPTS])
     notes = "\n".join(f"- {note}" for note in made.notes)
     learnt = "rows without end" if lessons.count is None else f"{lessons.count:,} rows learnt from"
@@ -232,7 +232,7 @@ Held-out rows: {made.score.message()}.
 
 def _taught(lessons: Lessons) -> str:
     """The words that a sentence may have and be believed: those that were trained to mean something, and fillers."""
-    said = [one.row.instruction for one in lessons.learnt if one.row.meant != ""]
+    said = [one.instruction for one in lessons.learnt if one.meant != ""]
     return " ".join(sorted({*words(" ".join([*said, lessons.taught, lessons.instruction])), *FILLERS}))
 
 
@@ -240,19 +240,19 @@ def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> float | None:
     """The gate below which the model was told nothing that it understands, found on what it never saw."""
     if not lessons.unheard:
         return None
-    rows = [replace(one.row, instruction=one.row.meant) for one in lessons.held if one.row.meant]
+    rows = [replace(one, instruction=one.meant) for one in lessons.held if one.meant]
     return fit_gate(judge.decide, rows, lessons.unheard, seed)
 
 
-def _longest(one: Learner, rows: Sequence[Taught]) -> int:
+def _longest(one: Learner, rows: Sequence[Row]) -> int:
     """Tokens of the longest prompt behind the tools. Raises UserError for one that leaves no room for a call."""
     context = one.model.config.max_position_embeddings
     room = context - len(one.encoder.prefix) - CALL_ROOM
     # Texts have no more tokens than bytes: the longest few tell the longest of all nearly enough.
-    sizes = [len(" ".join((t.row.instruction, t.row.observation, *t.row.history)).encode()) for t in rows]
+    sizes = [len(" ".join((t.instruction, t.observation, *t.history)).encode()) for t in rows]
     order = sorted(range(len(rows)), key=lambda i: -sizes[i])
     looked = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + CALL_ROOM > room]
-    lengths = {i: len(one.encoder.suffix(rows[i].row)) for i in looked}
+    lengths = {i: len(one.encoder.suffix(rows[i])) for i in looked}
     worst = max(lengths, key=lambda i: lengths[i])
     if lengths[worst] > room:
         raise UserError(

@@ -22,7 +22,7 @@ from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.rows import COMMON, Row, with_word_probes
 from rtcontrol.run.skills import UserSkill
-from rtcontrol.training.dataset import Taught, contradictions
+from rtcontrol.training.dataset import contradictions
 from rtcontrol.training.fit_run import FitRun
 from rtcontrol.training.gate import Nonsense
 from rtcontrol.training.train import Lessons
@@ -240,14 +240,14 @@ def lessons_of(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
     that gets wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
-    sample = [Taught(row, where=_where(row)) for row in itertools.islice(stream._rows(rng), SAMPLE)]
+    sample = [replace(row, where=_where(row)) for row in itertools.islice(stream._rows(rng), SAMPLE)]
     told = contradictions(sample)[1]
     goals = skill.all_goals
     return Lessons(
         skill.agent.tools,
         stream,
         sample,
-        [Taught(row) for row in _held_out(skill, hz, seed)],
+        _held_out(skill, hz, seed),
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
         None,
         skill.agent.instruction,

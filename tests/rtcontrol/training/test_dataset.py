@@ -18,10 +18,10 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
 from rtcontrol.training import world_rows
-from rtcontrol.training.dataset import Taught, check, contradictions, read_files, tools_of
+from rtcontrol.training.dataset import check, contradictions, read_files, tools_of
 from rtcontrol.training.fit_run import name_things
 from rtcontrol.training.model_size import NARROW, WIDE, learner, shape_for, words_of
-from rtcontrol.training.validation import MOST, HeldOut, plateau, split
+from rtcontrol.training.validation import MOST, HeldOut, split
 from rtcontrol.training.world_rows import Moment, Rehearsal
 from tests.rtcontrol.training.signals import TOOLS, rows, teacher, write
 
@@ -90,8 +90,8 @@ def test_tools_are_the_rows_own_where_none_are_given() -> None:
 def test_pairs_and_names_are_rows_and_tools_too() -> None:
     tools = tools_of({"LEFT": "Go left.", "RIGHT": "Go right."})
     _, found = check((("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on")
-    assert found[0].row.call == Call("LEFT") and found[1].row.call == Call("RIGHT")
-    assert {one.row.instruction for one in found} == {"on"}
+    assert found[0].call == Call("LEFT") and found[1].call == Call("RIGHT")
+    assert {one.instruction for one in found} == {"on"}
     with pytest.raises(UserError, match="no list of tools"):
         tools_of("LEFT")
 
@@ -117,10 +117,10 @@ def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:
 
 def test_words_and_numbers_between_those_seen_get_tokens_and_decide_the_width() -> None:
     _, given = check((("", r) for r in rows(300)), Tools(TOOLS))
-    words = words_of(one.row for one in given)
+    words = words_of(given)
     assert {str(n) for n in range(21)} <= set(words.numbers) and shape_for(words) == NARROW
     _, many = check((("", row(observation=f"x {n} cm")) for n in range(-200, 200)), Tools(TOOLS))
-    assert shape_for(words_of(one.row for one in many)) == WIDE
+    assert shape_for(words_of(many)) == WIDE
 
 
 def moment(call: str | None, seen: object, kind: str = "go") -> Moment:
@@ -185,52 +185,28 @@ def test_what_is_spread_is_different_and_each_decision_has_its_share(
         assert set(asked) == {f"{c} {s}" for c, seen in newest.items() for s in seen}
 
 
-# What is right by tool and argument, and where the score stands still.
+# What is right by tool and argument.
 
 
-def taught(given: list[dict[str, Any]]) -> list[Taught]:
+def taught(given: list[dict[str, Any]]) -> list[Row]:
     return check((("", row) for row in given), Tools(TOOLS))[1]
 
 
 def test_the_score_is_split_by_tool_and_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = taught(rows(150))
-    held = HeldOut(learner(Tools(TOOLS), [one.row for one in listed], None, False, 0)[0], listed)
-    slow = [Call.from_dict(teacher("slow", one.row.observation)) for one in listed]  # deaf to how fast it shall go
+    held = HeldOut(learner(Tools(TOOLS), listed, None, False, 0)[0], listed)
+    slow = [Call.from_dict(teacher("slow", one.observation)) for one in listed]  # deaf to how fast it shall go
     monkeypatch.setattr(held, "answers", lambda asked: slow)
     found = held.look(MOST)
     assert found.parts["tool stop"].value == 1.0 and 0.3 < found.parts["argument go.speed"].value < 0.7
     assert (
         sum(share.count for name, share in found.parts.items() if name.startswith("tool")) == found.score.count == 150
     )
-    (told,) = found.messages()
-    assert told.startswith("Least right is the ") and found.to_dict()["parts"]["tool stop"][0] > 0
-
-
-def line(seconds: float, right: int, accuracy: float = 0.9) -> dict[str, Any]:
-    return {"seconds": seconds, "accuracy": accuracy, "held_out": {"right": right, "count": 100}}
-
-
-@pytest.mark.parametrize(
-    ("lines", "ceiling", "endless", "says"),
-    [
-        ([line(t, 60) for t in range(0, 300, 20)], 1.0, False, "stands still at 60% for"),
-        ([line(t, 60, 0.999) for t in range(0, 300, 20)], 1.0, False, "known by heart. Give more different rows"),
-        ([line(t, 60, 0.999) for t in range(0, 300, 20)], 1.0, True, "then give more --minutes"),
-        ([line(t, min(60, t // 5)) for t in range(0, 300, 20)], 1.0, False, None),
-        ([line(t, 99) for t in range(0, 300, 20)], 1.0, False, None),
-        ([line(t, 60) for t in range(0, 40, 5)], 1.0, False, None),
-        ([line(t, 80) for t in range(0, 300, 20)], 0.8, False, None),  # contradictory rows are no plateau of the model
-    ],
-)
-def test_a_plateau_is_named_with_what_to_try(
-    lines: list[dict[str, Any]], ceiling: float, endless: bool, says: str | None
-) -> None:
-    found = plateau(lines, "Least right is x.", ceiling, endless)
-    assert found is None if says is None else (found is not None and says in found)
+    assert str(found.worst()).startswith("Least right is the ") and found.to_dict()["parts"]["tool stop"][0] > 0
 
 
 def test_rows_that_name_what_is_seen_are_told_from_those_that_do_not() -> None:
-    assert not name_things([one.row for one in taught(rows(80))])
+    assert not name_things(taught(rows(80)))
     rng = random.Random(0)
     naming = [row | {"instruction": f"go to the {rng.choice(['red', 'green'])} light"} for row in rows(80)]
-    assert name_things([one.row for one in taught(naming)])
+    assert name_things(taught(naming))

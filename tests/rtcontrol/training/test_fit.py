@@ -31,7 +31,6 @@ from rtcontrol.training import model_size
 from rtcontrol.training.dataset import (
     LEAST_ROWS,
     Situations,
-    Taught,
     Teacher,
     TeacherRows,
     check,
@@ -164,8 +163,8 @@ def test_nothing_that_is_held_out_is_trained_on(
     held: list[Row] = []
     trained: list[Row] = []
 
-    def judge(self: HeldOut, learner: Learner, taught: Sequence[Taught]) -> None:
-        held.extend(one.row for one in taught)
+    def judge(self: HeldOut, learner: Learner, taught: Sequence[Row]) -> None:
+        held.extend(taught)
         judged(self, learner, taught)
 
     def batch(self: FitRun, group: Sequence[Row], rng: random.Random) -> Any:
@@ -324,7 +323,7 @@ def test_listed_situations_are_all_looked_at_however_often_one_stands_there() ->
 
 
 def test_fresh_rows_never_ask_what_is_held_out() -> None:
-    held = [Taught(Row(told, f"light {light}", None)) for told in TOLD for light in ("red",)]
+    held = [Row(told, f"light {light}", None) for told in TOLD for light in ("red",)]
     asked = Situations(lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
     fresh = TeacherRows(Teacher(teacher, LEGAL), asked, held).rows(random.Random(0))
     assert {row.observation for row in itertools.islice(fresh, 50)} == {"light green"}
@@ -427,4 +426,4 @@ def test_the_page_of_fit_runs_and_its_row_is_one(
     (row,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     tools = tools_of({"STOP": "Stop the belt."})
     _, rows = check(((f"fit.md:{n}", row) for n in range(LEAST_ROWS)), tools)
-    assert rows[0].row.call is not None and json.loads(row)["call"]["name"] == "STOP"
+    assert rows[0].call is not None and json.loads(row)["call"]["name"] == "STOP"
