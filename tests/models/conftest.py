@@ -35,7 +35,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def sets() -> Path:
-    """The folder with seal_tools, openfunctions_v1, toolalpaca, mobile_actions and qwen2_tokenizer."""
+    """The folder with mobile_actions and qwen2_tokenizer."""
     if not (given := os.environ.get("RTCONTROL_DATA")):
         pytest.skip("RTCONTROL_DATA names no folder of data sets")
     return Path(given)
