@@ -120,20 +120,6 @@ def _difference(mine: Any, other: Any, place: str) -> str:
     return "{} is {} here, and {} in its tools".format(place, *(t[:SHOWN] + "..." * (len(t) > SHOWN) for t in shown))
 
 
-def _ordered(value: Any, like: Any) -> Any:
-    """Return the value with the keys of its objects, and the names in `required`, in the order of another."""
-    if isinstance(value, Mapping) and isinstance(like, Mapping):
-        names = [*(name for name in like if name in value), *(name for name in value if name not in like)]
-        found = {name: _ordered(value[name], like.get(name)) for name in names}
-        wanted = like.get("required")
-        if isinstance(wanted, list) and isinstance(found.get("required"), list):
-            found["required"] = list(wanted)
-        return found
-    if isinstance(value, list) and isinstance(like, list) and len(value) == len(like):
-        return [_ordered(one, other) for one, other in zip(value, like, strict=True)]
-    return value
-
-
 FILE_NAME = "rtcontrol.json"
 FORMAT = 1
 DOUBT = 0.5  # of a word that was never taught, where no gate says what is too little
@@ -185,25 +171,21 @@ class TrainingMetadata:
         return self._same(tools) is not None
 
     def as_trained(self, tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
-        """Return tools that it knows with their keys in the order of training, so that its prompt is the same bytes."""
-        same = self._same(tools)
-        if same is None or [t.canonical_json() for t in tools] == [t.canonical_json() for t in same]:
-            return tools
-        pairs = zip(tools, same, strict=True)
-        return tuple(ToolSchema.from_openai(_ordered(tool.exact(), other.to_openai())) for tool, other in pairs)
+        """Return tools that it knows as it learnt them, with their keys in that order: its prompt is the same bytes."""
+        return self._same(tools) or tools
 
     def difference(self, tools: Sequence[ToolSchema]) -> str | None:
         """Return where tools that it does not know differ first from those that it knows; None if it knows none."""
         return first_difference(tools, [[tool.to_openai() for tool in own] for own, _ in self._known])
 
-    def _same(self, tools: Sequence[ToolSchema]) -> Sequence[ToolSchema] | None:
-        given = [comparable(tool.to_openai()) for tool in tools]
+    def _same(self, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...] | None:
+        given = [comparable(tool.exact()) for tool in tools]
         return next((own for own, lines in self._known if lines == given), None)
 
     @cached_property
     def _known(self) -> list[tuple[tuple[ToolSchema, ...], list[str]]]:
         sets = [tuple(tool_schemas(own)) for own in self.tool_sets]
-        return [(own, [comparable(tool.to_openai()) for tool in own]) for own in sets]
+        return [(own, [comparable(tool.exact()) for tool in own]) for own in sets]
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:

@@ -47,8 +47,7 @@ def initialise_rows(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequen
             weight[tokenizer.special_id(token)] = weight[ids].float().mean(0).to(weight.dtype)
 
 
-FORMATS = ("v1", "v2")
-VARIABLE = "SYSTEM_TEMPLATE"  # in v1's server file; later ones have it for each format, with its prefix
+VARIABLE = "SYSTEM_TEMPLATE"  # in v1's server file; v2's has it with a prefix
 
 
 def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system: str | None = None) -> Path:
@@ -61,12 +60,18 @@ def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system
     """
     read_config(checkpoint)
     found = _strings(template_from)
-    form = _format(found)
-    if form not in FORMATS:
-        raise UserError(f"There is no prompt format {form!r}.", f"Known: {' and '.join(FORMATS)}.")
-    text, turns = (
-        _v2(template_from, found, system) if form == "v2" else (_v1(template_from, found), SIMPLETOOL_V1_TURNS)
-    )
+    header = found.get(f"V2_{VARIABLE}", found.get(VARIABLE))
+    if header is None:
+        raise UserError(
+            f"{template_from} assigns no {VARIABLE}.",
+            "Give the authors' server file (rt_server.py), or a text file with {tools_json}.",
+        )
+    form, turns, text = "v1", SIMPLETOOL_V1_TURNS, header.replace("{tools_json}", "{tools}")
+    if "{system_prompt}" in header:
+        told = found.get("V2_DEFAULT_SYSTEM") if system is None else _domain(system)
+        if told is None:
+            raise UserError(f"{template_from} has no default prompt of the domain.", "Give one with --system.")
+        form, turns, text = "v2", SIMPLETOOL_V2_TURNS, _filled(template_from, header, told)
     if text.count("{tools}") != 1:
         raise UserError(
             f"{template_from}: its system text holds {{tools_json}} {text.count('{tools}')} times.",
@@ -86,47 +91,16 @@ def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system
     return path
 
 
-def _format(found: Mapping[str, str]) -> str:
-    if f"V2_{VARIABLE}" in found:
-        return found.get("MODEL_VERSION", "v2")
-    return "v2" if "{system_prompt}" in found.get(VARIABLE, "") else "v1"
-
-
-def _v1(path: Path, found: Mapping[str, str]) -> str:
-    if f"V1_{VARIABLE}" in found:
-        return _filled(path, found[f"V1_{VARIABLE}"], {"tools_json": "{tools}"})
-    return _text(path, found, VARIABLE).replace("{tools_json}", "{tools}")
-
-
-def _v2(path: Path, found: Mapping[str, str], system: str | None) -> tuple[str, str]:
-    """Header and turns."""
-    header = found[f"V2_{VARIABLE}"] if f"V2_{VARIABLE}" in found else _text(path, found, VARIABLE)
-    told = found.get("V2_DEFAULT_SYSTEM") if system is None else _domain(system)
-    if told is None:
-        raise UserError(f"{path} has no default prompt of the domain.", "Give one with --system.")
-    if "{system_prompt}" not in header:
-        raise UserError(f"{path}: its system text has no {{system_prompt}}.", "Give a file of format v1 or v2.")
-    if held := [v for v in VARIABLES if f"{{{v}}}" in told]:
-        raise UserError(f"The domain's prompt holds {{{held[0]}}}.", "Give its text alone.")
-    fields = {"system_prompt": told, "tools_json": "{tools}", "tools": "{tools}"}
-    turns = SIMPLETOOL_V2_TURNS
-    if "V2_USER_TEMPLATE" in found:
-        query = {"hist": "{history}", "query": "{observation}\n\n{instruction}"}
-        turns = _filled(path, found["V2_USER_TEMPLATE"], query)
-    return _filled(path, header, fields), turns
-
-
-def _filled(path: Path, template: str, fields: Mapping[str, str]) -> str:
-    """What `str.format` makes of it."""
-    made = ""
+def _filled(path: Path, template: str, system: str) -> str:
+    """What `str.format` makes of a header of v2."""
+    fields = {"system_prompt": system, "tools_json": "{tools}", "tools": "{tools}"}
     try:
-        for literal, name, *_ in Formatter().parse(template):
-            made += literal + (fields[name] if name is not None else "")
+        return "".join(
+            text + (fields[name] if name is not None else "") for text, name, *_ in Formatter().parse(template)
+        )
     except (ValueError, KeyError) as error:
-        raise UserError(
-            f"{path}: its template cannot be filled in ({error}).", f"Known: {', '.join(f'{{{f}}}' for f in fields)}."
-        ) from None
-    return made
+        what = f"{path}: its template cannot be filled in ({error})."
+        raise UserError(what, f"Known: {', '.join(f'{{{f}}}' for f in fields)}.") from None
 
 
 def _domain(given: str) -> str:
@@ -167,15 +141,6 @@ def _strings(path: Path) -> dict[str, str]:
                         f"{path}: {name} is not a plain string.", "Save the text that it stands for as a .txt file."
                     )
     return found
-
-
-def _text(path: Path, found: Mapping[str, str], name: str) -> str:
-    if name not in found:
-        raise UserError(
-            f"{path} assigns no {name}.",
-            "Give the authors' server file (rt_server.py), or a text file with {tools_json}.",
-        )
-    return found[name]
 
 
 def export(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import Goal, Goals, InvalidCall
 from rtcontrol.agents.goal_tools import number_of
-from rtcontrol.agents.phrasing import hundredths_in_words
 from rtcontrol.agents.road.goals import KINDS, SPEEDS, VALUES, RoadGoal, recognise
 from rtcontrol.envs import registry
 from rtcontrol.models.call import Call
@@ -200,8 +199,7 @@ def test_only_canonical_words_are_taken_without_asking() -> None:
         ({"y": 0.7}, "hover at 0.7"),
         ({"y": "0.7"}, "hover at 0.7"),
         ({"y": " 0.75", "x": "-0.25"}, "hover at 0.75 and x -0.25"),
-        ({"y": "point seven", "x": None}, "hover at 0.7"),
-        ({"y": "nought point seven five", "x": "minus a quarter"}, "hover at 0.75 and x -0.25"),
+        ({"y": ".7", "x": None}, "hover at 0.7"),
         ({"y": 0.7049, "x": 0}, "hover at 0.7"),
         ({"y": 1}, "hover at 1.0"),
     ],
@@ -230,26 +228,14 @@ def test_what_is_no_goal_is_refused(call: Call) -> None:
         LANDER.goal(call)
 
 
-@given(st.integers(-1999, 1999), st.randoms(use_true_random=False))
-def test_numbers_in_words_are_read(hundredths: int, rng: random.Random) -> None:
-    assert number_of(hundredths_in_words(rng, hundredths)) == pytest.approx(hundredths / 100)
-
-
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("minus two point five", -2.5),  # allo-media/text2num#117 reads -.5
-        ("minus zero point four", -0.4),  # savoirfairelinux/num2words#646 loses the sign
-        ("one point one two three", 1.123),  # facebookarchive/duckling_old#74 reads 1.1
         (",7", 0.7),
         ("\u22120.5", -0.5),
-        ("one hundred and twenty", 120),
         ("-0,125", -0.125),
         ("1000", 1000),
-        *(
-            (text, None)
-            for text in ("", "point", "high", "0.7 m", "1e3", "1,000", "1.000", "two five", "fifty hundred")
-        ),
+        *((text, None) for text in ("", "high", "0.7 m", "1e3", "1,000", "1.000", "two")),
     ],
 )
 def test_numbers_that_others_read_wrongly(text: str, number: float | None) -> None:

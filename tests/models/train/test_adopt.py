@@ -102,10 +102,8 @@ def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:
         adopt(checkpoint, tmp_path / "a.txt", tmp_path / "a.txt" / "b.json")
 
 
-# A server file with both formats, as the authors' later ones have them; the words are not theirs.
+# A server file as the authors' later ones are; the words are not theirs.
 SERVER = (
-    'MODEL_VERSION = "v2"\n'
-    "V1_SYSTEM_TEMPLATE = '<|im_start|>system\\nOne header for all.\\n{tools_json}\\n<|im_end|>\\n'\n"
     "V2_SYSTEM_TEMPLATE = '<|im_start|>system\\n{system_prompt}\\n\\n{{May}} call:\\n{tools_json}\\n<|im_end|>\\n'\n"
     "V2_USER_TEMPLATE = '<|im_start|>user\\nhistory: [{hist}]\\n\\n{query}<|im_end|>\\n<|im_start|>assistant\\n'\n"
     "V2_DEFAULT_SYSTEM = 'You turn words into calls.'\n"
@@ -136,23 +134,12 @@ def test_format_v2_equals_what_the_server_writes_byte_for_byte(
     assert qwen.decode(ids) == expected
 
 
-def test_server_file_with_both_formats_gives_its_version(server: Path, checkpoint: Path) -> None:
-    server.write_text(SERVER.replace('"v2"', '"v1"'))
-    config = json.loads(adopt(checkpoint, server).read_text("utf-8"))
-    assert config["template"].startswith(
-        "<|im_start|>system\nOne header for all.\n{tools}\n<|im_end|>\n<|im_start|>user"
-    )
-    assert config["profile"] == "simpletool-v1"
-
-
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (("{system_prompt}", "none"), {}, "has no {system_prompt}"),
-        (("{hist}", "{older}"), {}, "cannot be filled in ('older')"),
+        (("{system_prompt}", "{system_prompt} {older}"), {}, "cannot be filled in ('older')"),
         (("V2_DEFAULT_SYSTEM", "OTHER"), {}, "has no default prompt"),
-        (("", ""), {"system": "about {history}"}, "The domain's prompt holds {history}"),
-        (('"v2"', '"v9"'), {}, "There is no prompt format 'v9'"),
+        (("", ""), {"system": "about {history}"}, "its system text holds {history}"),
     ],
 )
 def test_a_v2_file_that_cannot_be_used_is_refused(
