@@ -1,24 +1,20 @@
-"""Compare ways to write a call, on small models that learn a made-up corpus from nothing at equal training tokens.
+"""Compare heads with JSON as ways to write a call: small models learn a made-up corpus from nothing, at equal tokens.
 
-Experiments (docs/experiments.md): forms (heads, JSON), weights, balance, constraint.
-
-  python models/recipes/heads_or_json.py forms                two minutes a model on one core; three seeds
-  python models/recipes/heads_or_json.py weights --seeds 1
+python models/recipes/heads_or_json.py --seeds 1      two minutes a model on one core; three seeds: docs/experiments.md
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 import robot_corpus as corpus
 import torch
@@ -28,27 +24,22 @@ from tokenizers import Tokenizer
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
-from rtcontrol.models.files import replace_file
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.policy import TreeDecider
-from rtcontrol.models.train.recipe import FinetuneRecipe
 from rtcontrol.models.train.rows import EncodedRow, LossWeights, Row, RowEncoder, json_row
 from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.training.model_size import SCHEMA_PHRASES
 
-Form = Literal["heads", "json"]
-TOKENS = 0.4e6  # that go through the model in training, prompts and tools included
+TOKENS = 400_000  # that go through the model in training, prompts and tools included
 SHAPE = ModelShape(hidden=128, layers=3, heads=2, kv_heads=2, intermediate=256)
 CHUNK, GROUP = 4_096, 32
 JUDGED, HELD = 1_000, 7
-PLAIN = LossWeights(arguments=(1.6,) * 6, end=1.0)
-FLAT, PAPER = LossWeights(1.0, (1.0,) * 6, 1.0), FinetuneRecipe().weights()
-# Most functions take one or two arguments.
-SKEWED = corpus.Options(shares={0: 1, 1: 40, 2: 35, 3: 15, 4: 6, 5: 2, 6: 1})
+WEIGHTS, PUNCTUATION_WEIGHT = LossWeights(arguments=(1.6,) * 6, end=1.0), 0.1
+ARMS = {"heads": ("heads", 1), "JSON": ("json", 1), "JSON, twice the tokens": ("json", 2)}  # form, times TOKENS
 PHRASES = (
     '": {"type": "integer", "minimum": ',
     '": {"type": "string", "enum": ["',
@@ -62,67 +53,24 @@ PUNCTUATION = '{"name": "", "arguments": {"": "", "": 1, }} true false : , ; % "
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t of 97.5 %, by seeds
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One setting. `all_heads`: null heads beyond a tool's own are trained, too; `forced`: the share of rows that train
-    what a constrained walk never asks for; `weights.end` is also that of JSON's punctuation."""
-
-    form: Form = "heads"
-    tokens: float = TOKENS
-    corpus: corpus.Options = field(default_factory=corpus.Options)
-    weights: LossWeights = PLAIN
-    all_heads: bool = False
-    forced: float = 1.0
-    rate: float = 2e-3
-
-
-HEADS, JSON = Arm(), Arm("json", weights=replace(PLAIN, end=0.1))
-ALL_HEADS = Arm(all_heads=True)
-EXPERIMENTS: Mapping[str, Mapping[str, Arm]] = {
-    "forms": {
-        "heads": HEADS,
-        "JSON": JSON,
-        "JSON, twice the tokens": replace(JSON, tokens=2 * TOKENS),
-        "JSON, rate 0.004": replace(JSON, rate=4e-3),
-    },
-    "weights": {
-        "the paper's": replace(ALL_HEADS, weights=PAPER),
-        "the paper's, not focal": replace(ALL_HEADS, weights=replace(PAPER, focal=(1.0,) * 6)),
-        "all 1": replace(ALL_HEADS, weights=FLAT),
-        "all 1, a row's own heads alone": replace(HEADS, weights=FLAT),
-    },
-    "balance": {"balanced": HEADS, "as found": replace(HEADS, corpus=SKEWED)},
-    "constraint": {
-        "1/4 of the tokens": replace(HEADS, tokens=TOKENS / 4),
-        "1/2": replace(HEADS, tokens=TOKENS / 2),
-        "all": HEADS,
-        "all, forced tokens not trained": replace(HEADS, forced=0.0),
-    },
-}
-
-
 class FormEncoder:
-    """Encodes rows in one form, for `Trainer`: heads next to each other, or JSON."""
+    """Encodes rows in one form, for `Trainer`: a row's own heads next to each other, or JSON."""
 
-    def __init__(self, heads: RowEncoder, arm: Arm) -> None:
+    def __init__(self, heads: RowEncoder, form: str) -> None:
         self.prefix, self.tokenizer = heads.prefix, heads.tokenizer
-        self._heads, self._arm = heads, arm
+        self._heads, self._form = heads, form
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
-        """Return ids and labels; without `forced` heads leave out what a constrained walk never asks for."""
+        """Return ids and labels."""
         assert row.call is not None
-        form, plan = self._arm.form, self._heads.plan
-        found = self._heads.encode(row, forced or form != "heads")
-        if not forced and form == "heads":
-            return found
-        if form == "json":
-            return json_row(found, self.tokenizer, row.call, self._arm.weights.end, "<|im_end|>")
-        own = found.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])]
-        return found if self._arm.all_heads else replace(found, heads=own)
+        found, plan = self._heads.encode(row), self._heads.plan
+        if self._form == "json":
+            return json_row(found, self.tokenizer, row.call, PUNCTUATION_WEIGHT, "<|im_end|>")
+        return replace(found, heads=found.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])])
 
 
 @cache
-def vocabulary(form: Form) -> Tokenizer:
+def vocabulary(form: str) -> Tokenizer:
     """Return the corpus' words and numbers, whole; for JSON also the runs of marks of its calls."""
     texts = [tools_text(tool_schemas(corpus.tools()))]
     shown = list(itertools.islice(corpus.samples(0), 4_000))
@@ -137,35 +85,29 @@ def rows_of(samples: Iterator[corpus.Sample], count: int) -> list[Row]:
     return [Row(s.instruction, s.observation, s.call) for s in itertools.islice(samples, count)]
 
 
-def trained_and_judged(arm: Arm, seed: int, out: Path, name: str) -> dict[str, Any]:
+def trained_and_judged(form: str, tokens: float, seed: int, out: Path, name: str) -> dict[str, Any]:
     """Train one model (or resume in `out`) and count its right calls of held-out samples."""
-    tokenizer = vocabulary("json" if arm.form == "json" else "heads")
+    tokenizer = vocabulary(form)
     wrapped = STTokenizer(tokenizer)
     plan = compile_plan(tool_schemas(corpus.tools()), wrapped)
-    heads = RowEncoder(PromptTemplate(COMPACT, wrapped, "the compact profile"), wrapped, plan, arm.weights)
-    encoder: Any = FormEncoder(heads, arm)
+    heads = RowEncoder(PromptTemplate(COMPACT, wrapped, "the compact profile"), wrapped, plan, WEIGHTS)
+    encoder: Any = FormEncoder(heads, form)
     model = prepare(new_model(SHAPE, tokenizer, seed), tokenizer, (1, 2))
-    measured, total = rows_of(corpus.samples(-1, arm.corpus), 1_024), 0
+    measured, total = rows_of(corpus.samples(-1), 1_024), 0
     for at in range(0, len(measured), GROUP):
-        some = [encoder.encode(row, arm.forced >= 1) for row in measured[at : at + GROUP]]
-        total += pack(encoder.prefix, some).tokens.shape[1]
-    count = round(arm.tokens * len(measured) / total)
+        total += pack(encoder.prefix, [encoder.encode(row) for row in measured[at : at + GROUP]]).tokens.shape[1]
+    count = round(tokens * len(measured) / total)
 
     def source(chunk: int) -> Sequence[Row]:
-        return rows_of(corpus.samples(seed * 1_000_003 + chunk, arm.corpus), CHUNK)
+        return rows_of(corpus.samples(seed * 1_000_003 + chunk), CHUNK)
 
-    config = TrainConfig(count, seed, GROUP, 1, arm.rate, forced_share=arm.forced, bf16=True, save_every_s=10.0)
+    config = TrainConfig(count, seed, GROUP, 1, 2e-3, forced_share=1.0, bf16=True, save_every_s=10.0)
     Trainer(model, encoder, source, config, out).run(printed(name))
-    own = replace(arm.corpus, held_out=True)
     found: dict[str, Any] = {"rows": count, "tokens_a_row": round(total / len(measured), 1)}
-    for title, judged in {
-        "own": own,
-        **({"balanced": corpus.Options(held_out=True)} if arm.corpus == SKEWED else {}),
-    }.items():
-        samples = list(itertools.islice(corpus.samples(HELD, judged), JUDGED))
-        found[f"{title}, free"] = [sum(free(model, encoder, samples)), JUDGED]
-        if arm.form == "heads":
-            found[f"{title}, constrained"] = [sum(constrained(TreeDecider(model, heads), samples)), JUDGED]
+    samples = list(itertools.islice(corpus.samples(HELD, held_out=True), JUDGED))
+    found["free"] = [sum(free(model, encoder, samples)), JUDGED]
+    if form == "heads":
+        found["constrained"] = [sum(constrained(TreeDecider(model, heads), samples)), JUDGED]
     return found
 
 
@@ -196,17 +138,6 @@ def constrained(decide: TreeDecider, samples: Sequence[corpus.Sample]) -> list[b
     return found
 
 
-def result(arm: Arm, seed: int, out: Path, name: str) -> dict[str, Any]:
-    """Return what a run found; a finished one is read from its folder, which arms of one setting share."""
-    said = json.dumps(asdict(arm), sort_keys=True)
-    folder = out / f"{arm.form}-{hashlib.sha256(said.encode()).hexdigest()[:10]}-{seed}"
-    if not (folder / "result.json").is_file():
-        found = trained_and_judged(arm, seed, folder, f"{name}, seed {seed}")
-        replace_file(folder / "result.json", json.dumps(found) + "\n")
-    known: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
-    return known
-
-
 def share(counts: Sequence[Sequence[int]]) -> str:
     """Return the mean share of the seeds, half its 95 % interval, and each seed's share, in percent."""
     shares = [100 * right / count for right, count in counts]
@@ -217,12 +148,13 @@ def share(counts: Sequence[Sequence[int]]) -> str:
 
 
 def compare(given: argparse.Namespace) -> str:
-    """Run an experiment and return its table."""
+    """Train each form with each seed and return the table."""
     lines = []
-    seeds = range(given.seed, given.seed + given.seeds)
-    for name, arm in EXPERIMENTS[given.experiment].items():
-        arm = replace(arm, tokens=arm.tokens * given.scale)
-        found = [result(arm, seed, given.out, name) for seed in seeds]
+    for name, (form, times) in ARMS.items():
+        tokens, found = TOKENS * times * given.scale, []
+        for seed in range(given.seed, given.seed + given.seeds):
+            folder = given.out / f"{form}-{tokens:.0f}-{seed}"
+            found.append(trained_and_judged(form, tokens, seed, folder, f"{name}, seed {seed}"))
         told = {key: share([one[key] for one in found]) for key, value in found[0].items() if isinstance(value, list)}
         rows = f"{found[0]['rows']:,} rows of {found[0]['tokens_a_row']} tokens"
         lines.append("; ".join([f"{name}: {rows}", *(f"{key} {value}" for key, value in told.items())]))
@@ -231,7 +163,6 @@ def compare(given: argparse.Namespace) -> str:
 
 if __name__ == "__main__":
     parser = options(__doc__, "runs/heads_or_json")
-    parser.add_argument("experiment", choices=[*EXPERIMENTS], help="what is compared")
-    parser.add_argument("--seeds", type=int, default=3, help="models of each arm (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="models of each form (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="of the training tokens, for a trial (%(default)s)")
     run(parser, compare)

@@ -22,7 +22,6 @@ amber anchor basil bridge canyon cedar copper delta ember falcon garden harbour 
 nickel orchid paper quartz raven river saffron silver summit thunder valley velvet willow winter zephyr
 """
 LABEL_WORDS = _LABELS.split()
-Shares = Mapping[int, float]
 
 
 def number(low: int, high: int, step: int = 1) -> dict[str, Any]:
@@ -99,30 +98,21 @@ class Sample:
     call: Call
 
 
-@dataclass(frozen=True)
-class Options:
-    """`shares`: how often calls of each number of arguments come. `held_out`: orders of clauses, and seeds, that
+def samples(seed: int, held_out: bool = False) -> Iterator[Sample]:
+    """Yield samples without end, the same ones for the same arguments. `held_out`: orders of clauses, and seeds, that
     training never has."""
-
-    shares: Shares = field(default_factory=lambda: dict.fromkeys(range(7), 1.0))
-    held_out: bool = False
-
-
-def samples(seed: int, options: Options = Options()) -> Iterator[Sample]:
-    """Yield samples without end, the same ones for the same arguments."""
-    rng = Random(f"{seed} {options.held_out}")
-    counts, weights = zip(*options.shares.items(), strict=True)
+    rng = Random(f"{seed} {held_out}")
     while True:
-        count = rng.choices(counts, weights)[0]
+        count = rng.choices(range(7), [1.0] * 7)[0]
         fitting = [a for a in ACTIONS if len(a.required) <= count <= len(a.required) + len(a.optional)]
-        yield _sample(rng, rng.choice(fitting), count, options)
+        yield _sample(rng, rng.choice(fitting), count, held_out)
 
 
-def _sample(rng: Random, action: Action, count: int, options: Options) -> Sample:
+def _sample(rng: Random, action: Action, count: int, held_out: bool) -> Sample:
     dial = rng.randrange(10, 91, 10)
     values = {name: _value(rng, schema) for name, schema in action.required.items()}
     said = {**values, "place": f"{values.get('x')} {values.get('y')}"}
-    sentence, extra = _said(rng, action, count - len(action.required), said, dial, options.held_out)
+    sentence, extra = _said(rng, action, count - len(action.required), said, dial, held_out)
     own = {**values, **extra}
     call = Call(action.name, {name: own[name] for name in (*action.required, *sorted(action.optional)) if name in own})
     observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
