@@ -89,39 +89,30 @@ def from_recording(
         list[Path],
         typer.Argument(metavar="FILE...", help="Records (record.mcap), or runs' folders.", show_default=False),
     ],
-    teacher: Annotated[
-        bool,
-        typer.Option("--teacher", help="Of runs with --backup: what the first decider answered, each for what it saw."),
-    ] = False,
     out: Annotated[Path, typer.Option(help="Where the rows go, one JSON object a line.")] = Path("rows.jsonl"),
 ) -> None:
     """Records as rows: instruction, observation, tools, history and call of each tick whose call acted in time.
-
-    With --teacher, of each answer of the first decider that was sure, however late it came, with the observation that
-    it answers: so a small model learns from a large one that was too slow to fly.
 
     Examples:
 
       rtcontrol data from-recording runs/soak --out soak.jsonl
 
-      rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --teacher --out teacher.jsonl
+      rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --out week.jsonl
     """
     from rtcontrol.models.data.row import written_whole
-    from rtcontrol.telemetry.record_reader import read_record, record_in, rows, teacher_rows
+    from rtcontrol.telemetry.record_reader import read_record, record_in, rows
 
     count, record = 0, files[0]
     try:
         with written_whole(out) as lines:
             for record in map(record_in, files):
                 before = count
-                for row in (teacher_rows if teacher else rows)(read_record(record)):
+                for row in rows(read_record(record)):
                     lines.write(json.dumps(row, ensure_ascii=False) + "\n")
                     count += 1
                 if count == before:
-                    what = "sure and legal answers of a first decider" if teacher else "observations with a call"
-                    option = "--backup MODEL and " if teacher else ""
-                    remedy = f"Record with {option}--record-observations yes, the default."
-                    raise UserError(f"{record} has no {what}: no row.", remedy)
+                    remedy = "Record with --record-observations yes, the default."
+                    raise UserError(f"{record} has no observations with a call: no row.", remedy)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{record} is no record of a run ({type(error).__name__}: {error}).", "Give a run's record.mcap."

@@ -6,27 +6,23 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from io import BytesIO
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import lz4.frame
 import zstandard
-from mcap.data_stream import ReadDataStream
-from mcap.opcode import Opcode
-from mcap.records import Channel, Chunk, Message, Schema
+from mcap.exceptions import EndOfFile
+from mcap.records import Channel, Chunk, DataEnd, McapRecord, Message, Schema
+from mcap.stream_reader import StreamReader, breakup_chunk
 from mcap.writer import MCAP0_MAGIC
 
 # Ours are a hundredth of it: a chunk ends at 1 MiB, or with the message that went beyond.
 MOST_CHUNK = 1 << 26
 # Of one message. Of an event no more than half of it is written (`encoder.MOST_BYTES`).
 MOST_MESSAGE = 1 << 24
-# What a file unpacks to, and its JSON comes to in memory: so much, and so much more for each of its bytes. Ours come to
-# a tenth of it.
+# What a file unpacks to: so much, and so much more for each of its bytes. Ours come to a tenth of it.
 ALWAYS, FOR_EACH_BYTE = 1 << 28, 1000
-# In memory, beside its text: a list or an object, and one of its values.
-CONTAINER, VALUE = 64, 16
-
-Prefix = struct.Struct("<BQ")
 
 
 class Damaged(ValueError):
@@ -35,6 +31,18 @@ class Damaged(ValueError):
 
 class Torn(Damaged):
     """Its bytes are not those that were written. At the end of the file it was cut short so: by a loss of power."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A file of which nothing is read at once that is larger than a part of a record may be."""
+
+    file: BinaryIO
+
+    def read(self, size: int) -> bytes:
+        if size > MOST_CHUNK:
+            raise Damaged(f"a part of it has {size >> 20} MiB, and none may have more than {MOST_CHUNK >> 20}")
+        return self.file.read(size)
 
 
 class Messages:
@@ -53,83 +61,50 @@ class Messages:
         `MOST_CHUNK`."""
         if (magic := self._file.read(len(MCAP0_MAGIC))) != MCAP0_MAGIC:
             raise Damaged("no MCAP file" if magic else "it is empty")
-        while len(prefix := self._file.read(Prefix.size)) == Prefix.size:
-            code, length = Prefix.unpack(prefix)
-            if code == Opcode.DATA_END:
-                return
-            if code not in (Opcode.CHUNK, Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE):
-                if length > self._size:
+        bounded: Any = Bounded(self._file)
+        try:
+            for record in StreamReader(bounded, skip_magic=True, emit_chunks=True, record_size_limit=None).records:
+                if isinstance(record, DataEnd):
                     return
-                self._file.seek(length, os.SEEK_CUR)  # attachments, metadata, indices, and what later versions add
-                continue
-            if length > MOST_CHUNK:
-                raise Damaged(f"a part of it has {length >> 20} MiB, and none may have more than {MOST_CHUNK >> 20}")
-            body = self._file.read(length)
-            if len(body) < length:
-                return
-            if code != Opcode.CHUNK:
-                yield from self._read(code, body)
-                continue
-            try:
-                data = self._unpacked(Chunk.read(_stream(body)))
-            except Torn:
-                if self._over():
-                    return
+                inner = self._unpacked(record) if isinstance(record, Chunk) else [record]
+                for one in inner:
+                    yield from self._read(one)
+        except (EndOfFile, struct.error, Torn):
+            if not self._over():
                 raise
-            place = 0
-            while place < len(data):
-                if len(data) - place < Prefix.size:
-                    raise Damaged("a chunk ends amid a record")
-                code, length = Prefix.unpack_from(data, place)
-                place += Prefix.size
-                if length > len(data) - place:
-                    raise Damaged("a chunk ends amid a record")
-                yield from self._read(code, data[place : place + length])
-                place += length
 
-    def _read(self, code: int, body: bytes) -> Iterator[tuple[Channel, str | None, Message]]:
-        if code == Opcode.SCHEMA:
-            schema = Schema.read(_stream(body))
-            self._schemas[schema.id] = schema.name
-        elif code == Opcode.CHANNEL:
-            one = Channel.read(_stream(body))
-            if (known := self._channels.setdefault(one.id, one)) != one:  # whose message it is could not be told
-                raise Damaged(f"channel {one.id} is {known.topic!r}, and later {one.topic!r}")
-        elif code == Opcode.MESSAGE:
-            message = Message.read(_stream(body), len(body))
-            if (channel := self._channels.get(message.channel_id)) is None:
-                raise Damaged(f"a message is of channel {message.channel_id}, which is none")
-            if len(body) > MOST_MESSAGE:
-                raise Damaged(f"a message has {len(body) >> 20} MiB, and none may have more than {MOST_MESSAGE >> 20}")
-            containers = body.count(b"[") + body.count(b"{")
-            self._spend(len(body) + CONTAINER * containers + VALUE * body.count(b","))
-            yield channel, self._schemas.get(channel.schema_id), message
+    def _read(self, record: McapRecord) -> Iterator[tuple[Channel, str | None, Message]]:
+        if isinstance(record, Schema):
+            self._schemas[record.id] = record.name
+        elif isinstance(record, Channel):
+            if (known := self._channels.setdefault(record.id, record)) != record:  # whose message is it?
+                raise Damaged(f"channel {record.id} is {known.topic!r}, and later {record.topic!r}")
+        elif isinstance(record, Message):
+            if (channel := self._channels.get(record.channel_id)) is None:
+                raise Damaged(f"a message is of channel {record.channel_id}, which is none")
+            if (size := len(record.data)) > MOST_MESSAGE:
+                raise Damaged(f"a message has {size >> 20} MiB, and none may have more than {MOST_MESSAGE >> 20}")
+            yield channel, self._schemas.get(channel.schema_id), record
 
-    def _unpacked(self, chunk: Chunk) -> bytes:
+    def _unpacked(self, chunk: Chunk) -> list[McapRecord]:
         """Check what a chunk says that it holds before anything is unpacked, and again by what comes out."""
         size = chunk.uncompressed_size
+        says = f"a chunk says that it unpacks to {size}"
         if size > MOST_CHUNK:
-            raise Damaged(
-                f"a chunk says that it unpacks to {size >> 20} MiB, and none may to more than {MOST_CHUNK >> 20}"
-            )
-        self._spend(size)
+            raise Damaged(f"{says} bytes ({size >> 20} MiB), and none may to more than {MOST_CHUNK >> 20} MiB")
+        self._left -= size
+        if self._left < 0:
+            most = (ALWAYS + FOR_EACH_BYTE * self._size) >> 20
+            raise Damaged(f"its {self._size} bytes unpack to more than {most} MiB")
         try:
             data = _decompressed(chunk, size + 1)
         except (EOFError, RuntimeError, zstandard.ZstdError) as error:
             raise Torn(f"a chunk cannot be unpacked: {error}") from None
         if len(data) > size:
-            raise Damaged(f"a chunk says that it unpacks to {size} bytes, and it is more")
+            raise Damaged(f"{says} bytes, and it is more")
         if len(data) < size or (chunk.uncompressed_crc and zlib.crc32(data) != chunk.uncompressed_crc):
-            raise Torn(
-                f"a chunk says that it unpacks to {size} bytes, and it is {len(data)}, or its checksum is another"
-            )
-        return data
-
-    def _spend(self, cost: int) -> None:
-        self._left -= cost
-        if self._left < 0:
-            most = (ALWAYS + FOR_EACH_BYTE * self._size) >> 20
-            raise Damaged(f"its {self._size} bytes unpack to more than {most} MiB")
+            raise Torn(f"{says} bytes, and it is {len(data)}, or its checksum is another")
+        return breakup_chunk(Chunk("", data, 0, 0, 0, size))
 
     def _over(self) -> bool:
         """Return whether nothing follows but the zeros that a file system leaves where it could not write any more."""
@@ -140,14 +115,10 @@ def _decompressed(chunk: Chunk, most: int) -> bytes:
     if chunk.compression == "zstd":
         # `max_output_size` of the library's other ways is not kept where the frame itself says how large it is.
         unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_CHUNK)
-        found: bytes = unpacker.stream_reader(BytesIO(chunk.data), read_across_frames=True).read(most)
-        return found
+        data: bytes = unpacker.stream_reader(BytesIO(chunk.data), read_across_frames=True).read(most)
+        return data
     if chunk.compression == "lz4":
         return bytes(lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=most))
     if chunk.compression:
         raise Damaged(f"a chunk is compressed by {chunk.compression[:40]!r}, which MCAP does not have")
     return chunk.data
-
-
-def _stream(body: bytes) -> ReadDataStream:
-    return ReadDataStream(BytesIO(body))

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 
 from mcap.writer import MCAP0_MAGIC
 
-from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.channels import CHANNELS, SCHEMA_VERSION, schema_name
@@ -108,7 +107,9 @@ def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     last: tuple[int, dict[str, Any]] = (-1, {})  # the tick that may have further calls, and its last row
     for event in events:
         if "observation" in event:
-            _keep(seen, event)
+            seen[event["k"]] = event
+            if len(seen) > WAITED:
+                del seen[next(iter(seen))]
         elif "called" in event and event["why"] in ("fresh", "further"):
             called[event["k"]] = event
         elif "ack" in event and event["status"] != "executed" and event.get("why") != "safe":
@@ -123,56 +124,13 @@ def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 before = [Call.from_dict(look["call"]).text()] if n else []
                 history = [*look["history"], *before][-shown or None :] if n else list(look["history"])
                 done = None if call is None else {"name": call["called"], "arguments": call["arguments"]}
-                row = _row(look, tools, history, done, source)
-                made[k, n], last = row, (k, row)
+                row = {name: look[name] for name in ("instruction", "observation")}
+                row |= {"tools": tools, "history": history, "call": done, "source": source, "weight": 1.0}
+                made[k, n] = row
+                last = k, row
                 if len(made) > WAITED:
                     yield made.pop(next(iter(made)))
         elif "header" in event:
             header = event["header"]
             tools, shown, source = header.get("tools", []), header.get("history", 0), f"record:{header.get('model')}"
     yield from made.values()
-
-
-def teacher_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A row of each answer of a run's first decider, late or not, with what it answers. One that was unsure, or that
-    the tools do not allow, teaches nothing; nor do further calls of a tick, whose history the record does not keep."""
-    header: Mapping[str, Any] = {}
-    legal: Tools | None = None
-    seen: dict[int, Mapping[str, Any]] = {}
-    for event in events:
-        if "observation" in event:
-            _keep(seen, event)
-        elif "first" in event and event["outcome"] in ("in_time", "late") and not event.get("n"):
-            look, answer = seen.get(event["first"]), event["answer"]
-            if look is not None and legal is not None and _allowed(legal, answer, header):
-                yield _row(look, header["tools"], list(look["history"]), answer, f"teacher:{header.get('model')}")
-        elif "header" in event:
-            header = event["header"]
-            legal = Tools(header["tools"]) if header.get("tools") else None
-
-
-def _allowed(legal: Tools, answer: Mapping[str, Any] | None, header: Mapping[str, Any]) -> bool:
-    if answer is None:
-        return bool(header.get("allow_null"))
-    try:
-        legal.validate(Call.from_dict(answer))
-    except InvalidCall:
-        return False
-    return True
-
-
-def _keep(seen: dict[int, Mapping[str, Any]], event: Mapping[str, Any]) -> None:
-    seen[event["k"]] = event
-    if len(seen) > WAITED:
-        del seen[next(iter(seen))]
-
-
-def _row(
-    look: Mapping[str, Any],
-    tools: list[dict[str, Any]],
-    history: list[str],
-    call: Mapping[str, Any] | None,
-    source: str,
-) -> dict[str, Any]:
-    told = {name: look[name] for name in ("instruction", "observation")}
-    return {**told, "tools": tools, "history": history, "call": call, "source": source, "weight": 1.0}

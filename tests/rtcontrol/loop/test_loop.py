@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cart import CartWorld, Flight, good
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.grid import WallGrid
 from rtcontrol.loop.warmup import Warmup
-from rtcontrol.telemetry.record_reader import teacher_rows
 
 
 def calls(flight: Flight) -> list[tuple[int, str]]:
@@ -98,23 +96,3 @@ def test_a_rate_or_deadline_within_a_margin_of_the_p90_is_warned_of(
 ) -> None:
     warning = Warmup(lanes, times).warning(RunConfig(env="cart", **settings))  # type: ignore[arg-type]
     assert (warning is None) if word is None else (warning is not None and warning.startswith(f"{word} is "))
-
-
-def test_rows_of_unsure_illegal_and_further_answers_are_not_made() -> None:
-    tool = {"type": "function", "function": {"name": "push", "parameters": {"type": "object", "properties": {}}}}
-    events: list[dict[str, Any]] = [{"header": {"tools": [tool], "model": "m", "allow_null": False}}]
-    events += [{"observation": str(k), "instruction": "go", "history": [], "k": k} for k in range(6)]
-    call = {"name": "push", "arguments": {}}
-    answer = {"outcome": "late", "answer": call}
-    events += [
-        {"first": 0, **answer},
-        {"first": 1, **answer, "outcome": "unsure"},
-        {"first": 2, **answer, "answer": {"name": "pull", "arguments": {}}},
-        {"first": 3, **answer, "answer": None},
-        {"first": 4, **answer, "n": 1},
-        {"first": 5, "outcome": "failed", "error": "lost"},
-        {"first": 99, **answer},
-    ]
-    assert [row["observation"] for row in teacher_rows(events)] == ["0"]
-    events[0]["header"]["allow_null"] = True
-    assert [(row["observation"], row["call"]) for row in teacher_rows(events)] == [("0", call), ("3", None)]
