@@ -18,6 +18,8 @@ from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
 # A stamp that lies further back is a client's mistake, or a picture for nobody.
 OLDEST_NS = 60_000_000_000
+# Pictures that wait for the recorder: a second's worth at the most; its next turn is half a second away at most.
+WAITING = 10
 # How long one wait for the client lasts, so that whoever waits looks now and then whether it shall stop.
 WAIT_S = 0.05
 
@@ -33,11 +35,13 @@ class RemotePicture:
 
 class RemotePictures:
     """Of one session. `take` is for the transport's thread, `newest` for any; `counts` has what was `taken` and
-    `dropped`. None is taken but from `start` to `close`, the loop's."""
+    `dropped`. None is taken but from `start` to `close`, the loop's. `recorded` gets at most `hz` a second, as they
+    came, for a recorder that empties it; what is late is not made up for."""
 
-    def __init__(self, counts: dict[str, int]) -> None:
+    def __init__(self, counts: dict[str, int], hz: float) -> None:
         self.newest: RemotePicture | None = None
-        self.taken: Callable[[RemotePicture, int], None] = lambda one, now_ns: None  # told of each, on that thread
+        self.recorded: deque[RemotePicture] = deque(maxlen=WAITING)
+        self._every_ns, self._due_ns = round(1e9 / hz) if hz else 0, 0
         self._counts, self._lock, self._open = counts, threading.Lock(), False
         self._later_ns: int | None = None  # our clock minus the client's, and what a message takes
         self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
@@ -66,7 +70,10 @@ class RemotePictures:
         taken_ns = now_ns if self._later_ns is None else message.t_ns + self._later_ns
         image = message.image
         self.newest = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
-        self.taken(self.newest, now_ns)
+        if self._every_ns and now_ns >= self._due_ns:
+            late = now_ns - self._due_ns > self._every_ns
+            self._due_ns = (now_ns if late else self._due_ns) + self._every_ns
+            self.recorded.append(self.newest)
 
     def age_s(self) -> float | None:
         """Of the newest; None where there is none."""
@@ -76,6 +83,7 @@ class RemotePictures:
     def start(self) -> None:
         """A loop begins."""
         with self._lock:
+            self.recorded.clear()  # of the loop before
             self._open = True
 
     def close(self) -> None:
@@ -103,7 +111,7 @@ class RemoteEnvironment:
         trouble: Callable[[Emission, int | None], None] = lambda emission, seq: None,
     ) -> None:
         self.name, self.terms, self.traffic = name, terms, MessageCounts()
-        self.pictures = RemotePictures(self.traffic.pictures)
+        self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
         self._episodes = Episodes()
         self._instruction = self._known = ""  # what the loop decides by, and what the client knows of that

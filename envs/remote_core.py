@@ -37,8 +37,8 @@ class RemoteData(dict[str, Any]):
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
     """What was agreed with the client. `minor`: the version that both speak; `deadline_ns`: from release to deadline;
-    `queue` bounds the observations that wait for their call (client-paced only);
-    `ttl_ms` 0 is no limit; `reads_arrays`: there is an agent whose `observe` may use arrays."""
+    `queue` bounds the observations that wait for their call (client-paced only); `ttl_ms` 0 is no limit; `pictures_hz`
+    are recorded a second; `reads_arrays`: there is an agent whose `observe` may use arrays."""
 
     session: str
     tools: tuple[str, ...]
@@ -49,6 +49,7 @@ class RemoteTerms:
     reads_arrays: bool = True
     minor: int = 0
     deadline_ns: int = 0
+    pictures_hz: float = 0.0
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rtcontrol.agents import Agent, Fallback
 from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop import errors
@@ -31,7 +32,7 @@ from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import load_module
 from rtcontrol.run.user_module import tools_only_agent, try_expert
 from rtcontrol.telemetry import report, table
-from rtcontrol.telemetry.recorder import Recorder, received
+from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
@@ -161,8 +162,8 @@ def run_loop(
     """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
-    recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
-    recorder.pictures = received(env, config.record_pictures, recorder.header)
+    pictures, most = env.pictures.recorded if isinstance(env, RemoteEnvironment) else None, size(config.record_max)
+    recorder = Recorder(record, header, True, view.say, patient, most, pictures)
     options = LoopOptions(
         sample,
         view.say,
@@ -254,7 +255,7 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by, recorder.ticks_from)
+        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by, recorder.file.first_k)
         refused = report.write(result, path)
         table.show(result, Terminal())
     except Exception as error:

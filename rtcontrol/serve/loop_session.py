@@ -27,7 +27,6 @@ from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import LoopStanding, Need
-from rtcontrol.telemetry.recorder import received
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import ControlMessage, Executed, Instruct, Observe, Picture, Reset
 
@@ -45,8 +44,7 @@ class LoopSession(SessionThread, Listener):
         with terms.decidable(), refusals.placed(life.welcomed):
             host = open_host(owner.pool, self.id, terms)
         try:
-            recorder, self.record = open_record(self.id, life.runs, terms, config, tell=self.note)
-            recorder.pictures = received(env, config.record_pictures, recorder.header)
+            recorder, self.record = open_record(self.id, life.runs, terms, config, self.note, env.pictures.recorded)
         except WireError:
             host.close()
             raise

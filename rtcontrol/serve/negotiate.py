@@ -67,6 +67,7 @@ class Terms:
             tools=tuple(tool.name for tool in self.agent.tools),
             minor=self.minor,
             deadline_ns=self.config.deadline_ns,
+            pictures_hz=self.config.record_pictures,
             paced_by_client=self.hello.pacing == "client",
             ttl_ms=self.ttl_ms,
             acknowledges=EXECUTED in self.hello.capabilities,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol
 
+from rtcontrol.envs.remote import RemotePicture
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.refusals import refused_as
@@ -99,14 +101,22 @@ class Totals:
         return total
 
 
-def open_record(session: str, run: int, terms: Terms, config: RunConfig, **more: Any) -> tuple[Recorder, Path]:
-    """Return the record of a session's `run`, counted from 1, and its path. `more`: `tell`, and what is for the header.
-    Raises WireError where it cannot be written."""
+def open_record(
+    session: str,
+    run: int,
+    terms: Terms,
+    config: RunConfig,
+    tell: Callable[[str], None],
+    pictures: deque[RemotePicture] | None = None,
+    **more: Any,
+) -> tuple[Recorder, Path]:
+    """Return the record of a session's `run`, counted from 1, and its path. `more` is for the header. Raises WireError
+    where it cannot be written."""
     path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
-    tell = more.pop("tell")
     with refused_as(Code.INTERNAL):
         header = config.header(terms.hold_ms, terms.agent) | more
-        return Recorder(path, header, provisional=True, tell=tell, most=size(config.record_max)), path
+        most = size(config.record_max)
+        return Recorder(path, header, provisional=True, tell=tell, most=most, pictures=pictures), path
 
 
 def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
@@ -123,7 +133,7 @@ def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
             return None
         account.check()
         assert recorder.fault is None, recorder.fault
-        told = report.build(account, record.name, recorder.lost, ticks_from=recorder.ticks_from)
+        told = report.build(account, record.name, recorder.lost, ticks_from=recorder.file.first_k)
         told["wire"] = wire
         name = record.name.replace("record", "report").replace(".mcap", ".json")
         refused = report.write(told, record.with_name(name))

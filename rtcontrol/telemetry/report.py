@@ -246,7 +246,7 @@ def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
     if first := r["record"].get("ticks_from"):
         yield Line("record", f"it was full (--record-max), and has the ticks from {first} on")
     if lost := r["record"]["lost_lines"]:
-        yield Line("record", f"{lost} lines of it were lost: the disk took no more", "all are counted")
+        yield Line("lost", f"{lost} lines of the record were lost: the disk took no more", "all are counted")
 
 
 def _worst_members(crowd: Mapping[str, Any]) -> Iterator[Line]:

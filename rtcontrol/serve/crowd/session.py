@@ -40,8 +40,9 @@ class CrowdSession(SessionThread):
             host = owner.pool.open(self.id, terms.source)
         try:
             roster, k = self._members()
-            more = {"tell": self.note, "crowd": roster.limit}
-            recorder, self.record = open_record(self.id, self.facts.life.runs, terms, terms.config, **more)
+            recorder, self.record = open_record(
+                self.id, self.facts.life.runs, terms, terms.config, self.note, crowd=roster.limit
+            )
         except WireError:
             host.close()
             raise

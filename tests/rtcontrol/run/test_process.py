@@ -212,7 +212,7 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
         if not came and (not given or (given[0] and "end" in given[0])):
             if full:
                 with Path("/dev/full").open("wb") as disk:
-                    os.dup2(disk.fileno(), self._fd)
+                    os.dup2(disk.fileno(), self.file.fd)
             for _ in range(3):
                 came.append(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)

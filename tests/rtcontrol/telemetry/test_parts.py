@@ -72,7 +72,7 @@ def recorded(path: Path, most: int = MOST) -> tuple[Recorder, Account]:
 
 def flush(recorder: Recorder) -> None:
     recorder._due.set()
-    until(lambda: not recorder._queue and not recorder._taken)
+    until(lambda: not recorder._queue and not recorder.file.unwritten)
 
 
 def on_disk(path: Path) -> int:
@@ -102,7 +102,7 @@ def test_the_oldest_parts_go_and_the_rest_is_reported(tmp_path: Path) -> None:
     assert MOST // 2 < sum(p.stat().st_size for p in tmp_path.iterdir()) <= MOST
     left = [event for event in read_record(path) if "kind" in event]
     assert left == [event for event in made if "kind" in event][-len(left) :]
-    assert 0 < recorder.ticks_from <= left[0]["k"] <= recorder.ticks_from + 1
+    assert 0 < recorder.file.first_k <= left[0]["k"] <= recorder.file.first_k + 1
     offline = report.of_record(path)
     assert offline["record"]["ticks_from"] == left[0]["k"] - left[0].get("skipped", 0)
     assert offline["ticks"] == len(left) and offline["engine"] == "torch"
@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_tw
             recorder.write(event)
             recorder._due.set()
             time.sleep(0.0005)
-        until(lambda: recorder._ended and recorder.lost)
+        until(lambda: recorder.file._ended and recorder.lost)
     recorder.close()
     assert recorder.lost == 0
     offline = Account()

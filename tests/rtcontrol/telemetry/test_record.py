@@ -33,10 +33,10 @@ from tests.helpers.processes import until
 
 @contextmanager
 def full_disk(recorder: Recorder) -> Iterator[None]:
-    room, full = os.dup(recorder._fd), os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, recorder._fd)
+    room, full = os.dup(recorder.file.fd), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder.file.fd)
     yield
-    os.dup2(room, recorder._fd)
+    os.dup2(room, recorder.file.fd)
 
 
 def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_disk_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
     # A pipe that nobody reads: a write to it blocks, as to a network disk that is gone.
     recorder = Recorder(tmp_path / "record.mcap", {})
     out, into = os.pipe()
-    os.dup2(into, recorder._fd)
+    os.dup2(into, recorder.file.fd)
     for k in range(5000):
         recorder.write({"log": f"{k} {random.random()}" * 10})
-    until(lambda: recorder._taken > 0)
+    until(lambda: recorder.file.unwritten > 0)
     recorder.write({"log": "more"})  # comes back
     os.close(into)
     threading.Thread(target=lambda: [None for _ in iter(partial(os.read, out, 65536), b"")], daemon=True).start()
@@ -247,7 +247,7 @@ def test_a_fault_in_the_counts_is_told_and_costs_the_record_no_event(tmp_path: P
 def test_a_recorder_that_breaks_down_says_so_and_its_account_is_complete(tmp_path: Path) -> None:
     told: list[str] = []
     recorder = Recorder(tmp_path / "record.mcap", {"hz": 16.0}, tell=told.append, patient=True)
-    recorder._encoder.add = None  # type: ignore[assignment, method-assign]
+    recorder.file._encoder.add = None  # type: ignore[assignment, method-assign]
     for k in range(6000):
         recorder.write({"instruction": str(k), "t_s": 0.0})
     recorder.close()
