@@ -1,7 +1,7 @@
 """Loop, actuator, decoder and world run by simulated time, with injected faults: no law breaks.
 
-A failing seed prints the command that replays it. The million's table: `python -m tests.simulation --seeds 1000 3100
---folder FOLDER`.
+A failing seed prints the command that replays it. The million's table: `rtcontrol drill --simulate
+--seeds 1000 3100`.
 """
 
 from __future__ import annotations

@@ -226,6 +226,7 @@ class SimHost:
 
     name = "simulated"
     threads = ((2, 2),)
+    shares = ()
 
     def __init__(self, time: SimTimeline, decoders: list[SimDecoder], inner: LayeredHost | None) -> None:
         self.time, self._decoder, self._layered = time, decoders[0], inner

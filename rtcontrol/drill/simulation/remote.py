@@ -1,16 +1,19 @@
-"""The simulated world behind the wire: the client's core, the session's core, and between them a network that fails.
+"""The simulated world behind the wire: the client's core, the server's sessions, and between them a network that fails.
 
 Messages go through the wire's codec. The client's process has its own clock.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
+from rtcontrol.agents import Tools
+from rtcontrol.agents.agent import Fallback
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import NETWORK, Faults, SimFault
 from rtcontrol.drill.simulation.referee import Act, Violation
@@ -18,17 +21,19 @@ from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, sim
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
-from rtcontrol.serve import sessions as do
-from rtcontrol.serve.loop_session import TAKE
-from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.sessions import LoopStanding, SessionFacts, SessionRules, Turn
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.run.user_module import tools_only_agent
+from rtcontrol.serve.loop_session import LoopSession
+from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.sessions import SessionFacts
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.messages import Observe, Program, Welcome
+from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
+from rtcontrol_client.wire.messages import Hello, Observe
 
-T = TypeVar("T")
+OPTIONS = ServeOptions(heartbeat_s=0.2, out=Path(os.devnull))
 TTL_PERIODS = 3
 OFFSET_NS = 123 * S  # the client's clock is another machine's
 
@@ -90,7 +95,7 @@ class SimConnection:
             return
         self.closed = True
         world, now = self._world, self._world.time.now_ns
-        world.machine.process.at(now + MS, lambda: world.tell(world.core.disconnected, self))
+        world.machine.process.at(now + MS, lambda: world.manager.disconnected(self))
         world.client.process.at(now + MS, lambda: world.client.lost(self))
 
     def _down(self, parts: list[bytes]) -> None:
@@ -252,50 +257,71 @@ def emitted(run: SimRun, emission: Emission, epoch: int) -> None:
         referee.told(k)
 
 
-@dataclass(frozen=True, slots=True)
-class SimTerms:
-    """What is agreed upon with the client."""
+class SimSession(LoopSession):
+    """A session whose loop is simulated; `serve` is what its thread does."""
 
-    scenario: Scenario
-    ttl_ms: float
-    interprets = False
+    env: SimRemote | None
 
-    def described(self) -> str:
-        return "simulated"
+    def __init__(self, facts: SessionFacts, owner: Any, world: RemoteRun) -> None:
+        super().__init__(facts, owner)
+        self._world = world
 
-    def welcome(
-        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
-    ) -> Welcome:
-        """Return the welcome to these terms."""
-        settings, safe_calls = self.scenario.settings, self.scenario.safe_calls
-        return Welcome(
-            protocol=list(PROTOCOL),
-            server=Program(name="rtcontrol", version="1", language="python"),
-            session=session,
-            t_server_ns=now_ns,
-            resumed=resumed,
-            t_client_ns=t_client_ns,
-            epoch=standing.epoch,
-            release_ns=standing.release_ns,
-            tools=[],
-            instruction=standing.instruction,
-            model="sim",
-            model_trained_on_tools=False,
-            safe_call=wire_call(safe_calls[0]),
-            safe_calls=wire_calls(safe_calls),
-            pacing="server",
-            hz=settings.hz,
-            period_ms=settings.period_ns / 1e6,
-            deadline_ms=settings.deadline_ns / 1e6,
-            ttl_ms=self.ttl_ms,
-            max_age_ms=settings.max_age_ns / 1e6,
-            on_miss="safe" if settings.on_miss == "safe" else "hold",
-            hold_ms=settings.hold_ns / 1e6,
-            heartbeat_ms=200.0,
-            session_grace_s=30.0,
-            limits=LIMITS.to_dict(),
-            warnings=list(standing.warnings),
-        )
+    def start(self, first: bool) -> None:
+        self._world.opening.append(self)
+
+    def negotiate(self) -> Terms:
+        return terms_of(self._world.scenario, self.facts.hello)
+
+    def make_env(self, terms: Terms) -> SimRemote:
+        if self.env is None:
+            self.env = SimRemote("remote", terms.remote(self.facts.token), self.send, self.warm)
+        return self.env
+
+    def open(self, instruction: str | None) -> Any:
+        world, env = self._world, self.make_env(self.terms)
+        run: Any = SimRun(world.scenario, world.trace, world.machine, env)
+        world.runs.append(run)
+        env.run = run
+        self.attach(run)
+        return run
+
+    def serve(self) -> None:
+        """Run its loop, until the client is lost. Raises Violation."""
+        time, owner = self._world.time, self.owner
+        run: Any = self._open()
+        env = self.env
+        if run is not None and env is not None:
+            env.start("wall")
+            time.run(time.now_ns + 10 * S, lambda: env.latest() is not None or run.ended_by is not None)
+            env._epoch_seen = -1  # the loop looks at it as at a new one
+            if run.ended_by is None:
+                run.loop()
+            env.run = None
+            owner.tell(owner.core.ran, self.facts, "go", "go")
+        owner.tell(owner.core.ended, self.facts)
+
+
+def terms_of(scenario: Scenario, hello: Hello) -> Terms:
+    """Return what is agreed upon with the client."""
+    settings = scenario.settings
+    x = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 3}}}
+    tools = Tools(
+        [{"name": name, "parameters": x} for name in FUNCTIONS] + [{"name": c.name} for c in scenario.safe_calls]
+    )
+    agent = tools_only_agent("sim", tools, "go", Fallback(hold_ms=settings.hold_ns / 1e6, calls=[*scenario.safe_calls]))
+    config = RunConfig(
+        env="remote",
+        hz=settings.hz,
+        deadline_ms=settings.deadline_ns / 1e6,
+        max_age_ms=settings.max_age_ns / 1e6,
+        hold_ms=settings.hold_ns / 1e6,
+        on_miss=settings.on_miss,
+        pipeline=settings.pipeline,
+        agent="sim",
+        model="noop",
+    )
+    source: Any = None  # the decoder is the machine's
+    return Terms(hello, agent, None, "sim", source, config, hello.ttl_ms or 0.0, True, (), OPTIONS)
 
 
 class RemoteRun:
@@ -306,15 +332,14 @@ class RemoteRun:
         self.machine = machine = Machine(scenario)
         self.time, self.faults = machine.time, machine.faults
         self.network = Network(self.time, self.faults, scenario.settings.period_ns)
+        no_threads: Any = None
+        with simulated(self.time):
+            self.manager = SessionManager(
+                OPTIONS, no_threads, no_threads, kind=lambda facts, owner: SimSession(facts, owner, self)
+            )
         ttl_ms = TTL_PERIODS * scenario.settings.period_ns / 1e6
-        self.terms = SimTerms(scenario, ttl_ms)
-        secret = self.time.chance("tokens")
-        rules = SessionRules(beat_ns=200 * MS)
-        self.core = SessionCore(rules, new_token=lambda: f"{secret.getrandbits(128):032x}", now_ns=self.time.now_ns)
         self.client = SimClient(self, ttl_ms, scenario.settings.period_ns * 3 // 4)
-        self.opening: deque[SessionFacts] = deque()
-        self.envs: dict[str, SimRemote] = {}
-        self.run: SimRun | None = None
+        self.opening: deque[SimSession] = deque()
         self.runs: list[SimRun] = []
         self.violation: Violation | None = None
         self.over = False
@@ -337,105 +362,25 @@ class RemoteRun:
             while not self.over:
                 self.time.run(end_ns + S, lambda: bool(self.opening) or self.over)
                 if self.opening:
-                    self._serve(self.opening.popleft())
+                    self.opening.popleft().serve()
         if self.violation is not None:
             raise self.violation
 
     def _end(self) -> None:
         self.over, self.faults.running = True, False
-        if self.run is not None:
-            self.run.stop("duration")
+        for session in self.manager.all():
+            session.stop_loop("duration")
 
     def _beat(self) -> None:
-        """Let the sessions' core look at the time, as its shell's ticker does."""
-        self.tell(self.core.woke)
+        """Let the sessions' core look at the time, as the server's ticker does."""
+        self.manager.keep()
         self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
-
-    # -- a session's thread -------------------------------------------------------------------------------------------
-
-    def _serve(self, session: SessionFacts) -> None:
-        if not session.life.gone and self.tell(self.core.opens, session, self.terms):
-            self._loop(session)
-        self.tell(self.core.ended, session)
-
-    def _loop(self, session: SessionFacts) -> None:
-        env = self.envs.get(session.id) or self._env(session)
-        self.run = env.run = SimRun(self.scenario, self.trace, self.machine, env)
-        self.runs.append(self.run)
-        run = self.run
-        self.tell(self.core.attached, session)
-        env.start("wall")
-        self.time.run(self.time.now_ns + 10 * S, lambda: env.latest() is not None or run.state.ended_by is not None)
-        env._epoch_seen = -1  # the loop looks at it as at a new one
-        try:
-            if run.state.ended_by is None:
-                run.loop()
-        finally:
-            self.run = env.run = None
-        self.tell(self.core.ran, session, "go", "go")
-
-    def _env(self, session: SessionFacts) -> SimRemote:
-        settings = self.scenario.settings
-        tools = (*FUNCTIONS, *(call.name for call in self.scenario.safe_calls))
-        ttl_ms, deadline_ns = self.terms.ttl_ms, settings.deadline_ns
-        terms = RemoteTerms(session.token, tools, ttl_ms=ttl_ms, acknowledges=True, minor=1, deadline_ns=deadline_ns)
-        env = SimRemote(
-            "sim",
-            terms,
-            lambda message: self.tell(self.core.emitted, session, message),
-            lambda: self.tell(self.core.warm, session, {}),
-        )
-        self.envs[session.id] = env
-        return env
-
-    # -- the sessions' shell ------------------------------------------------------------------------------------------
 
     def hears(self, connection: SimConnection, parts: list[bytes]) -> None:
         """A message of the client arrives."""
-        if self.tell(self.core.arrived, connection):
-            self.tell(self.core.received, connection, decode_msgpack(parts))
-
-    def tell(self, take: Callable[..., T], *given: Any) -> T:
-        """Let this method of the core take what happened, and do what it says."""
-        turn = Turn(self.time.now_ns)
-        answer = take(turn, *given)
-        for action in turn:
-            DO[type(action)](self, turn, action)
-        return answer
-
-    def _start(self, turn: Turn, action: do.StartThread) -> None:
-        self.opening.append(action.session)
-
-    def _stop(self, turn: Turn, action: do.StopLoop) -> None:
-        if self.run is not None:
-            self.run.stop(action.why)
-
-    def _forward(self, turn: Turn, action: do.ForwardMessage) -> None:
-        message = action.message
-        try:
-            TAKE[type(message)](self.envs[action.session.id], message)
-        except WireError as error:
-            self.core.failed(turn, action.connection, message, error)
-
-    def _look(self, turn: Turn, action: do.LookAtLoop) -> None:
-        env = self.envs.get(action.session.id)
-        if env is None or self.run is None:
-            return
-        release_ns = env.next_release_ns(self.scenario.settings.period_ns, self.time.now_ns)
-        self.core.looked(turn, action.session, LoopStanding("go", env.epoch, release_ns))
+        if self.manager.admit(connection):
+            self.manager.receive(connection, decode_msgpack(parts))
 
     def _cut(self, fault: SimFault) -> None:
         if self.client.connection is not None:
             self.client.connection.close()
-
-
-DO: dict[type, Callable[[RemoteRun, Turn, Any], None]] = {
-    do.SendMessage: lambda run, turn, action: action.connection.send(action.message),
-    do.DropConnection: lambda run, turn, action: action.connection.close(),
-    do.NotifyPeople: lambda run, turn, action: None,
-    do.ForgetSession: lambda run, turn, action: None,
-    do.StartThread: RemoteRun._start,
-    do.ForwardMessage: RemoteRun._forward,
-    do.LookAtLoop: RemoteRun._look,
-    do.StopLoop: RemoteRun._stop,
-}

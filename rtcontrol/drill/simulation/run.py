@@ -217,6 +217,7 @@ class SimRun:
     `env` there is a simulated one."""
 
     interpretation = None
+    instruction, phase = "go", "running"
 
     def __init__(
         self, scenario: Scenario, trace: Trace = None, machine: Machine | None = None, env: Any = None
@@ -294,6 +295,14 @@ class SimRun:
         self.thread.sleep(max(self.env.arrives_ns, self.time.now_ns), lambda: False)
         arrived_ns: int | None = self.env.take()
         return arrived_ns
+
+    @property
+    def config(self) -> LoopSettings:
+        return self.scenario.settings
+
+    @property
+    def ended_by(self) -> str | None:
+        return self.state.ended_by
 
     @property
     def operator(self) -> OperatorControl:
