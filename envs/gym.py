@@ -7,13 +7,10 @@ import json
 import math
 import operator
 import re
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from numbers import Real
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -24,24 +21,19 @@ from gymnasium import spaces
 from rtcontrol.agents import Agent, Fallback, Goals, Tools
 from rtcontrol.agents.signatures import defined
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.spaces import UnlikeSpace, action_names, action_of, are_whole, flat, levels_of, names_of, numbers_of
-from rtcontrol.envs.thread import half_made, shut
+from rtcontrol.envs.spaces import action_names, action_of, are_whole, flat, levels_of, names_of
+from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 
 PREFIX = "gym:"
 FARTHEST = 9_999  # a number is shown up to here, in units of the precision
 STEP_S = 0.05  # of a world that names no frame rate
-HOME = Path(gymnasium.__file__).parent
-OWN = ("levels", "precision", "success", "step_s", "safe", "sees", "actions")
+OWN = ("levels", "precision", "success", "safe", "actions")
 RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-GIVES = {
-    "reset": "Return (observation, info), and take seed and options.",
-    "step": "Return (observation, reward, terminated, truncated, info).",
-}
 # By the beginning of the id: what is seen, what can be done, and which of it is safe.
 KNOWN: dict[str, tuple[str, str, str]] = {
     "CartPole-": ("x,v,angle,spin", "left,right", "left"),
@@ -53,76 +45,69 @@ KNOWN: dict[str, tuple[str, str, str]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GymOptions:
     """A world's id with what its name asks for. `levels`: so many values of each continuous action; `precision`: so
     many decimals of what is seen, shown as a whole number; `success`: a rule on an episode's return or steps (None: by
-    the threshold that the world declares, else nothing is judged); `safe`: the action of the safe call; `sees`,
-    `actions`: names. `made` is for `gymnasium.make`. `known`: nobody named actions or what is safe, and those of the id
-    are for its single choice alone."""
+    the threshold that the world declares, else nothing is judged); `safe`: the action of the safe call; `actions`:
+    names. `made` is for `gymnasium.make`."""
 
     id: str
     levels: int
     precision: int
     success: str | None
-    step_s: float | None
     safe: str | None
-    sees: tuple[str, ...]
     actions: tuple[str, ...]
     made: Mapping[str, Any]
-    known: bool
 
     @classmethod
     def of(cls, name: str) -> GymOptions:
         """Read `gym:ID?key=value&...`. Raises UserError for a key of ours whose value cannot be used."""
         place, _, query = name.removeprefix(PREFIX).partition("?")
         given = dict(parse_qsl(query, keep_blank_values=True))
-        bare = place.rpartition(":")[2]
-        sees, actions, safe = next((told for start, told in KNOWN.items() if bare.startswith(start)), ("", "", ""))
-        if "actions" in given:  # other names
-            safe = ""
         success = given.get("success")
         if success is not None and success not in ("terminated", "truncated") and not RULE.fullmatch(success):
             raise _wrong(name, "success", success, "return>=475, steps>=500, terminated or truncated")
         return cls(
             place,
-            int(_number(name, "levels", given.get("levels", "5"), 2, 64)),
-            int(_number(name, "precision", given.get("precision", "2"), 0, 6)),
+            _count(name, "levels", given.get("levels", "5"), 2, 64),
+            _count(name, "precision", given.get("precision", "2"), 0, 6),
             success,
-            _number(name, "step_s", given["step_s"], 1e-4, 100.0) if "step_s" in given else None,
-            given.get("safe", safe) or None,
-            _list(name, "sees", given.get("sees", sees)),
-            _list(name, "actions", given.get("actions", actions)),
+            given.get("safe") or None,
+            _list(name, "actions", given.get("actions", "")),
             {key: _value(value) for key, value in given.items() if key not in OWN},
-            not given.keys() & {"actions", "safe"},
         )
+
+    @property
+    def known(self) -> tuple[tuple[str, ...], ...]:
+        """What is known of the id: names of what is seen, names of its single choice, and which of these is safe."""
+        bare = self.id.rpartition(":")[2]
+        texts = next((texts for start, texts in KNOWN.items() if bare.startswith(start)), ("", "", ""))
+        return tuple(tuple(filter(None, text.split(","))) for text in texts)
 
 
 def _list(name: str, key: str, text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if len({*found}) < len(found):
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if len({*names}) < len(names):
         raise _wrong(name, key, text, "each name once")
-    return found
+    return names
 
 
 def _value(text: str) -> Any:
     """Read an option of the world's own: JSON (a number, true, an object or list), none, or text."""
+    small = text.lower()
+    if small == "none":
+        return None
     try:
-        return (
-            None if text.lower() == "none" else json.loads(text.lower() if text.lower() in ("true", "false") else text)
-        )
+        return json.loads(small if small in ("true", "false") else text)
     except ValueError:
         return text
 
 
-def _number(name: str, key: str, text: str, low: float, high: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not low <= number <= high:
-        raise _wrong(name, key, text, f"a number from {low:g} to {high:g}")
-    return number
+def _count(name: str, key: str, text: str, low: int, high: int) -> int:
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise _wrong(name, key, text, f"a whole number from {low} to {high}")
+    return int(text)
 
 
 def _wrong(name: str, key: str, value: str, hint: str) -> UserError:
@@ -139,37 +124,25 @@ def load(name: str) -> None:
         raise _unmade(name, error) from error
 
 
-def make(name: str, options: GymOptions) -> Any:
-    """Make it. Raises UserError where it cannot be made; what was begun is closed."""
-    try:
-        return gymnasium.make(options.id, **options.made)
-    except Exception as error:  # a world's own checks raise whatever they like
-        begun = half_made(error, lambda one: isinstance(one, gymnasium.Env) and not isinstance(one, gymnasium.Wrapper))
-        with suppress(Exception):  # why it cannot be made is told
-            shut(begun)
-        raise _unmade(name, error) from None
-
-
 def _unmade(name: str, error: Exception) -> UserError:
-    """Say what failed, and in which line where that is not Gymnasium's own."""
-    told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    *_, frame = traceback.extract_tb(error.__traceback__)
-    where = "" if _of_gymnasium(error) else f", {Path(frame.filename).name}:{frame.lineno}"
     return UserError(
-        f"{name} cannot be made ({told}{where}).",
+        f"{name} cannot be made ({type(error).__name__}: {' '.join(str(error).split())}).",
         "Correct the id, its options or the world; an id that a module registers when it is imported is gym:MODULE:ID.",
     )
 
 
 class GymWorld:
-    """A simulation as `OwnWorld` takes it. An action is in force until the next one; at first it is the safe one.
+    """A simulation as `UserWorld` takes it. An action is in force until the next one; at first it is the safe one.
 
     Raises UserError for a world that cannot be made, and for spaces that are no tools or no text, with what was begun
-    closed; and for what it gives that its spaces, or Gymnasium, do not allow, with its class and line."""
+    closed; and for what it gives that its spaces do not allow, with its class and line."""
 
     def __init__(self, name: str) -> None:
         self.options, self.name = GymOptions.of(name), name
-        self.env: Any = make(name, self.options)
+        try:
+            self.env: Any = gymnasium.make(self.options.id, **self.options.made)
+        except Exception as error:  # a world's own checks raise whatever they like
+            raise _unmade(name, error) from error
         try:
             self._map()
         except BaseException:
@@ -184,55 +157,37 @@ class GymWorld:
 
     def _map(self) -> None:
         """Map its spaces to tools and names."""
-        name, options = self.name, self.options
-        for key in ("observation_space", "action_space"):
-            if not isinstance(getattr(self.env, key, None), spaces.Space):
-                kind = type(self.env.unwrapped).__name__
-                raise UserError(f"{name}: {kind} has no {key}.", "Set it in __init__, to one of gymnasium.spaces.")
-        space = self.env.action_space
-        choice = isinstance(space, spaces.Discrete)
-        if not choice and options.known:
-            options = replace(options, actions=(), safe=None)
-        if not choice and options.safe is not None:
-            raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
-        self.options = options
-        self.step_s = options.step_s or self._step_s()
-        self.shown = self._named("sees", names_of(name, self.env.observation_space))
+        name, options, space = self.name, self.options, self.env.action_space
+        fps = (self.env.metadata or {}).get("render_fps")
+        self.step_s = 1.0 / float(fps) if fps else STEP_S
+        seen, acts, safe = options.known
+        self.shown = self._named("sees", seen, names_of(name, self.env.observation_space))
         self.levels = levels_of(name, space, options.levels)
-        if choice and options.actions:
-            self.parameters = {"action": self._named("actions", self.levels[0])}
-        else:
-            names = self._named("actions", action_names(space))
-            self.parameters = {key: list(values) for key, values in zip(names, self.levels, strict=True)}
-        self.still = self._still()
+        if isinstance(space, spaces.Discrete):
+            named = self._named("actions", options.actions or acts, self.levels[0])
+            self.parameters = {"action": named}
+            self.still = {"action": self._safe(named, options.safe or ("" if options.actions else "".join(safe)))}
+            return
+        if options.safe is not None:
+            raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
+        names = self._named("actions", options.actions, action_names(space))
+        self.parameters = {key: list(values) for key, values in zip(names, self.levels, strict=True)}
+        self.still = {key: min(values, key=abs) for key, values in self.parameters.items()}
 
-    def _named(self, key: str, plain: list[Any]) -> list[Any]:
-        """Return the names of an option, as many as the plain ones; these where it gives none."""
-        given = getattr(self.options, key)
+    def _named(self, key: str, given: tuple[str, ...], plain: list[Any]) -> list[Any]:
+        """Return the names that are given, as many as the plain ones; these where there are none."""
         if given and len(given) != len(plain):
             raise _wrong(self.name, key, ",".join(given), f"{len(plain)} names")
         return list(given or plain)
 
-    def _step_s(self) -> float:
-        if not (fps := (self.env.metadata or {}).get("render_fps")):
-            return STEP_S
-        if not isinstance(fps, Real) or not 1e-3 <= float(fps) <= 1e6:
-            raise UserError(
-                f"{self.name}: its metadata say render_fps = {fps!r:.40}.", "Give ?step_s=0.05 in the name."
-            )
-        return 1.0 / float(fps)
-
-    def _still(self) -> dict[str, Any]:
-        """Return the arguments of the safe call."""
-        safe, (first, *_) = self.options.safe, self.parameters
-        if safe is not None:
-            values = self.parameters[first]
-            chosen = next((value for value in values if str(value) == safe), None)
-            if chosen is None:
-                raise _wrong(self.name, "safe", safe, f"one of {', '.join(map(str, values))}")
-            return {first: chosen}
-        each = zip(self.parameters.items(), self.levels, strict=True)
-        return {name: values[levels.index(min(levels, key=abs))] for (name, values), levels in each}
+    def _safe(self, names: list[Any], safe: str) -> Any:
+        """Return the choice of the safe call: the one that is named, else the one nearest to 0."""
+        if not safe:
+            return names[self.levels[0].index(min(self.levels[0], key=abs))]
+        chosen = next((name for name in names if str(name) == safe), None)
+        if chosen is None:
+            raise _wrong(self.name, "safe", safe, f"one of {', '.join(map(str, names))}")
+        return chosen
 
     def agent(self) -> Agent:
         """Return its agent: one tool `act`, and what is seen as whole numbers and text."""
@@ -278,7 +233,7 @@ class GymWorld:
         """Whatever is told, the rewards are the same."""
 
     def reset(self, seed: int) -> None:
-        self._seen, _ = self._parts("reset", self._ask("reset", seed=seed), 2)
+        self._seen, _ = self.env.reset(seed=seed)
         self._seed, self._steps, self._return, self._by = seed, 0, 0.0, "reset"
         self._over = self._error = None
         self.act(**self.still)
@@ -286,23 +241,24 @@ class GymWorld:
     def step(self) -> None:
         if self._over is not None:  # more steps of the tick in which it ended
             return
-        told = self._ask("step", deepcopy(self._action))  # it may work in what it is given
-        try:
-            self._seen, reward, terminated, truncated, _ = self._parts("step", told, 5)
-            self._return += self._number("reward", reward)
-            ends = {"terminated": terminated, "truncated": truncated}
-            self._over = next((end for end, told in ends.items() if self._number(end, told)), None)
-        except UserError as error:  # it was stepped all the same
-            self._error = error
+        given = self.env.step(deepcopy(self._action))  # it may work in what it is given
         self._by = "step"
         self._steps += 1
+        try:
+            self._seen, reward, terminated, truncated, _ = given
+            self._return += _number(reward)
+            ends = {"terminated": terminated, "truncated": truncated}
+            self._over = next((end for end, over in ends.items() if _number(over)), None)
+        except (TypeError, ValueError, OverflowError) as error:  # it was stepped all the same
+            hint = "Return (observation, reward, terminated, truncated, info)."
+            self._error = self._blame(f"gave what is no step ({error})", hint)
 
     def observe(self) -> dict[str, float | str]:
         space = self.env.observation_space
         try:
             return dict(zip(self.shown, flat(space, self._seen), strict=True))
-        except UnlikeSpace as error:
-            raise self._blame(self._by, f"gave an observation that {error}", f"Give what {space} contains.") from None
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._blame(f"gave an observation unlike its space ({error})", f"Give what {space} has.") from None
 
     def outcome(self) -> Episode | None:
         if self._error is not None:
@@ -315,33 +271,10 @@ class GymWorld:
     def close(self) -> None:
         self.env.close()
 
-    def _ask(self, method: str, *given: Any, **named: Any) -> Any:
-        try:
-            return getattr(self.env, method)(*given, **named)
-        except Exception as error:
-            if not _of_gymnasium(error):
-                raise
-            what = f"is none that Gymnasium can use ({type(error).__name__}: {error})"
-            raise self._blame(method, what, GIVES[method]) from error
-
-    def _parts(self, method: str, told: Any, parts: int) -> tuple[Any, ...]:
-        if not isinstance(told, tuple) or len(told) != parts:
-            kind = f"{len(told)} values" if isinstance(told, tuple) else f"a {type(told).__name__}"
-            raise self._blame(method, f"gave {kind}, not {parts}", GIVES[method])
-        return told
-
-    def _number(self, part: str, told: Any) -> float:
-        """Return a reward, or whether it ended: one number, also where it stands in an array."""
-        found = numbers_of(told)
-        if found is None or found.size != 1 or not np.isfinite(found).all():
-            raise self._blame("step", f"gave {told!r:.60} as its {part}, no finite number", "Give one number.")
-        return float(found.item())
-
-    def _blame(self, method: str, what: str, hint: str) -> UserError:
+    def _blame(self, what: str, hint: str) -> UserError:
         kind = type(self.env.unwrapped)
-        return UserError(
-            f"{defined(getattr(kind, method))}: {kind.__name__}.{method}() {' '.join(what.split())}.", hint
-        )
+        place = defined(getattr(kind, self._by))
+        return UserError(f"{place}: {kind.__name__}.{self._by}() {' '.join(what.split())}.", hint)
 
     def _succeeded(self) -> bool | None:
         rule, threshold = self.options.success, getattr(self.env.spec, "reward_threshold", None)
@@ -352,9 +285,9 @@ class GymWorld:
         return COMPARE[asked[2]](self._return if asked[1] == "return" else self._steps, float(asked[3]))
 
 
-def _of_gymnasium(error: Exception) -> bool:
-    """Whether Gymnasium itself raised it, over what a world gave, or Python, over a call that the world does not take:
-    no world did."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    file = Path(frame.f_code.co_filename)
-    return file == Path(__file__) or (file.is_relative_to(HOME) and not file.is_relative_to(HOME / "envs"))
+def _number(given: Any) -> float:
+    """Return a reward, or whether it ended: one number, also where it is in an array. Raises ValueError, TypeError."""
+    number = float(np.asarray(given, float).item())
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -18,10 +18,6 @@ DIGITS = 6  # of a level that is no bound, from the first digit of its range on
 FILE = "Write it as a world of your own, a FILE.py that makes and steps it (docs/your-own-game.md)."
 # Of a Box, and of choices: spaces of numbers in an array.
 NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
-
-
-class UnlikeSpace(Exception):
-    """What was seen is not what the space declares; the message goes on after `gave an observation that`."""
 
 
 def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
@@ -55,23 +51,15 @@ def _levels(name: str, space: Any, count: int) -> list[list[Any]]:
 
 
 def _between(low: Any, high: Any, count: int) -> list[Any]:
-    """Return numbers evenly from `low` to `high`, both of one dtype, that are these values of that dtype."""
-    kind = low.dtype.type
+    """Return numbers evenly from `low` to `high`, both of one dtype."""
     if low.dtype.kind in "iub":
         first, span = int(low), int(high) - int(low)
         gaps = min(count - 1, span)
         return [first + (2 * span * i + gaps) // (2 * gaps) for i in range(gaps + 1)] if gaps else [first]
-    if not low < high:
-        return [_short(low)]
     half = float(high) / 2 - float(low) / 2
     decimals = max(DIGITS, DIGITS - math.floor(math.log10(half))) if half > 0 else 0
-    found = [_short(low)]
-    for i in range(1, count - 1):
-        share = i / (count - 1)
-        exact = float(low) * (1 - share) + float(high) * share
-        value = round(exact, decimals) + 0.0
-        found.append(value if low < kind(value) < high else _short(np.clip(kind(exact), low, high)))
-    return list(dict.fromkeys([*found, _short(high)]))
+    inner = [round(float(value), decimals) + 0.0 for value in np.linspace(float(low), float(high), count)[1:-1]]
+    return list(dict.fromkeys([_short(low), *inner, _short(high)]))
 
 
 def _short(value: Any) -> float:
@@ -148,33 +136,17 @@ def _is_text(space: Any) -> bool:
 
 
 def flat(space: Any, seen: Any) -> Iterator[float | str]:
-    """Yield its numbers and texts, in the order of `names_of`. Raises UnlikeSpace."""
+    """Yield its numbers and texts, in the order of `names_of`. Raises LookupError, TypeError or ValueError for what is
+    not like the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
-            try:
-                one = seen[key]
-            except (IndexError, KeyError, TypeError):
-                raise UnlikeSpace(f"has no {key}, which its space has") from None
-            yield from flat(part, one)
+            yield from flat(part, seen[key])
     elif _is_text(space):
         if not isinstance(seen, str):
-            raise UnlikeSpace(f"holds {seen!r:.60}, where its space has text")
+            raise TypeError(f"{seen!r:.60} is not text")
         yield str(seen)
-    elif (found := numbers_of(seen)) is None:
-        raise UnlikeSpace(f"holds {seen!r:.60}, where its space has numbers")
-    elif found.size != math.prod(space.shape or (1,)):
-        raise UnlikeSpace(f"has the shape {found.shape}, where its space has {space.shape}")
     else:
-        yield from map(float, found.ravel())
-
-
-def numbers_of(given: Any) -> np.ndarray[Any, Any] | None:
-    """Return what a world gave as an array of numbers: numpy's, torch's (also on a device, or with a gradient), lists,
-    and whatever is a number by its `__float__`. None for text, lists of different lengths, a masked value."""
-    try:
-        found = np.asanyarray(given.tolist() if hasattr(given, "detach") else given)
-        if found.dtype.kind == "O" and all(isinstance(part, SupportsFloat) for part in found.flat):
-            found = np.asanyarray([float(part) for part in found.flat]).reshape(found.shape)
-    except Exception:  # whatever their libraries raise
-        return None
-    return np.asarray(found) if found.dtype.kind in "biuf" and not np.ma.is_masked(found) else None
+        numbers = np.asarray(seen, float)
+        if numbers.size != math.prod(space.shape or (1,)):
+            raise ValueError(f"the shape is {numbers.shape}")
+        yield from map(float, numbers.ravel())

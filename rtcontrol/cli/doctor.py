@@ -29,8 +29,8 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """The findings, one after the other; takes about three seconds."""
-    yield Finding(True, f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores")
-    yield _python()
+    machine = f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores"
+    yield Finding(True, f"{machine}, Python {platform.python_version()}")
     for package, remedy, optional in (
         ("torch", 'pip install "torch>=2.11,<2.14" --index-url https://download.pytorch.org/whl/cpu', False),
         ("transformers", 'pip install "transformers>=5.6"', False),
@@ -44,28 +44,15 @@ def examine() -> Iterator[Finding]:
         yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else remedy, optional)
     yield _checkpoint()
     yield _gpu()
-    yield _shared_memory()
     yield _wake_up()
-
-
-def _python() -> Finding:
-    version = platform.python_version()
-    fine = (3, 11) <= tuple(map(int, platform.python_version_tuple()[:2])) <= (3, 13)
-    return Finding(fine, f"Python {version}", "" if fine else "use Python 3.11 to 3.13, such as `uv venv -p 3.12`")
 
 
 def _checkpoint() -> Finding:
     """Whether the bundled model is there whole (git without LFS leaves a pointer of a hundred bytes)."""
-    folder = Path(rtcontrol.models.__path__[0]) / "zoo" / "lander"
-    needed = ("config.json", "model.safetensors", "st_template.json", "tokenizer.json")
-    if missing := [name for name in needed if not (folder / name).is_file()]:
-        return Finding(
-            False, f"the bundled model lacks {', '.join(missing)}", "pip install --force-reinstall rtcontrol"
-        )
-    size = (folder / "model.safetensors").stat().st_size
-    if size < 100_000:
-        return Finding(False, f"the bundled model's weights are {size} bytes", "git lfs pull")
-    return Finding(True, f"bundled model lander, {size / 1e6:.1f} MB")
+    weights = Path(rtcontrol.models.__path__[0]) / "zoo" / "lander" / "model.safetensors"
+    size = weights.stat().st_size if weights.is_file() else 0
+    fine = size > 100_000
+    return Finding(fine, f"bundled model lander, {size / 1e6:.1f} MB", "" if fine else "git lfs pull")
 
 
 def _gpu() -> Finding:
@@ -81,16 +68,6 @@ def _gpu() -> Finding:
     if (version("torch") or "").endswith("+cpu"):
         return Finding(False, f"GPU {names}, but this torch cannot use it", "pip install --force-reinstall torch")
     return Finding(True, f"GPU {names}")
-
-
-def _shared_memory() -> Finding:
-    try:
-        free = shutil.disk_usage("/dev/shm").free
-    except OSError:
-        return Finding(True, "no /dev/shm; Ray uses files instead")
-    fine = free > 200_000_000
-    remedy = "" if fine else "start the container with --shm-size=1g"
-    return Finding(fine, f"/dev/shm has {free // 2**20} MiB free (Ray wants 200)", remedy)
 
 
 def _wake_up() -> Finding:

@@ -132,13 +132,11 @@ class Model:
             if learnt is None or learnt.tools is None:
                 raise UserError(f"{self.name} does not say which tools it learnt.", "Give session(tools).")
             tools = Tools(learnt.tools)
-        if isinstance(tools, str | Mapping) or not isinstance(tools, Tools | Sequence):
-            raise UserError(f"{str(tools)[:80]!r} is no list of tools.", "Give a list, as session([drive]).")
         if history is None:
             history = learnt.history if learnt is not None else 6 if own is None else own.history
-        for option, value, least in (("value_tokens", value_tokens, 1), ("history", history, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UserError(f"{option}={str(value)[:80]!r} is no count.", f"Give a whole number, {least} or more.")
+        if value_tokens < 1 or history < 0:
+            what = f"value_tokens={value_tokens} or history={history} is out of range."
+            raise UserError(what, "Give value_tokens of 1 or more, history of 0 or more.")
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
@@ -182,13 +180,10 @@ class ModelSession:
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
         called_s = time.monotonic()
-        self.check(text, instruction)
-        shown = self.shown(history)
+        shown = [call.text() if isinstance(call, Call) else call for call in history]
         if deadline_ms is None:
             self.settle()
             return self.given(self.decider.decide(text, instruction, shown))
-        if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int | float):
-            raise UserError(f"deadline_ms={str(deadline_ms)[:80]!r} is no time.", "Give milliseconds, such as 20.")
         if not 0 < deadline_ms <= MAX_DEADLINE_MS:
             raise UserError(f"deadline_ms={deadline_ms:g} is out of range.", f"Give above 0 to {MAX_DEADLINE_MS:g}.")
         made = self._in_time.until(
@@ -214,33 +209,9 @@ class ModelSession:
         held = why_held(doubt, head, call) + (f"; {never_taught(decision.unknown)}" if decision.unknown else "")
         return SessionDecision(**told | {"call": self.safe_call}, held=held, unsure=call)
 
-    @staticmethod
-    def check(text: str, instruction: str) -> None:
-        """Raises UserError for what is no text."""
-        for what, given in (("seen", text), ("told", instruction)):
-            if not isinstance(given, str):
-                raise UserError(
-                    f"What is {what} is a {type(given).__name__}, no text.",
-                    "Word it as the model was trained: decide(text, instruction).",
-                )
-
-    @staticmethod
-    def shown(history: Sequence[Call | str]) -> list[str]:
-        """The calls' texts. Raises UserError for what is no list of calls."""
-        whole = isinstance(history, str) or not isinstance(history, Sequence)
-        if wrong := [one for one in ([history] if whole else history) if whole or not isinstance(one, Call | str)]:
-            what = f"`history` {'is' if whole else 'holds'} {kind_of(wrong[0])}."
-            raise UserError(what, "Give a list of calls, the newest last: [decision.call].")
-        return [call.text() if isinstance(call, Call) else call for call in history]
-
     def execute(self, call: Call) -> Any:
         """Run the function of a call's tool. Raises InvalidCall (of rtcontrol.agents) for a call that the tools do not
-        allow, UserError for what is no call, and for a tool that has no function here."""
-        if not isinstance(call, Call):
-            remedy = (
-                "Give decision.call; where that is None (null, held, missed), execute nothing: what is in force stays."
-            )
-            raise UserError(f"What is to be executed is {kind_of(call)}, no call.", remedy)
+        allow, and UserError for a tool that has no function here."""
         if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
             raise UserError(
                 f"The tool {call.name} has no function here: checkpoints keep definitions, not functions.",
@@ -257,11 +228,6 @@ class ModelSession:
     def info(self) -> dict[str, Any]:
         """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
         return self.decider.info()
-
-
-def kind_of(given: object) -> str:
-    """What was given in place of something else, for people."""
-    return "None" if given is None else "a text" if isinstance(given, str) else f"a {type(given).__name__}"
 
 
 def why_held(doubt: Doubt, head: str, call: Call | None) -> str:
@@ -282,9 +248,9 @@ def confidence_gate(
     for head, least in floors.items():
         if head and head not in known:
             remedy = f"There are {', '.join(sorted(known))}."
-            raise UserError(f"min_confidence names {str(head)[:80]!r}, which no tool has.", remedy)
-        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
-            raise UserError(f"min_confidence={str(asked)[:80]} is no probability.", "Give 0 (no gate) to 1.")
+            raise UserError(f"min_confidence names {head!r}, which no tool has.", remedy)
+        if not 0 <= least <= 1:
+            raise UserError(f"min_confidence={asked} is no probability.", "Give 0 (no gate) to 1.")
     return ConfidenceGate(floors, tools)
 
 
@@ -293,8 +259,6 @@ def check_safe(tools: Tools, safe_call: Call | None) -> None:
     if safe_call is None:
         return
     try:
-        if not isinstance(safe_call, Call):
-            raise InvalidCall(f"it is {kind_of(safe_call)}")
         tools.validate(safe_call)
     except InvalidCall as error:
         raise UserError(f"The safe call is none of these tools ({error}).", "Give such as Call('stop', {}).") from None

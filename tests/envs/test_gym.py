@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,9 +123,9 @@ def test_what_cannot_be_mapped_is_refused_by_name(
         ("CartPole-v1?colour=red", "colour"),
         ("CartPole-v1?levels=1", "levels=1 cannot be used"),
         ("CartPole-v1?safe=up", "safe=up"),
-        ("CartPole-v1?sees=x,v", "sees=x,v cannot be used. Give 4 names"),
+        ("CartPole-v1?actions=x", "actions=x cannot be used. Give 2 names"),
         ("Pendulum-v1?safe=0", "of numbers those nearest to 0 are safe"),
-        ("CartPole-v1?sees=x,x,v,w", "Give each name once"),
+        ("CartPole-v1?actions=x,x", "Give each name once"),
     ],
 )
 def test_names_that_cannot_be_used_are_told(name: str, says: str) -> None:
@@ -135,57 +134,23 @@ def test_names_that_cannot_be_used_are_told(name: str, says: str) -> None:
     assert says in str(raised.value)
 
 
-TENSOR = torch.tensor([1.5, 2.0], requires_grad=True)
-MASKED = np.ma.array([1.5, 2.0], mask=[True, False])
-UNEVEN = [[1.5], [1.5, 2.0]]
-
-
-@pytest.mark.parametrize("reward", [UNEVEN, MASKED[:1], "1.5", None, 10**400])
+@pytest.mark.parametrize("reward", [[1.5, 2.0], "a", float("nan"), 10**400])
 def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
     world = made(monkeypatch, PLAIN, spaces.Discrete(2))
     monkeypatch.setattr(Odd, "step", lambda self, _: (self.observation_space.sample(), reward, False, False, {}))
     world.reset(0)
     world.step()  # it was stepped: a safe call is in force
-    with pytest.raises(UserError, match=r"Odd\.step\(\) gave .* as its reward"):
+    with pytest.raises(UserError, match=r"Odd\.step\(\) gave what is no step"):
         world.outcome()
 
 
-@pytest.mark.parametrize(
-    ("seen", "found"),
-    [(TENSOR, [1.5, 2.0]), (np.array([1.5, 2.0], object), [1.5, 2.0]), ((np.float16(1.5), 2), [1.5, 2.0]),
-     (MASKED, None), (UNEVEN, None), ((np.zeros(2), {}), None), (np.array(["a", "b"], object), None)],
-)  # fmt: skip
-def test_what_is_seen_is_numbers_of_any_library_and_nothing_hidden(
-    monkeypatch: pytest.MonkeyPatch, seen: Any, found: list[float] | None
-) -> None:
+@pytest.mark.parametrize("seen", [[[1.5], [1.5, 2.0]], np.zeros(3), "text", None])
+def test_what_is_seen_unlike_its_space_is_told(monkeypatch: pytest.MonkeyPatch, seen: Any) -> None:
     world = made(monkeypatch, PLAIN, spaces.Discrete(2))
     monkeypatch.setattr(Odd, "reset", lambda self, **_: (seen, {}))
     world.reset(0)
-    if found is not None:
-        assert [*world.observe().values()] == found
-    else:
-        with pytest.raises(UserError, match=r"Odd\.reset\(\) gave an observation that holds"):
-            world.observe()
-
-
-def no_seed(self: Odd) -> Any:
-    return self.observation_space.sample()
-
-
-@pytest.mark.parametrize(
-    ("patch", "does", "says"),
-    [
-        ({"metadata": {"render_fps": "20"}}, spaces.Discrete(2), "metadata say render_fps = "),
-        ({"metadata": {"render_fps": float("nan")}}, spaces.Discrete(2), "metadata say render_fps = "),
-        ({"reset": no_seed}, spaces.Discrete(2), r"test_gym\.py:\d+: Odd\.reset\(\) .*'seed'.* take seed and options"),
-        ({}, None, "gym:Odd-v0: Odd has no action_space"),
-    ],
-)
-def test_world_of_another_interface_is_told(monkeypatch: pytest.MonkeyPatch, patch: Any, does: Any, says: str) -> None:
-    for name, value in patch.items():
-        monkeypatch.setattr(Odd, name, value)
-    with pytest.raises(UserError, match=says):
-        made(monkeypatch, PLAIN, does).reset(0)
+    with pytest.raises(UserError, match=r"Odd\.reset\(\) gave an observation unlike its space"):
+        world.observe()
 
 
 def test_an_action_that_the_world_works_in_is_the_same_in_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,16 +247,16 @@ def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["mission"] == "go to the\nred ball" and len(str(seen["say"])) == 9
     assert words.startswith("grid_1 3 ") and "grid_6 3 mission go to the red ball say " in words
     world._seen = {**world._seen, "mission": 7}
-    with pytest.raises(UserError, match="holds 7, where its space has text"):
+    with pytest.raises(UserError, match="7 is not text"):
         world.observe()
 
 
-def test_a_world_that_cannot_be_made_is_told_with_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = "import gymnasium\nclass Silent(gymnasium.Env):\n    def __init__(self):\n        assert 1 == 2\n"
+def test_a_world_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = "import gymnasium\nclass Silent(gymnasium.Env):\n    def __init__(self):\n        assert 1 == 2, 'mute'\n"
     (tmp_path / "peers_silent.py").write_text(f"{source}\ngymnasium.register('Silent-v0', entry_point=Silent)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        with pytest.raises(UserError, match=r"cannot be made \(AssertionError: .*peers_silent\.py:4\)"):
+        with pytest.raises(UserError, match=r"cannot be made \(AssertionError: mute"):
             GymWorld("gym:peers_silent:Silent-v0")
     finally:
         gymnasium.registry.pop("Silent-v0", None)
