@@ -93,24 +93,12 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME
     model = asked or own
     if model is None or trained_on(tools, model) is False:
         what = "No model here was trained on these tools, and none was named."
-        if model is None:
-            what += _nearest(tools)
-        else:
+        if model is not None:
             what = f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
             what += difference(tools, model)
         known = ", ".join(f'"{m}"' for m in (own, "random") if m)
         raise UserError(what, remedy.format(known=f'{known} or "noop"'))
     return model
-
-
-def _nearest(tools: Sequence[ToolSchema]) -> str:
-    """Name the first difference from a bundled model whose tools have the same names; empty if there is none."""
-    names = [tool.name for tool in tools]
-    for model in zoo():
-        learnt = learnt_of(model)
-        if learnt is not None and any([t["function"]["name"] for t in own] == names for own in learnt.tool_sets):
-            return f" The nearest is {model}.{difference(tools, model)}"
-    return ""
 
 
 def difference(tools: Sequence[ToolSchema], model: str) -> str:

@@ -20,7 +20,6 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.envs.thread import half_made, shut
 from rtcontrol.envs.user_world import NEEDS, UserWorld
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.loop import errors
 from rtcontrol.models.call import Call, Plan
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.run.user_code import load_module, reason
@@ -31,11 +30,7 @@ HISTORY = 6  # calls that an agent of nothing but tools shows
 
 
 class ExpertError(Exception):
-    """The user's expert raised, or gave no legal call; the message names file and line, which are the `place`, too."""
-
-    def __init__(self, message: str, place: str = "") -> None:
-        super().__init__(message)
-        self.place = place
+    """The user's expert raised, or gave no legal call; the message names file and line."""
 
 
 def tools_only_agent(name: str, tools: Tools, instruction: str, fallback: Fallback) -> Agent:
@@ -186,11 +181,6 @@ def _made_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Age
         given = Fallback(calls=calls)
     description = (module.__doc__ or f"The agent of {name}.").strip().splitlines()[0]
     observe, history, model = parts.get("observe", render), parts.get("history", 0), parts.get("model", "")
-    for part, value, kind in (("history", history, int), ("model", model, str)):
-        if not isinstance(value, kind):
-            raise UserError(f"{name}: its `{part}` is a {type(value).__name__}.", f"Give a {kind.__name__}.")
-    if not callable(observe):
-        raise UserError(f"{name}: its `observe` is no function.", "Write `def observe(data): return TEXT`.")
     return Agent(Path(name).stem, description, tools, observe, instruction, given, model, history)
 
 
@@ -241,23 +231,18 @@ class UserExpert:
         try:
             gave = function(data, goal)
         except Exception as error:
-            raise ExpertError(f'told "{goal.text()}" it raised {reason(error)}', errors.where(error) or "") from error
+            raise ExpertError(f'told "{goal.text()}" it raised {reason(error)}') from error
         if gave is None and self.agent.allow_null:
             return ()
-        told = f'told "{goal.text()}" the expert gave'
-        calls = tuple(gave) if isinstance(gave, list | tuple) else (gave,)
-        if wrong := [call for call in calls if not isinstance(call, Call)] or ([] if calls else [gave]):
-            what = f'{told} {wrong[0]!r:.80}, no call: return Call("tool", {{"parameter": value}})'
-            place = defined(function)
-            raise ExpertError(f"{place}: {what}", place)
-        legal: list[Call] = []
+        where = f'{defined(function)}: told "{goal.text()}" the expert gave'
+        calls = tuple(gave) if isinstance(gave, list | tuple) and gave else (gave,)
         for call in calls:
-            try:
-                legal.append(self.agent.tools.validate(call))
-            except InvalidCall as error:
-                place = defined(function)
-                raise ExpertError(f"{place}: {told} {call.text()}: {error}", place) from None
-        return tuple(legal)
+            if not isinstance(call, Call):
+                raise ExpertError(f'{where} {call!r:.80}, no call: return Call("tool", {{"parameter": value}})')
+        try:
+            return tuple(map(self.agent.tools.validate, calls))
+        except InvalidCall as error:
+            raise ExpertError(f"{where} {', '.join(call.text() for call in calls)}: {error}") from None
 
 
 def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:
