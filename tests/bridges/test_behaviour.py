@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 
 from rtcontrol_client.client.core import Core
-from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
+from rtcontrol_client.client.crowd import CrowdCore, CrowdOptions
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.session import InForce
 from rtcontrol_client.wire import WireError, decode_msgpack, encode_json

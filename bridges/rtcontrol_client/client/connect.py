@@ -39,37 +39,23 @@ class NoServer:
     retry_s: int = 0
 
 
-@dataclass(frozen=True)
-class Keys:
-    """What the client has: keys of its own, and a server key that a person gave it."""
-
-    own: bool
-    server: bool
-
-
-@dataclass(frozen=True)
-class ConnectAnswer:
-    """An HTTP answer. `retry_after` is that header's text."""
-
-    status: int
-    body: bytes
-    retry_after: str = ""
-
-
-def read_answer(url: str, answer: ConnectAnswer, keys: Keys) -> NamedServer | NoServer:
-    """Return the server that an answer names, or why there is none."""
-    if answer.status != 200:
-        seconds = answer.retry_after.strip()
+def read_answer(
+    url: str, status: int, body: bytes, retry_after: str, *, keys: bool, server_key: bool
+) -> NamedServer | NoServer:
+    """Return the server that an HTTP answer names, or why there is none. `keys`: the client has its own; `server_key`:
+    a person gave it the server's."""
+    if status != 200:
+        seconds = retry_after.strip()
         retry_s = int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
-        return NoServer(f"{url} answered {answer.status}", min(retry_s, MOST_RETRY_S))
+        return NoServer(f"{url} answered {status}", min(retry_s, MOST_RETRY_S))
     try:
-        found = _named(answer.body)
-    except ValueError as error:
+        found = _named(body)
+    except (ValueError, RecursionError) as error:
         return NoServer(f"{url} names no server: {error}")
     local = is_loopback(Endpoint.parse(found.address).host)
-    if not keys.own:
+    if not keys:
         return NamedServer(found.address) if local else NoServer(f"{url} names {found.address}: that needs keys")
-    if keys.server:
+    if server_key:
         return NamedServer(found.address)
     if found.key is None:
         return found if local else NoServer(f"{url} names {found.address} without a server key: give the server's key")
@@ -79,62 +65,11 @@ def read_answer(url: str, answer: ConnectAnswer, keys: Keys) -> NamedServer | No
     return NoServer(f"{url} is not encrypted, so its server key is not trusted: give the server's key")
 
 
-def tools_hint(tools: Any, agent: str | None) -> str | None:
-    """Return the value of `x-tools` for a hello with these tools or this agent, None with neither."""
-    if tools:
-        text = json.dumps(tools, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    elif agent:
-        text = agent
-    else:
-        return None
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def get(url: str, headers: Mapping[str, str], limit_s: float = ANSWER_S) -> ConnectAnswer | NoServer:
-    """Request the URL and return its answer, or why there is none. Redirects are not followed, proxies not used."""
-    request = urllib.request.Request(url, headers={"accept": "application/json", **headers})
-    try:
-        with _opener().open(request, timeout=limit_s) as found:
-            return ConnectAnswer(found.status, found.read(MOST_BYTES + 1))
-    except urllib.error.HTTPError as error:
-        with error:
-            return ConnectAnswer(error.code, b"", error.headers.get("retry-after", ""))
-    except Exception as error:  # whatever a wrong server provokes: OSError, HTTPException, ValueError
-        reason = getattr(error, "reason", None) or error
-        return NoServer(f"{url} does not answer ({reason})")
-
-
-class Enquiry:
-    """One request on a thread of its own. `done` is called there, once there is a result."""
-
-    def __init__(self, url: str, headers: Mapping[str, str], keys: Keys, done: Callable[[], None]) -> None:
-        self.url, self.result = url, None  # type: str, NamedServer | NoServer | None
-        work = threading.Thread(target=self._run, args=(headers, keys, done), name="rtcontrol-connect", daemon=True)
-        work.start()
-
-    def _run(self, headers: Mapping[str, str], keys: Keys, done: Callable[[], None]) -> None:
-        answer = get(self.url, headers)
-        self.result = answer if isinstance(answer, NoServer) else read_answer(self.url, answer, keys)
-        done()
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *given: Any, **named: Any) -> None:
-        return None
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
-
-
 def _named(body: bytes) -> NamedServer:
     """Return what a body says, checked. Raises ValueError."""
     if len(body) > MOST_BYTES:
         raise ValueError(f"it answers more than {MOST_BYTES} bytes")
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ValueError("it answers no JSON") from None
+    document = json.loads(body)
     if not isinstance(document, dict):
         raise ValueError("it answers no JSON object")
     address, key = document.get("address"), document.get("server_key")
@@ -146,13 +81,13 @@ def _named(body: bytes) -> NamedServer:
 
 
 def _is_address(text: str) -> bool:
-    if len(text) > MOST_ADDRESS or not text.isascii() or not text.isprintable() or set(text) & set(" ,;*/") - {"/"}:
+    if len(text) > MOST_ADDRESS or not re.fullmatch(r"tcp://[!-~]+", text) or set(text[6:]) & set(",;*/"):
         return False
     try:
         found = Endpoint.parse(text)
     except EndpointError:
         return False
-    return found.scheme == "tcp" and "/" not in found.host and found.port.isdigit() and int(found.port) > 0
+    return found.port.isdigit() and int(found.port) > 0
 
 
 def _is_key(key: Any) -> bool:
@@ -162,3 +97,42 @@ def _is_key(key: Any) -> bool:
         return len(z85.decode(key.encode())) == 32
     except Exception:  # z85 raises several kinds for what is not Z85
         return False
+
+
+def tools_hint(tools: Any, agent: str | None) -> str | None:
+    """Return the value of `x-tools` for a hello with these tools or this agent, None with neither."""
+    text = json.dumps(tools, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if tools else agent
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *given: Any, **named: Any) -> None:
+        return None
+
+
+class Enquiry:
+    """One request on a thread of its own: redirects are not followed, proxies not used. `done` is called there, once
+    there is a `result`."""
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], done: Callable[[], None], *, keys: bool, server_key: bool
+    ) -> None:
+        self.url, self.result = url, None  # type: str, NamedServer | NoServer | None
+        self._keys, self._server_key, self._done = keys, server_key, done
+        threading.Thread(target=self._run, args=(headers,), name="rtcontrol-connect", daemon=True).start()
+
+    def _run(self, headers: Mapping[str, str]) -> None:
+        request = urllib.request.Request(self.url, headers={"accept": "application/json", **headers})
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+        try:
+            with opener.open(request, timeout=ANSWER_S) as found:
+                self.result = self._read(found.status, found.read(MOST_BYTES + 1), "")
+        except urllib.error.HTTPError as error:
+            with error:
+                self.result = self._read(error.code, b"", error.headers.get("retry-after", ""))
+        except Exception as error:  # whatever a wrong server provokes: OSError, HTTPException, ValueError
+            self.result = NoServer(f"{self.url} does not answer ({getattr(error, 'reason', None) or error})")
+        self._done()
+
+    def _read(self, status: int, body: bytes, retry_after: str) -> NamedServer | NoServer:
+        return read_answer(self.url, status, body, retry_after, keys=self._keys, server_key=self._server_key)

@@ -1,20 +1,257 @@
-"""The client for many characters of one agent over one connection."""
+"""The client for many characters of one agent over one connection; and, without socket and clock, what it holds: its
+members, what each is to do, and what waits to be said."""
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from rtcontrol_client.client.client import COUNTS, ClientBase, known, quantiles
-from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
-from rtcontrol_client.client.errors import checked
-from rtcontrol_client.client.options import CallLike
-from rtcontrol_client.client.session import Standing
+from rtcontrol_client.client.connection import S
+from rtcontrol_client.client.core import Core
+from rtcontrol_client.client.errors import ClientError, checked
+from rtcontrol_client.client.options import CallLike, Options
+from rtcontrol_client.client.session import InForce, Standing, all_of
 from rtcontrol_client.client.values import instant, plain
-from rtcontrol_client.wire import LIMITS, encode_msgpack
+from rtcontrol_client.wire import LIMITS, Message, encode_msgpack, messages
 from rtcontrol_client.wire.limits import check_size
-from rtcontrol_client.wire.messages import MemberError, MemberLook, ObserveMany
+from rtcontrol_client.wire.messages import (
+    MEMBERS,
+    CallMany,
+    CrowdWish,
+    Join,
+    Leave,
+    Member,
+    MemberError,
+    MemberLook,
+    ObserveMany,
+    Token,
+    in_messages,
+)
+
+LOOK_NS = S // 50  # so often it is seen whose call ran out
+STAMPS, REFUSALS = 64, 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrowdOptions(Options):
+    """As `Options`, for all members that bring nothing else; `members`: so many at most (None: as the server takes)."""
+
+    members: int | None = None
+
+    def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> messages.Hello:
+        made = super().hello(t_ns, resume, instruction)
+        return made.model_copy(update={"crowd": CrowdWish(members=self.members), "capabilities": []})
+
+
+class CharacterState:
+    """One member: its terms, what is in force for it, and the stamps of its newest looks."""
+
+    def __init__(self, terms: Member, safe_calls: Sequence[messages.FunctionCall]) -> None:
+        self.terms = terms
+        self.force = InForce(terms.epoch, safe_calls)
+        self.seq = 0
+        self.stamps: dict[int, int] = {}
+        self.refused: MemberError | None = None  # why it is not in
+
+
+class CrowdCore(Core):
+    """A conversation about many members. `news` are those of whom something new was heard."""
+
+    def __init__(self, options: Options, now_ns: int) -> None:
+        super().__init__(options, now_ns)
+        self.members: dict[str, CharacterState] = {}
+        self.news: set[str] = set()
+        self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
+        self._lives = itertools.count()  # a life has a higher number than all before it, whoever's they were
+        self._looks: dict[str, MemberLook] = {}  # the newest of each that was not said
+        self._left: deque[str] = deque(maxlen=MEMBERS)
+        self._looked_ns = 0
+
+    # What the user says.
+
+    def join(self, fields: dict[str, Any]) -> Member:
+        """A new member. Raises ClientError: there is one of that name."""
+        if fields["id"] in self.members:
+            raise ClientError(
+                f"There is a member {fields['id']!r:.80} already.", "Let it leave first, or use instruct()."
+            )
+        terms = Member.model_validate({**fields, "epoch": next(self._lives)})
+        self.members[terms.id] = CharacterState(terms, terms.safe_calls or self._safe_calls())
+        self.say(Join(session=self.token, members=[terms]))
+        return terms
+
+    def leave(self, ids: Sequence[str]) -> None:
+        """They are gone; of one that is not there, nothing."""
+        gone = [name for name in dict.fromkeys(ids) if self.members.pop(name, None) is not None]
+        for name in gone:
+            self._looks.pop(name, None)
+            self.news.discard(name)
+        if gone:
+            self._left.extend(gone)
+            self.say(Leave(session=self.token, ids=gone))
+
+    def change(self, ids: Sequence[str], **terms: Any) -> None:
+        """New terms of members that are there. Raises ClientError."""
+        for name in ids:
+            member = self.member(name)
+            member.terms = member.terms.model_copy(update=terms)
+        self._say_terms(ids)
+
+    def see(self, name: str, t_ns: int, text: str | None, data: dict[str, Any] | None) -> None:
+        """What a member saw; it replaces what is not said yet. Of one that was not let in nothing is said. Raises
+        ClientError."""
+        member = self.member(name)
+        if member.refused is not None:
+            self.ignored["refused"] += 1
+            return
+        look = MemberLook(id=name, seq=member.seq + 1, t_ns=t_ns, text=text, data=data)
+        member.seq += 1
+        member.stamps[look.seq] = t_ns
+        if len(member.stamps) > STAMPS:
+            del member.stamps[next(iter(member.stamps))]
+        self.count["superseded"] += name in self._looks
+        self.count["observed"] += 1
+        self._looks[name] = look
+
+    def member(self, name: str) -> CharacterState:
+        """Raises ClientError: there is none of that name."""
+        member = self.members.get(name)
+        if member is None:
+            raise ClientError(f"There is no member {name!r:.80}.", "Let it join() first.")
+        return member
+
+    def _say_terms(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.members[name].refused = None  # whoever is refused again is told so again
+        for some in in_messages([self.members[name].terms for name in names]):
+            self.say(Join(session=self.token, members=some))
+
+    def _safe_calls(self) -> tuple[messages.FunctionCall, ...]:
+        welcome = self.welcome
+        return self.own_safe_calls or (() if welcome is None else all_of(welcome.safe_calls, welcome.safe_call))
+
+    # What the connection says.
+
+    def due(self, now_ns: int) -> list[Message]:
+        said = super().due(now_ns)
+        if self._looks and self.error is None and self.connection.open and now_ns >= self._room_ns:
+            looks, self._looks = self._looks, {}
+            said += [ObserveMany(session=self.token, looks=some) for some in in_messages(looks.values())]
+            self._said_ns = now_ns
+        return said
+
+    def wake_ns(self, now_ns: int) -> int:
+        return min(super().wake_ns(now_ns), now_ns + LOOK_NS) if self.members else super().wake_ns(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        super().look(now_ns)
+        if now_ns - self._looked_ns >= LOOK_NS:
+            self._looked_ns = now_ns
+            over = [name for name, member in self.members.items() if member.force.look(now_ns)]
+            self.count["expired"] += len(over)
+            self._heard(over)
+
+    def hear(self, message: Message, now_ns: int) -> None:
+        if isinstance(message, CallMany):
+            self.connection.heard_ns = now_ns
+            if self.error is None:
+                self._calls(message, now_ns)
+            return
+        ours = isinstance(message, messages.Bye) and message.session in (None, self.token)
+        super().hear(message, now_ns)
+        if ours:
+            self._all_safe("session_ended")
+
+    def end(self, error: ClientError, now_ns: int) -> None:
+        super().end(error, now_ns)
+        self._all_safe("session_ended")
+
+    def _all_safe(self, cause: str) -> None:
+        self._heard([name for name, member in self.members.items() if member.force.ends(cause)])
+
+    def _heard(self, names: Sequence[str]) -> None:
+        if names:
+            self.news.update(names)
+            self.version += 1
+
+    def _greet_anew(self, now_ns: int) -> None:
+        was_open = self.connection.open
+        super()._greet_anew(now_ns)
+        self._looks.clear()  # as old as the gap
+        if was_open:
+            self._heard([name for name, member in self.members.items() if member.force.lost()])
+
+    def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
+        was_open = self.connection.open
+        super()._welcomed(welcome, now_ns)
+        if was_open or not self.connection.open:
+            return
+        if welcome.crowd is None:
+            self.end(ClientError("The server knows no crowds.", "Update it, or use Client for each."), now_ns)
+            return
+        # All that waits of members is told by their joining, and those that are there already go on; who left lately is
+        # told again, as that may be lost.
+        self.drop(Join, Leave)
+        gone = [name for name in dict.fromkeys(self._left) if name not in self.members]
+        if welcome.resumed and gone:
+            self.say(Leave(session=self.token, ids=gone))
+        self._say_terms(list(self.members))
+        for name, member in self.members.items():
+            safe_calls = tuple(member.terms.safe_calls or self._safe_calls())
+            if welcome.resumed:
+                member.force.safe_calls = safe_calls
+            elif member.force.begin(member.terms.epoch, safe_calls):
+                self._heard([name])
+
+    def _calls(self, message: CallMany, now_ns: int) -> None:
+        if not self.connection.open or message.session != self.token:
+            self.ignored["session"] += 1
+            return
+        if message.faults:
+            self.ignored["malformed"] += len(message.faults)
+        for call in message.calls:
+            member = self.members.get(call.id)
+            reason = None
+            if member is None:
+                reason = "member"
+            elif call.epoch != member.force.epoch:
+                reason = "epoch"
+            elif call.tick <= member.force.last_tick:
+                reason = "order"
+            elif call.status == "fresh" and member.stamps.get(call.seq_obs or -1, call.t_obs_ns) != call.t_obs_ns:
+                reason = "stamp"  # it would live longer, or shorter, than its look allows
+            if member is None or reason is not None:
+                self.ignored[reason or ""] += 1
+                continue
+            member.refused = None
+            self.count[call.status] += 1
+            if call.status == "fresh" and call.t_obs_ns is not None:
+                self.latency_ns.append(now_ns - call.t_obs_ns)
+            own_ms = member.terms.ttl_ms
+            member.force.own_ttl_ms = self.options.ttl_ms if own_ms is None else own_ms
+            _, too_old = member.force.receive(call, now_ns)
+            self.count["expired"] += too_old
+            self.news.add(call.id)
+        self.version += 1
+
+    def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
+        if not message.members:
+            super()._error(message, now_ns)
+            return
+        self.count["errors"] += 1
+        self.last_error = f"{message.code}: {message.message} {message.members[0].message}"[:500]
+        self.refusals.extend(message.members)
+        for one in message.members:
+            member = self.members.get(one.id or "")
+            if member is not None and one.seq is None and member.force.last_tick < 0:
+                member.refused = one  # it was not let in
+        self._heard([one.id for one in message.members if one.id in self.members and one.id is not None])
+
 
 NOT_OF_CROWDS = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from rtcontrol_client.client.connect import Enquiry, Keys, NoServer, tools_hint
+from rtcontrol_client.client.connect import Enquiry, NoServer, tools_hint
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.options import Options
@@ -62,9 +62,8 @@ class Link(Generic[AnyCore]):
         self._told = 0  # the version of the core that `changed` was called for
         self._welcome: Welcome | None = None  # whose warnings were logged
         self._warned: set[str] = set()
-        self._context: zmq.Context[zmq.Socket[bytes]] = (
-            zmq.Context()
-        )  # its own, so that closing it waits for what is still to leave
+        # Its own, so that closing it waits for what is still to leave.
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._wake_in, self._wake_out = sockets.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -195,10 +194,10 @@ class Link(Generic[AnyCore]):
         """Request a server; meanwhile there is a socket without a connection."""
         lost = self._where if self.core.connection.unresponsive else ""
         headers = {name: value for name, value in (("x-tools", self._hint), ("x-lost", lost)) if value}
-        keys = Keys(self._keys is not None, self._keys is not None and self._keys[1] is not None)
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._watch()
-        self._enquiry = Enquiry(self._entry, headers, keys, self.wake)
+        given = self._keys is not None and self._keys[1] is not None
+        self._enquiry = Enquiry(self._entry, headers, self.wake, keys=self._keys is not None, server_key=given)
 
     def _named(self, now_ns: int) -> None:
         """Connect to the server that was named, if the answer is there; else wait for another request."""

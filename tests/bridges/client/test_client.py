@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from rtcontrol_client import Client, Standing
-from rtcontrol_client.client.connect import ConnectAnswer, Keys, NamedServer, NoServer, read_answer, tools_hint
+from rtcontrol_client.client.connect import NamedServer, NoServer, read_answer, tools_hint
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire import Message
 from rtcontrol_client.wire.messages import Bye, FunctionCall, Hello, Instruct, Reset
@@ -250,9 +250,8 @@ TOOL = {"name": "turn", "parameters": {"type": "object", "properties": {}}}
 
 @pytest.mark.parametrize("vector", load("connect"), ids=lambda vector: vector["name"])
 def test_answer_names_server_or_none(vector: dict[str, Any]) -> None:
-    answer = ConnectAnswer(vector["status"], vector["body"].encode(), vector["retry_after"])
-    keys = Keys(vector["keys"], vector["server_key_given"])
-    found = read_answer(vector["url"], answer, keys)
+    answer = vector["status"], vector["body"].encode(), vector["retry_after"]
+    found = read_answer(vector["url"], *answer, keys=vector["keys"], server_key=vector["server_key_given"])
     if vector["address"] is None:
         assert isinstance(found, NoServer) and found.retry_s == vector["retry_s"]
     else:

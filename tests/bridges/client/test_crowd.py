@@ -11,7 +11,7 @@ import pytest
 
 from rtcontrol_client import ClientError, Crowd
 from rtcontrol_client.client.connection import S
-from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
+from rtcontrol_client.client.crowd import CrowdCore, CrowdOptions
 from rtcontrol_client.wire import decode_json, encode_json
 from rtcontrol_client.wire.messages import ObserveMany, Welcome
 from tests.bridges.client.worlds import Process, free_port
