@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import inspect
 import threading
 import time
 import weakref
@@ -137,16 +136,11 @@ class Client(ClientBase[Core]):
         """Begin to connect, and do not wait."""
         known(Options, options, "")
         made = Options(**options)
-        handlers = {"on_safe": made.on_safe, "on_call": made.on_call}
-        for name, handler in handlers.items():
-            if _is_coroutine(handler):
-                what = f"{name}= is a coroutine function."
-                raise ClientError(what, "Give a plain function; of an event loop: asyncio.run_coroutine_threadsafe.")
         super().__init__(endpoint, made, Core)
         self._pictures = PictureSender(self._link)
-        for name in ("on_call", "on_safe"):
-            if (handle := handlers[name]) is not None:
-                self._handlers.append(Handler(self._link, name == "on_safe", handle))
+        for of_safe, handle in ((False, made.on_call), (True, made.on_safe)):
+            if handle is not None:
+                self._handlers.append(Handler(self._link, of_safe, handle))
         self._changed()  # something may have come before they were there
         self._looker = None if made.look is None else Looker(self, made.look)
 
@@ -326,11 +320,6 @@ def quantiles(ns: Collection[int]) -> dict[str, float]:
     """In ms, with names; empty where there is nothing."""
     ms, last = [round(each / 1e6, 3) for each in sorted(ns)], len(ns) - 1
     return {name: ms[min(last, int(s * last + s))] for name, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms}
-
-
-def _is_coroutine(handler: object) -> bool:
-    """A function, or an object that is called as one."""
-    return any(inspect.iscoroutinefunction(f) for f in (handler, getattr(handler, "__call__", None)))  # noqa: B004
 
 
 @atexit.register

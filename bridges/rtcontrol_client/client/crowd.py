@@ -102,21 +102,20 @@ class CrowdCore(Core):
             member.terms = member.terms.model_copy(update=terms)
         self._say_terms(ids)
 
-    def see(self, name: str, t_ns: int, text: str | None, data: dict[str, Any] | None) -> None:
-        """What a member saw; it replaces what is not said yet. Of one that was not let in nothing is said. Raises
-        ClientError."""
-        member = self.member(name)
+    def see(self, look: MemberLook) -> None:
+        """What a member saw (its seq is filled in); it replaces what is not said yet. Of one that was not let in
+        nothing is said. Raises ClientError."""
+        name, member = look.id, self.member(look.id)
         if member.refused is not None:
             self.ignored["refused"] += 1
             return
-        look = MemberLook(id=name, seq=member.seq + 1, t_ns=t_ns, text=text, data=data)
         member.seq += 1
-        member.stamps[look.seq] = t_ns
+        member.stamps[member.seq] = look.t_ns
         if len(member.stamps) > STAMPS:
             del member.stamps[next(iter(member.stamps))]
         self.count["superseded"] += name in self._looks
         self.count["observed"] += 1
-        self._looks[name] = look
+        self._looks[name] = look.model_copy(update={"seq": member.seq})
 
     def member(self, name: str) -> CharacterState:
         """Raises ClientError: there is none of that name."""
@@ -374,20 +373,19 @@ class Crowd(ClientBase[CrowdCore]):
         """What members saw, each a text or data; `t_ns`: when, by time.monotonic_ns() (default: now). Only the newest
         of each counts. Raises ClientError, and says nothing: no such member, a field that the protocol forbids."""
         captured_ns = instant(t_ns)
-        made: dict[str, tuple[str | None, dict[str, Any] | None]] = {}
+        made = []
         for name, look in looks.items():
             with checked("observe_many"):
-                made[name] = (plain(look, name), None) if isinstance(look, str) else (None, plain(look, str(name)))
-                text, data = made[name]
-                part = MemberLook(id=name, seq=0, t_ns=captured_ns, text=text, data=data)
-                if data is not None or (text is not None and len(text) > 4096):
-                    alone = ObserveMany(session="-" * 16, looks=[part])
+                shown = {"text" if isinstance(look, str) else "data": plain(look, str(name))}
+                made.append(MemberLook(id=name, seq=0, t_ns=captured_ns, **shown))
+                if "data" in shown:
+                    alone = ObserveMany(session="-" * 16, looks=[made[-1]])
                     check_size([len(each) for each in encode_msgpack(alone)], LIMITS)
         with self._link.lock:
-            for name in made:
-                self._core.member(name)
-            for name, (text, data) in made.items():
-                self._core.see(name, captured_ns, text, data)
+            for one in made:
+                self._core.member(one.id)
+            for one in made:
+                self._core.see(one)
         self._link.wake()
 
     def instruct(self, instruction: str, *members: str) -> None:

@@ -111,16 +111,17 @@ class Handler:
 
 
 def _words(said: Sequence[Any], most: int) -> str | None:
+    try:
+        text = "; ".join(map(_text, said))[:most]
+    except BaseException as fault:  # of its own __str__: what was done is done all the same
+        text = f"no words ({type(fault).__name__})"
     # What is no Unicode (a file's name may hold lone surrogates) cannot be told otherwise.
-    return "; ".join(map(_text, said))[:most].encode("utf-8", "replace").decode("utf-8") if said else None
+    return text.encode("utf-8", "replace").decode("utf-8") or None
 
 
 def _text(said: Any) -> str:
-    kind = type(said).__name__
-    try:
-        return f"{kind}: {said}" if isinstance(said, BaseException) and not isinstance(said, Declined) else str(said)
-    except BaseException as fault:  # of its own __str__: what was done is done all the same
-        return f"{kind} without words ({type(fault).__name__})"
+    named = isinstance(said, BaseException) and not isinstance(said, Declined)
+    return f"{type(said).__name__}: {said}" if named else str(said)
 
 
 class Looker:

@@ -76,14 +76,6 @@ class Options:
         with checked("hello"):
             for name in Hello.model_fields.keys() & self.__dataclass_fields__.keys():
                 object.__setattr__(self, name, plain(getattr(self, name), name))
-            own = {name: plain(getattr(self, name), name) for name in ("name", "connect_timeout_s", "backoff_s")}
-        limit_s, pauses_s = own["connect_timeout_s"], own["backoff_s"]
-        if limit_s is not None and not (_is_number(limit_s) and limit_s >= 0):
-            raise ClientError(f"connect_timeout_s is {limit_s!r:.40}.", "Give seconds, or None to wait for ever.")
-        if not (isinstance(pauses_s, list) and len(pauses_s) == 2 and all(_is_number(s) and s > 0 for s in pauses_s)):
-            raise ClientError(f"backoff_s is {pauses_s!r:.40}.", "Give the first pause and the longest: (0.1, 2.0).")
-        if not isinstance(own["name"], str):
-            raise ClientError(f"name is {own['name']!r:.40}.", "Give a string.")
         for name in ("on_call", "on_safe", "look"):
             if (handler := getattr(self, name)) is not None and not callable(handler):
                 raise ClientError(f"{name} is {handler!r:.40}.", "Give a function.")
@@ -124,7 +116,3 @@ class Options:
             return curve.load_pair(path), curve.load_public(server)
         except curve.KeyFileError as error:
             raise ClientError(error.what, error.remedy) from None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -118,9 +118,6 @@ def _array(name: str, value: Any) -> dict[str, Any]:
     except (TypeError, ValueError, BufferError):  # of numpy's kinds of time, say, ValueError
         what = f"arrays[{name!r}] is a {_kind(value)}, which shows no buffer."
         raise ClientError(what, "Give a numpy array of numbers, an array.array or bytes.") from None
-    if getattr(value, "mask", None) is not None and getattr(value.mask, "any", bool)():
-        what = f"arrays[{name!r}] hides some of its numbers, and a buffer would show them."
-        raise ClientError(what, "Say what stands in their place: value.filled(0).")
     order, code = view.format[:-1], view.format[-1]
     dtype = f"{KINDS.get(code, '')}{view.itemsize}"
     if dtype not in DTYPES or order not in NATIVE:
