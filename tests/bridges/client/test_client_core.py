@@ -135,18 +135,6 @@ def flying(core: Core, ttl_ms: float = 500.0) -> FunctionCall:
     return left
 
 
-def test_each_call_is_acknowledged_once_and_only_in_its_own_epoch(core: Core) -> None:
-    flying(core)
-    for _ in range(2):
-        core.acknowledge(5, "executed", S + 2 * MS)
-    assert said(core, S + 3 * MS) == ["executed"]
-    core.hear(call_message(6, call=FunctionCall(name="left"), t_obs_ns=S), S + 4 * MS)
-    core.reset()
-    core.acknowledge(6, "executed", S + 5 * MS)
-    core.acknowledge(99, "executed", S + 5 * MS)
-    assert said(core, S + 6 * MS) == ["reset"]
-
-
 def test_acknowledgement_of_a_call_of_the_session_before_is_none_of_one_with_its_number(core: Core) -> None:
     flying(core)
     before = core.force.at(S + MS)
@@ -157,15 +145,6 @@ def test_acknowledgement_of_a_call_of_the_session_before_is_none_of_one_with_its
     assert (said(core, 3 * S + MS), core.force.at(3 * S + MS).status) == ([], "fresh")
     core.acknowledge(core.force.at(3 * S), "executed", 3 * S + MS)
     assert said(core, 3 * S + MS) == ["executed"]
-
-
-@pytest.mark.parametrize(("outcome", "after"), [("failed", "safe"), ("refused", "fresh"), ("executed", "fresh")])
-def test_call_that_failed_ends_at_once(core: Core, outcome: Any, after: str) -> None:
-    flying(core)
-    version = core.version
-    core.acknowledge(5, outcome, S + 2 * MS)
-    assert core.force.at(S + 2 * MS).status == after and (core.version > version) == (after == "safe")
-    assert said(core, S + 2 * MS) == ["executed"]
 
 
 def test_one_of_several_calls_that_fails_makes_it_safe_and_the_next_call_stands_for_itself() -> None:

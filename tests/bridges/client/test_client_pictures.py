@@ -44,9 +44,8 @@ def newest(bench: Bench | Server) -> Any:
     return bench.admission.all()[0].env.pictures.newest
 
 
-@pytest.mark.parametrize("data", [memoryview(FILE), np.frombuffer(FILE, np.uint8)], ids=["bytes", "array"])
-def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client, data: Any) -> None:
-    assert client.send_picture(data)
+def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client) -> None:
+    assert client.send_picture(np.frombuffer(FILE, np.uint8))
     until(lambda: newest(made) is not None, "no picture came")
     assert newest(made).data == FILE and newest(made).format == "jpeg"
     until(lambda: client.statistics["pictures"] == {"sent": 1, "dropped": 0, "refused": 0}, "it was not counted")
@@ -54,12 +53,7 @@ def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client,
 
 @pytest.mark.parametrize(
     ("data", "options", "says"),
-    [
-        (b"GIF89a", {}, "neither JPEG nor PNG"),
-        ("a path", {}, "shows no bytes"),
-        (FILE, {"t_ns": 1 << 62}, "future"),
-        (FILE, {"t_ns": "now"}, "t_ns"),
-    ],
+    [("a path", {}, "shows no bytes"), (b"GIF89a", {}, "neither JPEG nor PNG"), (FILE, {"t_ns": 1 << 62}, "future")],
 )
 def test_what_is_no_picture_is_told_to_the_caller(client: Client, data: Any, options: Any, says: str) -> None:
     with pytest.raises(ClientError, match=says):
