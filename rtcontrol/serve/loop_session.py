@@ -102,7 +102,9 @@ class LoopSession(SessionThread, Listener):
         elif what.what == "refused":
             owner.report(owner.core.gave_way, facts, what.text, what.why, loop.instruction)
         elif what.what == "doubted":
-            owner.report(owner.core.wrong, facts, refusals.unsure(what.why))
+            # It stays active, and what is called by it is held back.
+            error = WireError(Code.UNSURE, what.why, "Say it in other words.", field="instruction")
+            owner.report(owner.core.wrong, facts, error)
         else:
             self.send(control_of(loop.operator, facts.token))
 

@@ -21,7 +21,6 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
@@ -31,8 +30,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import CONTROL, refused_as
 from rtcontrol.serve.sessions import GRACE_S, LoopStanding
 from rtcontrol.telemetry.run_folder import version
-from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
-from rtcontrol_client.wire.limits import check_size, check_value
+from rtcontrol_client.wire import PROTOCOL, Code, WireError
 from rtcontrol_client.wire.messages import CrowdTerms, Hello, Program, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
 
@@ -127,34 +125,16 @@ class Terms:
             warnings=[*self.warnings, *standing.warnings],
         )
 
-    def check_welcome(self) -> None:
-        """Raises WireError (too_large, `tools`) where a welcome could not tell these terms within the limits."""
-        limits = self.options.limits
-        # Later ones may have a longer instruction, one more warning and larger numbers.
-        longest = LoopStanding("x" * limits.max_string_bytes, warnings=("x" * 1024,))
-        welcome = self.welcome("x" * 32, longest, now_ns=1 << 62)
-        try:
-            check_value(welcome.model_dump(exclude_none=True), limits)
-            check_size([len(encode_json(welcome).encode())], limits)
-        except WireError as error:
-            what = f"The welcome to these tools would exceed the limits ({error.message.rstrip('.')})."
-            remedy = "Bring fewer tools, or shorter lists of values and descriptions."
-            raise _refused(Code.TOO_LARGE, what, remedy, "tools") from None
+    def undecodable(self, error: UserError) -> WireError:
+        """Return the refusal of a first decision that failed: parameters that are decoded token by token are too much
+        for it."""
+        remedy = "Give free values an enum or bounds, and no array or recursion; give a tool at most six parameters."
+        return _refused(Code.TOOLS, error.what, remedy, "tools")
 
     def decidable(self) -> AbstractContextManager[None]:
         """What cannot be decided by in here is the client's tools, or the model that it named. Raises WireError."""
         code = Code.TOOLS if self.named is None else Code.MODEL
         return refused_as(code, code.value)
-
-    def undecodable(self, error: UserError) -> WireError:
-        """Return the refusal of a first decision that failed: it names the parameters that are decoded token by
-        token."""
-        slots = ((t.name, slot) for t in self.agent.tools.schemas for slot in t.slots())
-        free = [(name, slot) for name, slot in slots if isinstance(slot.domain, Free)]
-        named = "; ".join(f"{name}: {', '.join(p.name for p in slot.parameters)}" for name, slot in free)
-        what = f"{error.what} These are decoded token by token: {named[:300]}."
-        remedy = "Give them an enum or bounds, and no array or recursion; give a tool at most six parameters."
-        return _refused(Code.TOOLS, what, remedy, "tools")
 
     def described(self) -> str:
         """In words: for whom it decides, what decides, and how often."""
@@ -187,9 +167,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     source = _source(config, chosen, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, chosen, warnings)
-    terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings), options)
-    terms.check_welcome()
-    return terms
+    return Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings), options)
 
 
 def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:

@@ -359,7 +359,7 @@ class SessionCore:
         if session.crowd != isinstance(message, OF_CROWDS):
             raise refusals.of_crowds(session.crowd)
         if session.life.state != "live":
-            raise refusals.not_open()
+            raise refusals.state("The session is not open.", "Wait for the welcome.", retryable=True)
         turn.append(ForwardMessage(session, peer.connection, message))
 
     def _ping(self, turn: Turn, peer: Peer, message: Ping) -> None:
@@ -423,7 +423,12 @@ class SessionCore:
 
     def _control(self, turn: Turn, peer: Peer, message: ControlMessage) -> None:
         session = session_of(peer, message.session)
-        word = refusals.saying_of(message, session.hello.capabilities)
+        word = message.say
+        if refusals.CONTROL not in session.hello.capabilities:
+            raise refusals.state("hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
+        if word is None or (message.instruction is not None and word in ("confirm", "deny")):
+            remedy = f"Say one of {', '.join(refusals.SAYINGS)}; confirm and deny are for calls alone."
+            raise WireError(Code.INVALID, "control.say is missing, or is for an instruction.", remedy, field="say")
         answer = self.command(turn, session, word, "wire", message.id)
         if answer is None:
             turn.append(SayToLoop(session, word, "wire", message.id))
@@ -472,9 +477,10 @@ class SessionCore:
         instructions = session.instructions
         if instructions.refusal is not None:
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
-            error = refusals.refused_instruction(instructions.refusal, message.seq_obs)
-            instructions.refusal = None
-            self._refuse(turn, peer, error)
+            what = f"The instruction was refused: {instructions.refusal}"
+            remedy = "Say it in other or fewer words; the instruction before goes on."
+            instructions.refusal, seq = None, message.seq_obs
+            self._refuse(turn, peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq))
         life = session.life
         if life.leaving and not message.more and life.why in (None, LEAVING):
             # Now the client acts by what is as new as can be.
@@ -541,7 +547,7 @@ class SessionCore:
         """The decider cannot take the instruction that the run started with. Return what ends the run; a session that
         was live comes back to the instruction before."""
         again = session.life.welcomed and session.instructions.give_way()
-        return refusals.lost_instruction(what, remedy, again)
+        return WireError(Code.INSTRUCTION, what, remedy, field="instruction", retryable=again, fatal=not again)
 
     def ran(self, turn: Turn, session: SessionFacts, proven: str, newest: str) -> None:
         """Its loop is over; `proven`: the last instruction that something was decided by, `newest`: the last of all."""

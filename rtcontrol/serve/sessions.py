@@ -349,7 +349,8 @@ class Sessions:
             return []
         others = [s for s in self if s.hello.robot == robot and s.life.why is None]
         if any(other.life.state != "parked" for other in others):
-            raise refusals.claimed(robot)
+            remedy = "End that one, or say the same hello again, with growing pauses, until it is gone."
+            raise refusals.busy(f"The robot {robot!r} is claimed by another session.", "robot", remedy)
         return others
 
     def beyond(self) -> SessionFacts | None:
@@ -367,7 +368,8 @@ def session_of(peer: Peer, token: str | None) -> SessionFacts:
     """Return the connection's session, if the token is its. Raises WireError."""
     session = peer.session
     if session is None:
-        raise refusals.no_session()
+        remedy = "Say hello first, with `resume` where there was one."
+        raise refusals.state("This connection has no session.", remedy, retryable=True)
     if token is not None and not same(token, session.token):
         raise refusals.unknown_token("This session token is not this connection's.", "Use the welcome's.", "session")
     return session

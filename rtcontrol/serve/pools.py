@@ -1,0 +1,105 @@
+"""Where the sessions of a server are decided: next to the loop, on a thread, or at the models' place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, QuestionSource, STSource
+from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.pool import started
+from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
+from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.errors import UserError
+from rtcontrol.run import assembly
+from rtcontrol.serve.options import ServeOptions
+
+SPARE = 32  # next to the sessions: those that are just ending, the gateway's sets of tools, and the model
+
+
+class Pools:
+    """A `DecoderPool` of two. The models' place is made ready at the start unless `options.model` needs none: then
+    with the first session that does; made again with the first one after it gave up. A model that is named there is
+    loaded with it: while sessions run that would hold up their decisions."""
+
+    gave_up: str | None = None
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.name, self._options, self._limit = options.host, options, options.max_sessions + SPARE
+        self._inline = InProcessPool(self._limit, lanes=0)
+        self._lock = threading.Lock()
+        self._models: DecoderPool | None = None
+        self._model: Host | None = None  # keeps what is loaded
+        self._stopped: Callable[[], bool] = lambda: False
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        self._stopped = stopped
+        if self._options.model not in PLAIN and not is_endpoint(self._options.model):
+            self._ready()
+        return {}
+
+    def _ready(self) -> DecoderPool:
+        """Return the models' place, started. Raises UserError; a later call may succeed."""
+        with self._lock:
+            if self._models is not None and self._models.gave_up is None:
+                return self._models
+            if self._models is not None:
+                self._models.close()
+            self._models = None
+            models = _models(self._options, self._limit)
+            try:
+                models.start(self._stopped)
+                self._load(models)
+            except BaseException:
+                models.close()
+                raise
+            self._models = models
+            return models
+
+    def _load(self, models: DecoderPool) -> None:
+        """Load the model that is named. What every session would be refused is raised here."""
+        options = self._options
+        if options.loads is None or self._stopped():
+            return
+        spec = DeciderSpec(
+            options.loads, (FREE_VALUE,), engine=options.engine, dtype=options.dtype, threads=options.threads
+        )
+        self._model = models.open("the model", STSource(spec))
+        if options.default_tools:
+            models.open("the tools", STSource(replace(spec, tools=options.default_tools))).close()
+
+    def open(self, session: str, source: DeciderSource) -> Host:
+        if isinstance(source, EndpointSource) or assembly.makes_plans(source):
+            # On its own threads: it waits for another machine, or is a user's code.
+            return started(InProcessHost(source))
+        if not isinstance(source, STSource | QuestionSource):
+            return self._inline.open(session, source)
+        try:
+            models = self._ready()
+        except UserError as error:
+            raise DecoderUnavailable(error.what, error.remedy) from error
+        return models.open(session, source)
+
+    def alive(self) -> bool:
+        """Return whether the models' place answers; true where none was needed yet."""
+        return self._models is None or self._models.alive()
+
+    def close(self) -> None:
+        self._inline.close()
+        if self._models is not None:
+            self._models.close()
+
+
+def _models(options: ServeOptions, limit: int) -> DecoderPool:
+    if options.host == "inprocess":
+        return InProcessPool(limit)
+    if options.standby:
+        from rtcontrol.hosts.standby import StandbyPool
+
+        return StandbyPool(limit)
+    from rtcontrol.hosts.ray_pool import RayPool
+
+    return RayPool(limit)
