@@ -97,29 +97,34 @@ log = logging.getLogger(__name__)
 
 
 class ZmqAuth:
-    """Applies the rule to a socket before it is bound, and watches the allow-list while it is open."""
+    """Applies the rule to a socket before it is bound, and watches the allow-list while it is open: the folder's public
+    keys, read again when asked and older than REREAD_S."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path | None) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._by_key: dict[str, str] = {}
+        self._read_s = -1.0
         self._pair: KeyPair | None = None
         self._auth: ThreadAuthenticator | None = None
-        self._list = _AllowList(folder) if folder else None
-        if folder is not None and self._list is not None:
+        if folder is not None:
             try:
                 self._pair = load_pair(folder / f"{SERVER}.key_secret")
             except KeyFileError as error:
                 raise UserError(error.what, error.remedy) from None
             if not clients(folder):
                 log.warning("No client's key is in %s yet: nobody can connect until `rtcontrol keys new NAME`.", folder)
-            # In a thread of its own: one in an event loop stalls every handshake while that loop is busy.
-            self._auth = ThreadAuthenticator(context, log=_quiet())
+            quiet = logging.getLogger(f"{__name__}.zap")
+            quiet.setLevel(logging.ERROR)  # pyzmq logs whole requests at DEBUG; ours names fingerprints
+            # In its own thread: one in an event loop stalls every handshake while that loop is busy.
+            self._auth = ThreadAuthenticator(context, log=quiet)
             self._auth.start()
-            self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self._list)
+            self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
 
     @classmethod
     def for_endpoints(
         cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None
     ) -> ZmqAuth:
-        """The guard for a socket that will be bound to these. One guard for each context.
+        """Return the guard for a socket that will be bound to these; one for each context.
 
         Raises UserError: an endpoint that is none, or is beyond this machine and no keys; a folder without a server's
         key pair.
@@ -129,8 +134,12 @@ class ZmqAuth:
                 Endpoint.parse(endpoint)
             except EndpointError as error:
                 raise UserError(f"--bind {error.what}", error.remedy) from None
-        if keys is None and (public := [e for e in endpoints if not is_local(e)]):
-            raise _reachable(public[0])
+            if keys is None and not is_local(endpoint):
+                raise UserError(
+                    f"--bind {endpoint} can be reached from other machines, and there are no keys.",
+                    "Make a key for each client (rtcontrol keys new NAME) and add --keys "
+                    f"{default_folder() or 'FOLDER'}. Or give --bind tcp://127.0.0.1:5555 and tunnel by ssh -L.",
+                )
         return cls(context, keys)
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
@@ -142,33 +151,20 @@ class ZmqAuth:
             socket.curve_publickey = self._pair.public.encode()
             socket.curve_secretkey = self._pair.secret.encode()
 
-    def allowed(self, key: str | None) -> bool:
-        """Whether the holder of this public key (Z85) may stay; a revoked one may not, within 0.25 s.
+    @property
+    def keyed(self) -> bool:
+        """Whether clients need keys."""
+        return self._folder is not None
 
-        Without keys everybody may: the endpoint is local.
-        """
-        return self._list is None or self.name(key) is not None
+    def allowed(self, key: str | None) -> bool:
+        """Return whether the holder of this public key (Z85) may stay; a revoked one may not, within 0.25 s. Without
+        keys everybody may: the endpoint is local."""
+        return self._folder is None or self.name(key) is not None
 
     def name(self, key: str | None) -> str | None:
-        """The listed name of a public key, for logs."""
-        return self._list.name(key) if self._list is not None and key else None
-
-    def close(self) -> None:
-        if self._auth is not None:
-            self._auth.stop()
-            self._auth = None
-
-
-class _AllowList:
-    """The folder's public keys, reread when asked and older than REREAD_S."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._by_key: dict[str, str] = {}
-        self._read_s = -1.0
-
-    def name(self, key: str) -> str | None:
+        """Return the listed name of a public key, for logs."""
+        if self._folder is None or not key:
+            return None
         with self._lock:
             if time.monotonic() - self._read_s > REREAD_S:
                 self._by_key = {key: name for name, key in clients(self._folder).items()}
@@ -176,7 +172,7 @@ class _AllowList:
             return self._by_key.get(key)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Called by pyzmq's authenticator for each handshake."""
+        """Return whether the holder comes in: pyzmq's authenticator calls it for each handshake."""
         public = key.decode("ascii", "replace")
         name = self.name(public)
         if name is None:
@@ -185,17 +181,7 @@ class _AllowList:
             log.info("Admitted %s (fingerprint %s).", name, fingerprint(public))
         return name is not None
 
-
-def _reachable(endpoint: str) -> UserError:
-    return UserError(
-        f"--bind {endpoint} can be reached from other machines, and there are no keys.",
-        f"Make a key for each client (rtcontrol keys new NAME) and add --keys {default_folder() or 'FOLDER'}. Or give "
-        "--bind tcp://127.0.0.1:5555 and tunnel: ssh -L 5555:127.0.0.1:5555 HOST.",
-    )
-
-
-def _quiet() -> logging.Logger:
-    # pyzmq logs whole requests at DEBUG; ours says names and fingerprints.
-    logger = logging.getLogger(f"{__name__}.zap")
-    logger.setLevel(logging.ERROR)
-    return logger
+    def close(self) -> None:
+        if self._auth is not None:
+            self._auth.stop()
+            self._auth = None

@@ -16,7 +16,7 @@ import resource
 import select
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,23 +68,19 @@ class Router:
 
     def __init__(self, admission: SessionManager, endpoints: Sequence[str], keys: Path | None) -> None:
         _raise_limit()
-        self.dropped: Counter[str] = Counter()
         self._admission, self._limits = admission, admission.options.limits
         self._context: zmq.Context[Any] = zmq.Context()
-        self._guard: ZmqAuth | None = None
+        self._guard = ZmqAuth.for_endpoints(self._context, endpoints, keys)
         self._socket = router_socket(self._context)
-        self._with_keys = keys is not None
         self._connections: dict[bytes, RouterConnection] = {}
-        self._numbers = itertools.count(
-            1
-        )  # names of connections in the log: a routing id would help to guess the next one
+        # Names of connections in the log: a routing id would help to guess the next one.
+        self._numbers = itertools.count(1)
         self._out: deque[tuple[RouterConnection, list[bytes]]] = deque()
         self._using = threading.Lock()  # the socket
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
         try:
-            self._guard = ZmqAuth.for_endpoints(self._context, endpoints, keys)
             self._guard.apply(self._socket)
             _profile(self._socket, self._limits)
             self.endpoints = [self._attach(endpoint) for endpoint in endpoints]
@@ -112,7 +108,7 @@ class Router:
                 if gone:
                     self._lose(connection)
         if len(self._out) >= MAX_WAITING:
-            self._drop("waiting")
+            self._admission.counts["dropped"] += 1
             return
         self._out.append((connection, parts))
         os.eventfd_write(self._wake, 1)
@@ -123,8 +119,7 @@ class Router:
 
     def allowed(self, connection: object) -> bool:
         """Whether the holder of the connection's key may stay."""
-        mine = isinstance(connection, RouterConnection) and self._guard is not None
-        return not mine or self._guard.allowed(connection.key)  # type: ignore[union-attr, attr-defined]
+        return not isinstance(connection, RouterConnection) or self._guard.allowed(connection.key)
 
     def close(self) -> None:
         """Send what waits, then end."""
@@ -144,8 +139,7 @@ class Router:
         self._socket.close(LINGER_MS)
         if used:
             self._using.release()
-        if self._guard is not None:
-            self._guard.close()
+        self._guard.close()
         self._context.term()
         os.close(self._wake)
 
@@ -202,7 +196,7 @@ class Router:
         key: str | None = None
         part: bytes
         while socket.getsockopt(zmq.RCVMORE):
-            if self._with_keys and not count:
+            if self._guard.keyed and not count:
                 frame = socket.recv(zmq.NOBLOCK, copy=False)
                 part = frame.bytes
                 with contextlib.suppress(zmq.ZMQError):  # a frame without a user is nobody's
@@ -222,21 +216,17 @@ class Router:
         connection = self._connections.get(identity)
         if connection is None:
             # A revoked key's transport connection is still up: it must not say hello again on it.
-            if self._with_keys and self._guard is not None and not self._guard.allowed(key):
-                self._drop("revoked")
+            if not self._guard.allowed(key):
+                self._admission.counts["dropped"] += 1
                 return
-            connection = self._meet(identity, key)
+            name = self._guard.name(key) or f"zmq-{next(self._numbers)}"
+            connection = self._connections[identity] = RouterConnection(self, identity, key, name)
         if not self._admission.admit(connection):
             return
         if count > limits.max_parts or size > limits.max_message_bytes:
-            self._admission.refuse(
-                connection,
-                WireError(
-                    Code.TOO_LARGE,
-                    f"A message of {count} parts and {size} bytes.",
-                    f"At most {limits.max_parts} parts and {limits.max_message_bytes} bytes.",
-                ),
-            )
+            what = f"A message of {count} parts and {size} bytes."
+            remedy = f"At most {limits.max_parts} parts and {limits.max_message_bytes} bytes."
+            self._admission.refuse(connection, WireError(Code.TOO_LARGE, what, remedy))
             return
         try:
             message = decode_msgpack(parts, limits)
@@ -244,12 +234,6 @@ class Router:
             self._admission.refuse(connection, error)
         else:
             self._admission.receive(connection, message)
-
-    def _meet(self, identity: bytes, key: str | None) -> RouterConnection:
-        name = self._guard.name(key) if self._guard is not None else None
-        connection = RouterConnection(self, identity, key, name or f"zmq-{next(self._numbers)}")
-        self._connections[identity] = connection
-        return connection
 
     def _flush(self) -> None:
         """Send what waits."""
@@ -277,11 +261,11 @@ class Router:
             socket.send(parts[-1], zmq.NOBLOCK)
         except zmq.Again:
             # It does not read: its pipe is full.
-            self._drop("full")
+            self._admission.counts["dropped"] += 1
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._drop("gone")
+            self._admission.counts["dropped"] += 1
             return False
         return True
 
@@ -290,10 +274,6 @@ class Router:
         if not connection.closed:
             connection.close()
             self._admission.disconnected(connection)
-
-    def _drop(self, why: str) -> None:
-        self.dropped[why] += 1
-        self._admission.counts["dropped"] += 1
 
 
 def _profile(socket: zmq.Socket[bytes], limits: Limits) -> None:

@@ -10,6 +10,8 @@ and are released as often as something happens to them.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,19 +21,26 @@ from rtcontrol import records as ev
 from rtcontrol.envs.remote_core import wire_call
 from rtcontrol.hosts.crowd import crowd_request, unpack
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.hosts.scheduler import EdfScheduler
 from rtcontrol.loop.call_in_force import Measure, Status
 from rtcontrol.loop.core import LoopSettings, Rules
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, KnownCause, OperatorCommand, TickOutcome
-from rtcontrol.serve.crowd.members import CrowdMember, MemberSight, MemberTick, Roster, refusal_of_parts
-from rtcontrol.serve.crowd.turns import PHASES, Agenda, BatchTimes, choose
+from rtcontrol.serve.crowd.members import CrowdMember, MemberSight, MemberTick, Roster
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, PartFault
 
 SHARES = 64  # of the newest batches
+SHOWN = 64  # refused parts of a message that the client receives
 TAKEN = "the others were taken"
+# Members of one rate, seen in one message, are released at so many instants of their period: a batch of a quarter of
+# them takes a quarter of the time until the last one's call, and little more of the decoder's in all.
+PHASES = 4
+# A batch is expected to take this much of the time that is left: one that takes twice as long is still in time, and one
+# that is late costs a miss of everybody in it.
+MARGIN = 0.5
 
 
 @dataclass(slots=True)
@@ -46,6 +55,49 @@ class Refuse(ev.Action):
     """The client receives the error."""
 
     error: WireError
+
+
+class Agenda:
+    """What is to be done, by the instant when it is due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
+        self._numbers = itertools.count()
+
+    def at(self, t_ns: int, do: Callable[[Any], None], subject: Any) -> None:
+        heapq.heappush(self._heap, (t_ns, next(self._numbers), do, subject))
+
+    def run(self, now_ns: int) -> None:
+        """Do what is due."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            _, _, do, subject = heapq.heappop(self._heap)
+            do(subject)
+
+    @property
+    def next_ns(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
+
+
+class BatchTimes:
+    """What batches take, and how large one may be: halved after one that was late, and growing after one that was not,
+    twofold until the first was late, then by an eighth. A batch that is always late would else be tried for ever."""
+
+    def __init__(self) -> None:
+        self._times = EdfScheduler()
+        self.most = 1
+        self._growth = 1
+
+    def took(self, count: int, ns: int, late: bool) -> None:
+        """So many together took so long, `late` for the earliest of them."""
+        self._times.took(None, count, ns)
+        if late:
+            self.most, self._growth = max(1, count // 2), 8
+        elif count >= self.most:
+            self.most = count + max(1, count // self._growth)
+
+    def expected(self, count: int) -> float:
+        """Nanoseconds of so many together."""
+        return self._times.expected(None, count)
 
 
 @dataclass(slots=True)
@@ -127,7 +179,11 @@ class CrowdCore:
 
     def _refuse(self, what: str, others: str, faults: Sequence[PartFault]) -> None:
         if faults:
-            self.out.append(Refuse(refusal_of_parts(f"{len(faults)} {what}; {others}.", faults)))
+            codes = {fault.error.code for fault in faults}
+            code = codes.pop() if len(codes) == 1 else Code.INVALID
+            members = [fault.message_part() for fault in faults[:SHOWN]]
+            remedy = f"`members` says why, of {SHOWN} at most."
+            self.out.append(Refuse(WireError(code, f"{len(faults)} {what}; {others}.", remedy, members=members)))
 
     def _renew(self, member: CrowdMember) -> None:
         """Its next release comes at its own rate, counted from the last one: at once where it rested."""
@@ -439,6 +495,35 @@ class CrowdCore:
             self._suspend(member, "exit")
         self._flush()
         self.ledger.write({"end": event.why, "t_s": self.ledger.t_s(self.now_ns)})
+
+
+def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> list[MemberTick]:
+    """Return the ticks to decide together: of those that can be in time, as many as are expected to be decided within
+    MARGIN of the time to the earliest deadline among them, `most` at most; `expected` nanoseconds of so many.
+
+    The earliest deadlines come first. Where not all can be in time, the highest priority does, then the member that was
+    served longest ago. If none can be in time, the latest deadline is tried: what was slow once would else never be
+    tried again.
+    """
+    able = [tick for tick in waiting if now_ns + expected(1) <= tick.deadline_ns]
+    able = able or sorted((tick for tick in waiting if now_ns < tick.deadline_ns), key=lambda t: t.deadline_ns)[-1:]
+    if not able:
+        return []
+    time_for_all = now_ns + expected(len(able)) <= max(tick.deadline_ns for tick in able)
+
+    def urgency(tick: MemberTick) -> tuple[int, ...]:
+        member = tick.member
+        turn = -member.terms.priority, member.served
+        return (tick.deadline_ns, *turn) if time_for_all else (*turn, tick.deadline_ns)
+
+    ordered = sorted(able, key=urgency)
+    earliest, count = ordered[0].deadline_ns, 1
+    while count < min(len(ordered), most):
+        earliest = min(earliest, ordered[count].deadline_ns)
+        if expected(count + 1) > MARGIN * (earliest - now_ns):
+            break
+        count += 1
+    return ordered[:count]
 
 
 HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {

@@ -35,7 +35,6 @@ from rtcontrol_client.wire.messages import (
 )
 from rtcontrol_client.wire.pictures import PICTURES
 
-SHOWN = 64  # refused parts of a message are told
 LONGEST = 8  # periods of a member to whom nothing happens
 
 
@@ -216,15 +215,13 @@ class Roster:
             raise WireError(Code.INSTRUCTION, "instruction says nothing.", "Say what to do.", field="instruction")
         safe_calls = wire_calls(self.terms.agent.fallback.safe_calls)
         if member.safe_calls is not None:
-            safe_calls = [self._legal(i, call) for i, call in enumerate(member.safe_calls)]
+            safe_calls = member.safe_calls
+            for i, call in enumerate(safe_calls):
+                try:
+                    self.terms.agent.tools.validate(Call(call.name, call.arguments))
+                except InvalidCall as error:
+                    raise illegal_safe_call(error, f"safe_calls[{i}]") from None
         return MemberTerms(goal, period_ns, deadline_ns, ttl_ms, member.priority, member.every_tick, safe_calls)
-
-    def _legal(self, i: int, call: FunctionCall) -> FunctionCall:
-        try:
-            self.terms.agent.tools.validate(Call(call.name, call.arguments))
-        except InvalidCall as error:
-            raise illegal_safe_call(error, f"safe_calls[{i}]") from None
-        return call
 
     def leave(self, message: Leave) -> None:
         for name in message.ids:
@@ -272,14 +269,6 @@ def _each(
     return taken
 
 
-def refusal_of_parts(what: str, faults: Sequence[PartFault]) -> WireError:
-    """Return the parts that came to nothing, as their sender is told."""
-    codes = {fault.error.code for fault in faults}
-    code = codes.pop() if len(codes) == 1 else Code.INVALID
-    more = "" if len(faults) <= SHOWN else f" The first {SHOWN} of them."
-    return WireError(code, what, f"`members` says why.{more}", members=[f.message_part() for f in faults[:SHOWN]])
-
-
 def crowd_terms(terms: Terms) -> Terms:
     """Return what of a session's terms is a crowd's. Raises WireError."""
     if isinstance(terms.source, EndpointSource | PolicySource):
@@ -290,12 +279,10 @@ def crowd_terms(terms: Terms) -> Terms:
         if wanted:
             what, remedy = f"A crowd has no {name} {getattr(hello, name)!r}.", "Leave it out: the server sets the pace."
             raise WireError(Code.INVALID, what, remedy, field=name, fatal=True)
-    if unused := sorted({EXECUTED, PICTURES} & {*hello.capabilities}):
-        warnings.append(f"A crowd has no {', '.join(unused)}: its history is of calls that were sent.")
-    if terms.config.interpreter is not None:
-        warnings.append("Instructions of a crowd are taken as they are said.")
-    if terms.config.hysteresis is not None:
-        warnings.append("A crowd has no hysteresis: each value follows its decision.")
+    missing = sorted({EXECUTED, PICTURES} & {*hello.capabilities})
+    missing += [name for name in ("interpreter", "hysteresis") if getattr(terms.config, name) is not None]
+    if missing:
+        warnings.append(f"A crowd has no {', '.join(missing)}.")
     if named := sorted({*terms.config.confirm, *terms.agent.confirm}):
         warnings.append(f"Nobody is asked for a crowd: calls of {', '.join(named)} are held back.")
     config = replace(terms.config, hysteresis=None, interpreter=None)

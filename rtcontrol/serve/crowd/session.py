@@ -3,27 +3,115 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+from rtcontrol import records as ev
 from rtcontrol.hosts.crowd import crowd_request
-from rtcontrol.hosts.protocol import DecisionRequest, DecoderUnavailable
+from rtcontrol.hosts.protocol import DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.warmup import Warmup
 from rtcontrol.models.errors import UserError
-from rtcontrol.records import Action, Instruct, Instructed, OperatorCommand
 from rtcontrol.serve import refusals
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
-from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Roster, crowd_terms
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import BY_HAND, LoopStanding, Need
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire import messages as wire
 from rtcontrol_client.wire.messages import CallMany, in_messages
 
+QUEUE = 256  # messages that wait for the loop
+IDLE_NS = 250_000_000
 ROUNDS = 3  # of warm-up
+
+
+class CrowdLoop:
+    """One run of a core. Any thread may call `take`, `post` and `stop`; `tell` takes what is for the client."""
+
+    def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, tell: Callable[[ev.Action], None]) -> None:
+        self.core, self.host, self.recorder, self._tell = core, host, recorder, tell
+        self.ended_by: str | None = None
+        self._inbox: deque[Message | ev.Event] = deque()
+        self._state: tuple[bool, int, str | None, int] = (True, 0, None, 0)
+
+    @property
+    def account(self) -> Account:
+        return self.recorder.recent.account
+
+    def take(self, message: Message) -> None:
+        """Let the core take the client's message soon. Raises WireError (rate) where too many wait."""
+        if len(self._inbox) >= QUEUE:
+            what = f"{QUEUE} messages wait for the crowd."
+            raise WireError(Code.RATE, what, "Send fewer, larger ones.", retryable=True)
+        self.post(message)
+
+    def post(self, event: Message | ev.Event) -> None:
+        """Let the core take it soon."""
+        self._inbox.append(event)
+        self.host.wake()
+
+    def stop(self, why: str) -> None:
+        """End soon, with everybody safe."""
+        self.ended_by = self.ended_by or why
+        self.host.wake()
+
+    def run(self) -> None:
+        """Run until it is stopped, or the decoder gave up."""
+        try:
+            while self.ended_by is None and self.host.gave_up is None:
+                self._collect()
+                self._dispatch(ev.Woke())
+                if (reply := self.host.wait(self._wait_ns())) is not None:
+                    self._dispatch(ev.Replied(reply))
+            self._collect()
+        finally:
+            self._dispatch(ev.Stopped(self.ended_by or self.host.gave_up or "failed"))
+
+    def _wait_ns(self) -> int:
+        wake_ns = self.core.wake_ns
+        if self._inbox:
+            return 0
+        return IDLE_NS if wake_ns is None else min(IDLE_NS, max(0, wake_ns - time.monotonic_ns()))
+
+    def _collect(self) -> None:
+        """Let the core take what happened meanwhile."""
+        host = self.host
+        state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
+        if state != self._state:
+            self._state = state
+            self._dispatch(ev.HostChanged(*state[:3], tuple(host.events)))
+        events = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        newest = next((event for event in reversed(events) if isinstance(event, ev.Instructed)), None)
+        for event in events:
+            if not isinstance(event, ev.Instructed) or event is newest:  # each costs a look at every member
+                self._dispatch(event)
+
+    def _dispatch(self, event: Message | ev.Event) -> None:
+        """Let the core take the event, do what it says, and let it take the answers."""
+        events: deque[Message | ev.Event] = deque([event])
+        while events:
+            for action in self.core.advance(events.popleft(), time.monotonic_ns()):
+                if isinstance(action, ev.Record):
+                    self.recorder.write(action.line)
+                elif isinstance(action, ev.Ask):
+                    events.append(self._ask(action))
+                elif isinstance(action, ev.Cancel):
+                    self.host.cancel(action.k)
+                else:
+                    self._tell(action)
+
+    def _ask(self, action: ev.Ask) -> ev.Sent:
+        try:
+            self.host.submit(action.request)
+            return ev.Sent()
+        except Exception as error:
+            return ev.Sent(error)
 
 
 class CrowdSession(SessionThread):
@@ -91,13 +179,13 @@ class CrowdSession(SessionThread):
         for took_ms in warmup.round_trip_ms[1:]:  # the first one makes everything warm
             crowd.core.queue.times.took(1, round(took_ms * 1e6), late=False)
 
-    def _tell(self, action: Action) -> None:
+    def _tell(self, action: ev.Action) -> None:
         if isinstance(action, SendCalls):
             for some in in_messages(action.calls):
                 self.send(CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=some))
         elif isinstance(action, Refuse):
             self.owner.report(self.owner.core.wrong, self.facts, action.error)
-        elif isinstance(action, Instruct):
+        elif isinstance(action, ev.Instruct):
             self.send(wire.Instruct(session=self.facts.token, instruction=action.text))
 
     # -- from any thread ----------------------------------------------------------------------------------------------
@@ -108,12 +196,12 @@ class CrowdSession(SessionThread):
 
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
-            self.crowd.post(Instructed(text))
+            self.crowd.post(ev.Instructed(text))
         return False  # what it begins with when it is resumed
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "it is attached"
-        self.crowd.post(OperatorCommand(word, by, time.monotonic_ns()))
+        self.crowd.post(ev.OperatorCommand(word, by, time.monotonic_ns()))
         if word == "stop":
             self.crowd.stop(BY_HAND)
         return f"{word} ({by})"

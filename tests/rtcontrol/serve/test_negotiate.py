@@ -122,14 +122,3 @@ def test_several_safe_calls_are_told_and_warned_of(minor: int) -> None:
     told = welcome(terms(**OWN, safe_calls=calls, protocol=[1, minor]))
     assert (told.safe_call, told.safe_calls) == (STOP, calls)
     assert any("first safe call only" in w for w in told.warnings) == (minor == 0)
-
-
-def test_tools_whose_welcome_would_exceed_the_limits_are_refused() -> None:
-    values = [f"v{i}" for i in range(246)]
-    tools = [
-        {"name": f"tool{i}", "parameters": {"type": "object", "properties": {"a": {"enum": values}}}} for i in range(64)
-    ]
-    error = denied(tools=tools, instruction="x")
-    assert (error.code, error.field, error.fatal, error.retryable) == ("too_large", "tools", True, False)
-    assert "max_total_items" in error.message
-    terms(tools=tools[:32], instruction="x")

@@ -23,8 +23,7 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, OperatorCommand
-from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
-from rtcontrol.serve.crowd.loop import QUEUE, CrowdLoop
+from rtcontrol.serve.crowd.core import MARGIN, BatchTimes, CrowdCore, Refuse, SendCalls, choose
 from rtcontrol.serve.crowd.members import (
     LONGEST,
     CrowdMember,
@@ -34,7 +33,7 @@ from rtcontrol.serve.crowd.members import (
     Roster,
     crowd_terms,
 )
-from rtcontrol.serve.crowd.turns import MARGIN, BatchTimes, choose
+from rtcontrol.serve.crowd.session import QUEUE, CrowdLoop
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
@@ -370,7 +369,7 @@ def test_crowd_is_not_decided_elsewhere_and_warns_of_what_it_has_not() -> None:
     assert crowd.crowd is not None and crowd.crowd.members == 7
     assert (crowd.config.hysteresis, crowd.config.interpreter) == (None, None)
     new = crowd.warnings[len(agreed.warnings) :]
-    for word in ("executed, pictures", "taken as they are said", "hysteresis", "engines are held back"):
+    for word in ("executed, pictures, interpreter, hysteresis", "engines are held back"):
         assert any(word in warning for warning in new), word
 
 
