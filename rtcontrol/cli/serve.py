@@ -63,10 +63,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exce
 
 
 def _serve(options: ServerOptions) -> int:
-    with Shutdown() as ending, Folder(options.out, named_by_time("serve"), overwrite=True) as folder:
+    run = _run if options.replicas is None else _run_replicas
+    with Shutdown() as ending:
         try:
-            run = _run if options.replicas is None else _run_replicas
-            return run(replace(options, out=folder.path), ending)
+            with Folder(options.out, named_by_time("serve"), overwrite=True) as folder:
+                return run(replace(options, out=folder.path), ending)
         except Interrupted as interrupted:
             return interrupted.status
 

@@ -163,7 +163,7 @@ def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("endpoint", ["tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0"])
 def test_reachable_endpoint_without_keys_is_refused_with_the_remedy(endpoint: str) -> None:
-    with zmq.Context() as context, pytest.raises(UserError, match=r"rtcontrol keys new NAME.*--keys.*ssh -L 5555"):
+    with zmq.Context() as context, pytest.raises(UserError, match=r"rtcontrol keys new NAME.*--keys.*ssh -L"):
         ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None)
 
 
