@@ -60,7 +60,7 @@ class Server:
             stack.callback(admission.close)
             interpreter = None if agent is None else admission.interpreters.of(assembly.agent(agent))
             if interpreter is not None:  # no session waits for it
-                interpreter.start(self._stopped)
+                interpreter.start()
             stack.enter_context(admission.watch)
             collector = stack.enter_context(SlackCollector())
             self.router.start()
