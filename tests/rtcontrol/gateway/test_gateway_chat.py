@@ -171,15 +171,6 @@ def told(*messages: dict[str, Any]) -> list[str]:
     return [one.text() for one in request.made()]
 
 
-@pytest.mark.parametrize("own", ["x1", "", None])
-def test_each_call_has_its_own_result_whatever_the_ids(own: str | None) -> None:
-    of = {} if own is None else {"tool_call_id": own}
-    rounds = [LOOK, calls(call("left", own)), result("wall", **of), calls(call("right", own)), result("free", **of)]
-    assert told(*rounds) == ['probe(side="left") -> wall', 'probe(side="right") -> free']
-    parallel = [LOOK, calls(call("left", own), call("right", own)), result("wall", **of), result("free", **of)]
-    assert told(*parallel) == told(*rounds)
-
-
 @pytest.mark.parametrize(
     ("messages", "param"),
     [

@@ -128,62 +128,23 @@ def test_the_page_shows_the_world_and_its_keys_pause_and_resume(flying: Flying, 
         assert page.errors == []
 
 
-def test_lines_of_the_terminal_pause_and_resume_and_a_stop_from_the_page_ends_the_run_in_order(flying: Flying) -> None:
-    assert flying.popen.stdin is not None
-    for typed, answer in (("/pause", "paused: "), ("/hurry", "is none of"), ("/resume", "resumed (keyboard)")):
-        flying.popen.stdin.write(f"{typed}\n")
-        flying.popen.stdin.flush()
-        flying.says(answer)
-    with view(flying.url) as page:
-        look(page, lambda t: t["state"] == "running")
-        (pages,) = psutil.Process(flying.popen.pid).children()
-        page.send('{"say": "stop"}')
-        assert look(page, lambda t: t["over"])["state"] == "stopped"
-    assert flying.popen.wait(30) == 0
-    told = json.loads((flying.out / "report.json").read_text())
-    assert told["ended_by"] == "stop" and told["held"] > 0
-    last = [(p["people"], p["by"]) for p in told["people"]][-3:]
-    assert last == [("pause", "keyboard"), ("resume", "keyboard"), ("stop", "page")]
-    assert not any(change["instruction"].startswith("/") for change in told["instruction_changes"])
-    until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
-
-
-def visited(stuck: bool, *said: str) -> None:
-    """A page's socket says this and hangs up, or is `stuck` and takes nothing, until it is cut off."""
-    fed, coming, over = Fed(), [{"type": "websocket.connect"}], asyncio.Event()
-    coming += [{"type": "websocket.receive", "text": text} for text in said]
-    app = Starlette(routes=views.routes(lambda name: fed, list))
+def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "STUCK_S", 0.05)
+    coming, over = [{"type": "websocket.connect"}], asyncio.Event()
 
     async def send(message: Any) -> None:
-        if message["type"] == "websocket.send" and stuck:
+        if message["type"] == "websocket.send":
             await asyncio.Event().wait()
 
     async def receive() -> Any:
         if coming:
             return coming.pop(0)
-        if stuck:
-            await over.wait()
+        await over.wait()
         return {"type": "websocket.disconnect", "code": 1006}
 
+    app = Starlette(routes=views.routes(lambda name: Fed(), list))
     scope = {"type": "websocket", "path": "/view/ws", "headers": [], "query_string": b"", "subprotocols": []}
     asyncio.run(asyncio.wait_for(app(scope | {"extensions": {"rtcontrol.abort": over.set}}, receive, send), 20))
-
-
-def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "STUCK_S", 0.05)
-    visited(True)
-
-
-def test_after_each_word_of_a_viewer_nothing_is_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept, sleep = list[float](), asyncio.sleep
-
-    async def note(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", note)
-    visited(False, *["{}"] * 5)
-    assert slept.count(views.HEARD_S) == 5
 
 
 # -- a server's sessions ----------------------------------------------------------------------------------------------

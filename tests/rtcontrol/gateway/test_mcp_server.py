@@ -20,10 +20,6 @@ from tests.helpers.processes import Program, environment, free_port, until
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 from mcp import Client, StdioServerParameters
-from mcp.server.mcpserver.exceptions import ToolError
-
-from rtcontrol.gateway import mcp_server
-from rtcontrol.gateway.mcp_server import ViewClient
 
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
 LOOKING = {"status", "misses", "report", "pause", "stop", "deny"}
@@ -236,51 +232,3 @@ def test_it_ends_with_its_stdin_and_says_nothing_but_messages_on_stdout(flying: 
     assert [json.loads(line)["jsonrpc"] for line in rest.splitlines()] == ["2.0"] * len(rest.splitlines())
     assert "Traceback" not in wrong
     assert flying.popen.poll() is None  # the run flies on
-
-
-class Line:
-    """A page's WebSocket, of which each word is the test's."""
-
-    close_reason = ""
-
-    def __init__(self) -> None:
-        self.coming = asyncio.Queue[str]()
-        self.say(number=0, ticks=[], phase="running", state="running")
-
-    def say(self, **told: Any) -> None:
-        self.coming.put_nowait(json.dumps(told))
-
-    async def send(self, text: str) -> None:
-        """What is said to the page is the test's to answer."""
-
-    async def __aenter__(self) -> Line:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        pass
-
-    def __aiter__(self) -> Line:
-        return self
-
-    async def __anext__(self) -> str:
-        return await self.coming.get()
-
-
-def test_a_late_answer_is_no_answer_to_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def late() -> None:
-        line = Line()
-        monkeypatch.setattr(mcp_server, "connect", lambda *address, **given: line)
-        client = ViewClient("http://127.0.0.1:1", "session-0001")
-        following = asyncio.create_task(client.run())
-        await client.look()
-        monkeypatch.setattr(mcp_server, "ANSWER_S", 0.0)
-        with pytest.raises(ToolError, match="No answer within"):
-            await client.instructed("land")
-        monkeypatch.setattr(mcp_server, "ANSWER_S", 60.0)
-        asking = asyncio.create_task(client.answer_to("deny"))
-        line.say(answer="to the first")
-        line.say(answer="to the second")
-        assert (await asking).startswith("to the second; ")
-        following.cancel()
-
-    done(late())

@@ -13,23 +13,18 @@ from rtcontrol.models.web import WebAnswer, WebError
 
 
 class Job:
-    """An answer to come, as a future is. An exception is raised; None never comes."""
+    """An answer that is there, as a future has it. An exception is raised."""
 
     def __init__(self, answer: Any) -> None:
-        self._answer, self.cancelled = answer, False
-
-    def done(self) -> bool:
-        return self._answer is not None
+        self._answer = answer
 
     def result(self, timeout: float | None = None) -> Any:
-        if self._answer is None:
-            raise TimeoutError
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
 
     def cancel(self) -> None:
-        self.cancelled = True
+        pass
 
 
 class FakeLink:
@@ -55,29 +50,23 @@ class FakeLink:
 
 class FakeWeb:
     """In the place of a `WebClient` to the stand-in of a decision API; `fault(n)` is what is wrong with the n-th answer
-    ("drop": none comes, "late": not in time, "never": it is still to come)."""
+    ("drop": none comes, "late": not in time)."""
 
     def __init__(self, path: str, fault: Callable[[int], Any] = lambda n: None, choose: Choose = first) -> None:
         self._path, self._fault = path, fault
         self._standin = Standin(lambda n: (0.0, None), choose)
         self.bodies: list[dict[str, Any]] = []
         self.limits: list[float] = []
-        self.jobs: list[Job] = []
 
     def post(self, body: Any, limit_s: float) -> Job:
         fault = self._fault(len(self.bodies))
         self.bodies.append(json.loads(json.dumps(body)))
         self.limits.append(limit_s)
         lost = {"drop": WebError("connection", "gone"), "late": WebError("timeout", "no answer within 1 ms")}
-        if fault == "never":
-            answer = None
-        elif fault in lost:
-            answer = lost[fault]
-        else:
-            status, data = self._standin.reply(self._path, body, fault)
-            answer = WebAnswer(status, {}, data)
-        self.jobs.append(Job(answer))
-        return self.jobs[-1]
+        if fault in lost:
+            return Job(lost[fault])
+        status, data = self._standin.reply(self._path, body, fault)
+        return Job(WebAnswer(status, {}, data))
 
     def close(self) -> None:
         pass

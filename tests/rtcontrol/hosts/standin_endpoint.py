@@ -28,7 +28,6 @@ class Standin:
         self.plan, self.choose = plan, choose
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.paths: list[str] = []
         self.connections = self.dropped = 0
         self.lock = threading.Lock()
         self.url = ""
@@ -86,7 +85,6 @@ def handler(standin: Standin) -> type[BaseHTTPRequestHandler]:
                 n = len(standin.bodies)
                 standin.bodies.append(body)
                 standin.headers.append(dict(self.headers))
-                standin.paths.append(self.path)
             seconds, fault = standin.plan(n)
             until = time.monotonic() + seconds
             while (left := until - time.monotonic()) > 0:

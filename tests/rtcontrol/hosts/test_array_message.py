@@ -47,18 +47,12 @@ def test_arrays_of_numbers_truth_values_and_text_come_back_as_they_were(value: A
 
 MALFORMED = {
     "no msgpack": b"\xc1",
-    "half": OPENPI[:40],
     "two values": OPENPI + b"\x01",
     "fewer bytes than the shape says": array(data=b"\0" * 23),
     "a shape beyond all memory": array(shape=[1 << 40, 1 << 40]),
-    "a shape of fractions": array(shape=[2.0, 3]),
-    "too many axes": array(shape=[1] * 9),
     "objects": array(dtype="|O", shape=[3]),
-    "a structure": array(dtype="f4,i4", shape=[3]),
     "a dtype with a shape": array(dtype="(2,3)f4", shape=[1]),
-    "an unknown dtype": array(dtype="<f3"),
     "a huge list": msgpack.packb([0] * 20_000),
-    "a number of text": msgpack.packb({b"__npgeneric__": True, b"data": "1.5", b"dtype": "<f8"}),
     "a dtype of a book's length": array(dtype=",".join(["f4"] * 100_000), shape=[0], data=b""),
     "an extension": msgpack.packb(msgpack.ExtType(4, b"x")),
     "a key that is a list": b"\x81\x90\x01",
@@ -103,36 +97,10 @@ def test_a_message_of_too_many_items_is_refused_before_anything_is_made_of_it(
     assert not made
 
 
-@given(
-    st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers(-(2**63), 2**64 - 1)
-        | st.floats(allow_nan=False)
-        | st.text()
-        | st.binary(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=20,
-    )
-)
-def test_what_is_counted_is_what_is_unpacked(value: Any) -> None:
-    assert unpack_message(msgpack.packb(value)) == value
-
-
-def test_as_many_items_as_are_allowed_are_read() -> None:
-    assert len(unpack_message(msgpack.packb([0] * 4095))) == 4095
-
-
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     with contextlib.suppress(MalformedMessage):
         unpack_message(data)
-
-
-@pytest.mark.parametrize("value", [object(), 1 << 70, np.array([object()]), np.complex64(1), {"a": {1, 2}}])
-def test_what_no_message_has_is_not_packed(value: Any) -> None:
-    with pytest.raises(MalformedMessage):
-        pack_message({"value": value})
 
 
 def test_openpis_own_code_reads_ours() -> None:

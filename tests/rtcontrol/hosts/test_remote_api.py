@@ -162,14 +162,6 @@ def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "wrong", ["decisions:", "decisions:api.example.com", "systemone:ftp://x", "systemone:https://a:b@c"]
-)
-def test_an_address_that_is_none_is_refused(wrong: str) -> None:
-    with pytest.raises(UserError, match="its URL is none"):
-        EndpointSource.parse(wrong, (GO,))
-
-
-@pytest.mark.parametrize(
     ("schema", "words"),
     [
         ({"type": "string"}, "Tool say, parameter what: its values cannot be listed"),
