@@ -25,8 +25,6 @@ from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.causes import script
 from rtcontrol_client.wire import PROTOCOL
 
-DEFAULT_MODEL = "default"
-
 
 def build(
     admission: SessionManager,
@@ -55,24 +53,11 @@ def build(
         metrics.tool_sets.set(tool_sets.open)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    served = list(dict.fromkeys((model, DEFAULT_MODEL)))
-
-    def known(name: str) -> None:
-        if name not in served:
-            what = f"There is no model {name[:80]!r} here."
-            raise Refusal(404, "model_not_found", what, f"Use {' or '.join(map(repr, served))}.", "model")
-
     async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [chat.model(model, since)]})
 
-    async def one_model(request: Request) -> Response:
-        name = request.path_params["name"]
-        known(name)
-        return JSONResponse(chat.model(name, since))
-
     async def completions(request: Request) -> Response:
         wanted = await read(request, chat.ChatRequest, options, 400)
-        known(wanted.model)
         answer = await chat.decided(wanted, wanted.offer(own), decide)
         headers = answer.timed.headers()
         if wanted.stream:
@@ -89,14 +74,12 @@ def build(
         return Refusal(status, code, what, "An OpenAI client's base_url ends with /v1.").response()
 
     async def no_socket(socket: WebSocket) -> None:
-        what = f"There is no WebSocket {socket.url.path[:80]} here."
-        await socket.send_denial_response(Refusal(404, "not_found", what, "There are /ws and /view/ws.").response())
+        await socket.close()
 
     routes: list[BaseRoute] = [
-        *decisions.routes(decide, known, options, metrics),
+        *decisions.routes(decide, options, metrics),
         Route("/v1/chat/completions", error_boundary("chat", completions, metrics), methods=["POST"]),
         Route("/v1/models", models),
-        Route("/v1/models/{name:path}", error_boundary("models", one_model, metrics)),
         Route("/health", health),
         Route("/metrics", metrics_text),
         WebSocketRoute("/ws", sockets.serve),

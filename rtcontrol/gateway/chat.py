@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from rtcontrol.gateway.decide import DECODER, Timed
 from rtcontrol.gateway.http_server import Refusal
@@ -52,15 +52,8 @@ class ToolCall(BaseModel):
 
 
 class ContentPart(BaseModel):
-    type: Literal["text", "refusal"]
-    text: str | None = None
-    refusal: str | None = None
-
-    @model_validator(mode="after")
-    def has_words(self) -> ContentPart:
-        if self.text is None and self.refusal is None:
-            raise ValueError("there is nothing to read: fill its `text`")
-        return self
+    type: Literal["text"]
+    text: str
 
 
 class ChatMessage(BaseModel):
@@ -72,7 +65,7 @@ class ChatMessage(BaseModel):
     def text(self) -> str:
         if not isinstance(self.content, list):
             return self.content or ""
-        return "\n".join(p.text or p.refusal or "" for p in self.content)
+        return "\n".join(p.text for p in self.content)
 
     def turn(self) -> Turn:
         result = (self.tool_call_id or None, None) if self.role == "tool" else None
@@ -103,7 +96,6 @@ class ChatRequest(BaseModel):
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = 1
     response_format: TextFormat | None = None
-    functions: Annotated[list[Any], Field(max_length=0)] | None = None  # from before there were tools
     environment: list[str] | None = None
 
     def orders(self) -> str:

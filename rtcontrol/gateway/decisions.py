@@ -116,7 +116,7 @@ class Question(BaseModel):
 
 
 class DecisionsRequest(BaseModel):
-    """`input` is the state as text. Caching options change nothing: the last input stays cached."""
+    """`input` is the state as text. Caching options change nothing: the last input stays cached. `model` may be any."""
 
     model: str
     input: str
@@ -163,7 +163,7 @@ class NamedQuestion(BaseModel):
 
 
 class SystemOneRequest(BaseModel):
-    """`model` may be any: clients send the one that they were trained with. Pictures and sound are refused."""
+    """`model` may be any. Pictures and sound are refused."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -179,10 +179,8 @@ def _wrong(where: str, what: str) -> Refusal:
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
-def routes(
-    decide: Callable[..., Awaitable[Timed]], known: Callable[[str], None], options: GatewayOptions, metrics: Metrics
-) -> list[Route]:
-    """Return both routes; `decide` gets no tools, `known` raises Refusal for a model that is not here."""
+def routes(decide: Callable[..., Awaitable[Timed]], options: GatewayOptions, metrics: Metrics) -> list[Route]:
+    """Return both routes; `decide` gets no tools."""
     model = public_name(options.model)
 
     async def answered(state: str, asked: Sequence[Question | NamedQuestion], at: Sequence[str]) -> tuple[Any, ...]:
@@ -196,7 +194,6 @@ def routes(
 
     async def of_openai(request: Request) -> Response:
         wanted = await read(request, DecisionsRequest, options, 400)
-        known(wanted.model)
         places = [f"[{i}]" for i, _ in enumerate(wanted.questions)]
         timed, kept, answers = await answered(wanted.input, wanted.questions, places)
         cached, total = timed.decision.reused_tokens, timed.decision.tokens + timed.decision.reused_tokens

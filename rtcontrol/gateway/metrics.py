@@ -39,12 +39,6 @@ class Metrics:
             buckets=BOUNDS_S,
             registry=self.registry,
         )
-        self.call_age = Histogram(
-            "rtcontrol_websocket_call_age_seconds",
-            "From an observation's arrival to the departure of its call, over /ws.",
-            buckets=BOUNDS_S,
-            registry=self.registry,
-        )
         self.websockets = Gauge("rtcontrol_websockets", "Open WebSockets.", registry=self.registry)
         self.slow = Counter(
             "rtcontrol_websockets_cut_off", "WebSockets cut off as slow readers.", registry=self.registry

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
@@ -44,7 +45,6 @@ class Fed:
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
         self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._drawn: tuple[Any, bytes | None] = (None, None)
-        self._painter: tuple[str, Painter | None] | None = None
         self._sent: bytes | None = None  # by the client of a world behind a wire
 
     def take(self, told: dict[str, Any]) -> None:
@@ -67,20 +67,12 @@ class Fed:
         if self._sent is not None:
             return self._sent
         told = self._last
-        env, seed, data = told.get("env"), told.get("seed"), told.get("data")
+        env, seed, data = told.get("env"), int(told.get("seed") or 0), told.get("data")
         if not isinstance(env, str) or not data:
             return None
         with self._drawing:
-            if self._painter is None:
-                self._painter = env, painter(env)
-            paint = self._painter[1]
-            if paint is None:
-                return None
             if self._drawn[0] != (seed, data):
-                drawn = None
-                with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # what no picture can be made of
-                    drawn = png(paint(int(seed or 0), data))
-                self._drawn = (seed, data), drawn
+                self._drawn = (seed, data), drawing(env, seed, data)
             return self._drawn[1]
 
     def say(self, said: str, k: int | None) -> str:
@@ -90,6 +82,20 @@ class Fed:
     def instruct(self, text: str) -> str:
         tell({"instruct": instruction_text(text)})
         return view.SENT
+
+
+@cache
+def paints(env: str) -> Painter | None:
+    return painter(env)
+
+
+def drawing(env: str, seed: int, data: dict[str, Any]) -> bytes | None:
+    """Return the world's picture; None where it has none."""
+    if (paint := paints(env)) is None:
+        return None
+    with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # what no picture can be made of
+        return png(paint(seed, data))
+    return None
 
 
 def tell(what: dict[str, Any]) -> None:

@@ -16,7 +16,6 @@ from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire import Code, Message, WireError, decode_json, encode_json
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
-from rtcontrol_client.wire.messages import CallMessage
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -35,11 +34,11 @@ class WebSocketConnection:
 
     key: str | None = None
 
-    def __init__(self, peer: str, abort: Callable[[], None], aged: Callable[[float], None]) -> None:
+    def __init__(self, peer: str, abort: Callable[[], None]) -> None:
         self.peer = peer
         self.slow = False
         self.closed = False  # from `close`, or its cutting off, on: what it still hands in is ignored
-        self._loop, self.abort, self._aged = asyncio.get_running_loop(), abort, aged
+        self._loop, self.abort = asyncio.get_running_loop(), abort
         self._queue: deque[str] = deque()
         self._ready = asyncio.Event()
 
@@ -50,8 +49,6 @@ class WebSocketConnection:
             self.slow = self.closed = True
             self._call(self.abort)
             return
-        if isinstance(message, CallMessage) and message.timing.age_ms is not None:
-            self._aged(message.timing.age_ms / 1e3)
         self._queue.append(encode_json(message))
         self._call(self._ready.set)
 
@@ -95,7 +92,7 @@ class WebSockets:
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get(ABORT, lambda: None)
-        connection = WebSocketConnection(peer, abort, self._metrics.call_age.observe)
+        connection = WebSocketConnection(peer, abort)
         self.open += 1
         pump = asyncio.create_task(connection.pump(socket))
         try:

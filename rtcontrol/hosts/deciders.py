@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
-_failed: set[str] = set()  # what deciders cannot do
 
 
 def build(source: DeciderSource) -> Decider:
@@ -101,16 +100,13 @@ def describe(decider: Decider) -> dict[str, Any]:
 
 
 def end(decider: Decider) -> None:
-    """Its session is over: what it holds open is closed. What it raises is logged, once."""
+    """Its session is over: what it holds open is closed. What it raises is logged."""
     try:
         close = getattr(decider, "close", None)
         if close is not None:
             close()
     except FAULTS:
-        name = f"close() of a decider ({type(decider).__module__}.{type(decider).__qualname__})"
-        if name not in _failed:
-            _failed.add(name)
-            log.exception("%s failed; its session is over all the same, and this is said once", name)
+        log.exception("close() of a decider (%s) failed; its session is over all the same", type(decider).__qualname__)
 
 
 class DeciderLane:

@@ -187,7 +187,7 @@ def _count(value: Any) -> int:
 
 # -- decision APIs -----------------------------------------------------------------------------------------------------
 
-MOST_OPTIONS, MOST_QUESTIONS = 255, 400  # of these APIs
+MOST_OPTIONS = 255  # of these APIs
 NONE = "(none)"
 
 
@@ -234,9 +234,6 @@ class DecisionsApi:
             described[NONE], called[NONE] = "The call that is in force goes on.", None
         self._function = self._ask("function", "Which function is to be called now?", described, called)
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
-        if len(self.asked) > MOST_QUESTIONS:
-            what = f"These tools are {len(self.asked)} questions, and a decision API takes {MOST_QUESTIONS}."
-            raise UserError(what, "Give the agent fewer tools or parameters.")
 
     def body(self, request: DecisionRequest) -> dict[str, Any] | None:
         # What changes most comes last.

@@ -94,11 +94,10 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
         ({"tool_choice": "none"}, "tool_choice"),
         ({"messages": [{"role": "banana", "content": "x"}]}, "messages[0].role"),
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice.function.name"),
-        ({"functions": [TURN["function"]]}, "functions"),
         ({"n": 2}, "n"),
         ({"response_format": {"type": "json_object"}}, "response_format.type"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "content": "x"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     ],
 )
 def test_a_mistake_names_its_field_and_is_sent_once(served: Served, change: dict[str, Any], param: str) -> None:
