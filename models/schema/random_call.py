@@ -12,7 +12,7 @@ from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
-TRIES = 64  # draws of a number that rules forbid some values of
+TRIES = 1024  # draws of a number that rules forbid some values of
 
 
 def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
