@@ -44,7 +44,7 @@ def balanced(rows: Sequence[DataRow], shares: dict[int, float], seed: int, tally
     if empty := [count for count, found in classes.items() if not found]:
         raise UserError(
             f"No row has a call of {empty[0]} arguments, which shall have {shares[empty[0]]:.0%}.",
-            "Add rows that do, or give other shares.",
+            "Add rows that do (rtcontrol data synthesise), or give other shares.",
         )
     together = min(len(found) / shares[count] for count, found in classes.items() if shares[count])
     drawn, kept = random.Random(seed), set(outside)

@@ -1,4 +1,4 @@
-"""Types and values as the public sets write them, in JSON Schema's words.
+"""Types and gold values as the public sets write them, in JSON Schema's words.
 
 Some sets have Python's names (dict, float, tuple, any), Mobile Actions writes them large, xLAM writes annotations such
 as `List[int]` or `str, optional`.
@@ -7,10 +7,13 @@ as `List[int]` or `str, optional`.
 from __future__ import annotations
 
 import ast
+import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from rtcontrol.models.call import Call
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.errors import strict_json
 
@@ -118,6 +121,41 @@ def _either(arms: list[dict[str, Any]]) -> dict[str, Any]:
     return kept[0] if len(kept) == 1 else {"anyOf": kept} if kept else {"type": "null"}
 
 
+WORDS = {"true": True, "false": False, "null": None, "none": None}
+NO_CALL = "a gold call that cannot be read"
+
+
+def call_of(text: str) -> Call:
+    """The call of Python source such as `f.g(a=1, b=[2], c=true)`, keywords alone. A bare name is a string unless it is
+    true, false or null. Raises Unusable."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise Unusable(NO_CALL, text[:120]) from None
+    if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
+        raise Unusable(NO_CALL, text[:120])
+    return Call(ast.unparse(node.func), {str(k.arg): _value(k.value, text) for k in node.keywords})
+
+
+def coerced(value: Any, schema: Mapping[str, Any]) -> Any:
+    """A value that a set wrote as a string, or alone where a list is meant, by the parameter's type; what does not fit
+    stays as it is."""
+    kind = schema.get("type")
+    if kind == "array" and not isinstance(value, list):
+        items = schema.get("items", {})
+        read = _literal(value) if isinstance(value, str) else value
+        return [coerced(one, items) for one in (read if isinstance(read, list) else [value])]
+    if kind == "array":
+        return [coerced(one, schema.get("items", {})) for one in value]
+    if kind == "object" and isinstance(value, str) and isinstance(read := _literal(value), dict):
+        return read
+    if kind in ("integer", "number") and isinstance(value, str):
+        return _number(value, kind)
+    if kind == "boolean" and isinstance(value, str):
+        return WORDS.get(value.strip().lower(), value)
+    return value
+
+
 def listed(given: Any, what: str) -> list[Any]:
     """A list, or its JSON. Raises Unusable."""
     read = value_of(given, what)
@@ -143,3 +181,32 @@ def value_of(given: Any, what: str) -> Any:
         return strict_json(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
         raise Unusable(f"{what} that are no JSON", str(given)[:120]) from None
+
+
+def _number(text: str, kind: str) -> Any:
+    try:
+        read = float(text.strip().replace(",", "").removesuffix("%"))
+    except ValueError:
+        return text
+    if not math.isfinite(read):
+        return text
+    if kind == "number":
+        return read
+    return int(read) if read.is_integer() else text
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Name | ast.Attribute):
+        word = ast.unparse(node)
+        return WORDS.get(word.lower(), word)
+    try:
+        return json.loads(json.dumps(ast.literal_eval(node), allow_nan=False))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise Unusable(NO_CALL, text[:120]) from None

@@ -24,8 +24,8 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="NAME[:PART,...][=PLACE] or a file of rows. NAME: mobile-actions, xlam, openai (chats with tools, JSONL). "
-        "PLACE: file, folder or hub id.",
+        help="NAME[:PART,...][=PLACE] or a file of rows. NAME: mobile-actions, seal-tools, openfunctions, toolalpaca, "
+        "xlam, openai (chats with tools, JSONL). PLACE: file, folder or hub id.",
         show_default=False,
     ),
 ]
@@ -62,7 +62,7 @@ def convert(
 
       rtcontrol data convert xlam --balance paper --out train.jsonl
 
-      rtcontrol data convert mobile-actions:train openai=my_chats.jsonl --out train.jsonl
+      rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
     """
     from rtcontrol.models.data import convert as converting
     from rtcontrol.models.data.balance import PAPER, balanced, shares_of
@@ -118,6 +118,36 @@ def from_recording(
             f"{record} is no record of a run ({type(error).__name__}: {error}).", "Give a run's record.mcap."
         ) from error
     print(f"{count} rows: {out}")
+
+
+@app.command()
+def synthesise(
+    tools: Annotated[Path, typer.Option(help="A .json file of tools, or a .jsonl file of rows whose tools are taken.")],
+    rows: Annotated[int, typer.Option(min=1, help="How many rows.")],
+    out: Annotated[Path, typer.Option(help="Where they go, one JSON object a line.", callback=check_writable)],
+    balance: Annotated[
+        str, typer.Option(help="Shares of calls with 1 to 6 arguments (or 0 to 6), as far as the tools have them.")
+    ] = "18,20,18,17,15,12",
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Rows made up for given tools by templates: plain sentences with random values. What gives no row is counted.
+
+    Example: rtcontrol data synthesise --tools tools.json --rows 2000 --out made.jsonl
+    """
+    from rtcontrol.models.data.balance import PAPER, shares_of
+    from rtcontrol.models.data.row import write_rows
+    from rtcontrol.models.data.sample import Tally
+    from rtcontrol.models.data.synthesis import read_tools
+    from rtcontrol.models.data.synthesis import rows as made
+
+    sets, tally, console = read_tools(tools), Tally(), for_people(json_file)
+    shares = shares_of(PAPER if balance == "paper" else balance)
+    count = write_rows(out, count_rows(made(sets, rows, seed, tally, shares)))
+    for (_, reason), refused in tally.dropped.most_common():
+        console.print(f"{refused} refused: {reason}", highlight=False)
+    say(console, f"{count} rows: {out}")
+    save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
 def _some(rows: Iterable[DataRow], tally: Tally) -> Iterator[DataRow]:

@@ -122,7 +122,7 @@ def evaluate(
         typer.Argument(
             metavar="SOURCE",
             show_default=False,
-            help="mobile-actions, xlam or openai, each NAME[:PART,...][=PLACE]; or a file.",
+            help="mobile-actions, seal-tools, openfunctions, toolalpaca, each NAME[:PART,...][=PLACE]; or a file.",
         ),
     ],
     model: Annotated[
@@ -145,7 +145,7 @@ def evaluate(
 
       rtcontrol eval rows.jsonl --model lander
 
-      rtcontrol eval mobile-actions:eval --model runs/mine --out answers.jsonl --json scores.json
+      rtcontrol eval seal-tools=data/seal_tools --model runs/mine --out answers.jsonl --json scores.json
 
       rtcontrol eval rows.jsonl --model decisions:http://10.0.0.5:8000      (or systemone:URL, chat:URL#NAME)
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,11 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param)
     )
     return folder, Oracle.load(folder)
+
+
+@pytest.fixture(scope="session")
+def sets() -> Path:
+    """The folder with seal_tools, openfunctions_v1, toolalpaca, mobile_actions and qwen2_tokenizer."""
+    if not (given := os.environ.get("RTCONTROL_DATA")):
+        pytest.skip("RTCONTROL_DATA names no folder of data sets")
+    return Path(given)

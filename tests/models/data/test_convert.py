@@ -13,7 +13,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, decompose, rows
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Tally, Unusable
-from rtcontrol.models.data.written import annotation, tool, typed
+from rtcontrol.models.data.written import annotation, call_of, coerced, tool, typed
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
@@ -171,3 +171,56 @@ def test_annotations_are_read(text: str, schema: dict[str, Any], optional: bool)
 def test_a_type_that_is_not_known_is_no_guess(text: str) -> None:
     with pytest.raises(Unusable, match="not known"):
         annotation(text)
+
+
+# Calls and values as the sets write them.
+
+
+values = st.recursive(
+    st.booleans() | st.none() | st.integers(-(2**53), 2**53) | st.floats(-1e300, 1e300) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c_d"]), values))
+def test_a_call_as_python_writes_it_is_read_again(arguments: dict[str, Any]) -> None:
+    written = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    assert call_of(f"shop.find({written})") == Call("shop.find", arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("f(on=true, off=False, gone=null)", {"on": True, "off": False, "gone": None}),
+        ("f(loc=Berkeley)", {"loc": "Berkeley"}),
+        ("f(at=(1, 2))", {"at": [1, 2]}),
+    ],
+)
+def test_what_is_no_literal_is_worked_out(text: str, arguments: dict[str, Any]) -> None:
+    assert call_of(text).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=9**9**9)", "f(a=1e999)", "f(a={1})"],
+)
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(Unusable):
+        call_of(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "read"),
+    [
+        ("3", {"type": "integer"}, 3),
+        ("1e400", {"type": "number"}, "1e400"),
+        ("True", {"type": "boolean"}, True),
+        ("3", {"type": "string"}, "3"),
+        ("Wi-Fi", {"type": "array", "items": {"type": "string"}}, ["Wi-Fi"]),
+        ("['1', '2']", {"type": "array", "items": {"type": "integer"}}, [1, 2]),
+        ("{'a': 1}", {"type": "object"}, {"a": 1}),
+    ],
+)
+def test_strings_are_read_by_the_parameters_type(value: Any, schema: dict[str, Any], read: Any) -> None:
+    assert coerced(value, schema) == read

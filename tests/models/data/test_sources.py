@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, canonical, rows
 from rtcontrol.models.data.row import read_rows, write_rows
 from rtcontrol.models.data.sample import Dropped, Sample, Tally
-from rtcontrol.models.data.sources import chat, registry
+from rtcontrol.models.data.sources import chat, openfunctions, registry, seal_tools, toolalpaca, xlam
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.errors import UserError
 
@@ -69,8 +69,8 @@ def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monk
     ("given", "said"),
     [
         ("nothing", "neither a file nor a set"),
-        ("openai", "Write openai=PLACE"),
-        ("mobile-actions:test=x", "Choose of: train, eval"),
+        ("toolalpaca", "Write toolalpaca=PLACE"),
+        ("seal-tools:test=x", "in-domain-several"),
     ],
 )
 def test_a_source_that_is_not_known_says_how_to_write_one(given: str, said: str) -> None:
@@ -78,7 +78,7 @@ def test_a_source_that_is_not_known_says_how_to_write_one(given: str, said: str)
         registry.read(given)
 
 
-# The traps in xLAM.
+# Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.
 
 
 def split(found: Any) -> tuple[list[Sample], Counter[str]]:
@@ -88,6 +88,34 @@ def split(found: Any) -> tuple[list[Sample], Counter[str]]:
         for tool in one.tools:
             canonical(tool)
     return samples, Counter(one.reason for one in every if isinstance(one, Dropped))
+
+
+def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
+    samples, dropped = split(seal_tools.samples("in-domain", str(sets / "seal_tools")))
+    assert len(samples) == 200 and not dropped
+    assert {len(one.tools) for one in samples} == {5}
+    kinds = Counter(type(v).__name__ for one in samples for v in one.calls[0].arguments.values())
+    assert kinds["int"] == 34 and kinds["float"] == 26
+    several, dropped = split(seal_tools.samples("in-domain-several", str(sets / "seal_tools")))
+    later, unshown = "a call that takes the result of an earlier one", "a call of a function that is not shown"
+    assert dropped == {later: 30, unshown: 2} and len(several) == 468
+
+
+def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
+    samples, dropped = split(openfunctions.samples(str(sets / "openfunctions_v1")))
+    assert len(samples) == 109 and dropped == {"a function without parameters": 3}
+    by_query = {one.instruction: one.calls[0] for one in samples}
+    coffee = by_query["Find a coffee shop near me with free Wi-Fi in San Francisco."]
+    assert coffee.text() == 'coffee_shop.find_nearby(location="San Francisco", amenities=["Wi-Fi"])'
+
+
+def test_toolalpacas_single_golden_calls(sets: Path) -> None:
+    samples, dropped = split(toolalpaca.samples(str(sets / "toolalpaca")))
+    assert len(samples) == 51 and dropped == {"several calls in a row": 43, "arguments that are no JSON": 6}
+    assert not any(tool["function"]["name"] == "components" for one in samples for tool in one.tools)
+    search = {t["function"]["name"]: t["function"]["parameters"] for t in samples[0].tools}["searchAxolotlImages"]
+    assert search["properties"]["color"]["enum"] == ["wild", "leucistic", "albino"] and search["required"] == []
+    assert search["properties"]["page"]["type"] == "integer"
 
 
 def xlam_row() -> dict[str, Any]:
@@ -115,7 +143,7 @@ def test_what_xlams_card_says_of_required_comes_before_type_and_default(tmp_path
     answers = [{"name": "f", "arguments": {"told": 1, "plain": "a"}}]
     row = {"query": "Go.", "tools": [{"name": "f", "description": None, "parameters": parameters}], "answers": answers}
     (tmp_path / "xlam.json").write_text(json.dumps([row]))
-    (one,), _ = split(registry.xlam("", str(tmp_path / "xlam.json")))
+    (one,), _ = split(xlam.samples(str(tmp_path / "xlam.json")))
     own = one.tools[0]["function"]["parameters"]
     assert own["required"] == ["told", "plain"] and own["properties"]["told"]["default"] == 3
     assert own["properties"]["plain"] == {"type": "string", "description": ""}
@@ -133,12 +161,35 @@ CHAT = {
     ],
     "tools": [{"function": {"name": "lamp", "description": "", "parameters": LAMP}}],
 }
+OPEN = {
+    "question": "Light.",
+    "function": {"name": "Lamp", "api_call": "lamp", "description": "", "parameters": LAMP},
+    "model_answer": "lamp(on=true)",
+}
+ALPACA = {
+    "Name": "L",
+    "Function_Description": {"lamp": 'Light.\nParameters: {"on": "Required. boolean. Whether."}\nOutput: none'},
+    "Instructions": ["Light."],
+    "Golden_Answers": [[{"Action": "lamp", "Action_Input": '{"on": true}'}]],
+}
+API = {"api_name": "lamp", "api_description": "", "parameters": {"on": {"type": "bool"}}, "required": ["on"]}
+SEAL = {
+    "id": "dev-easy-0",
+    "query": "Light.",
+    "calling": [{"api": "lamp", "parameters": {"on": "True"}, "responses": []}],
+}
 
 
 def _lines(folder: Path, name: str, *values: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("\n".join(map(json.dumps, values)))
     return folder / name
+
+
+def _seal(folder: Path, value: Any) -> Any:
+    _lines(folder, "tool.jsonl", *({**API, "api_name": name} for name in ("lamp", "a", "b", "c", "d", "e")))
+    _lines(folder, "dev.jsonl", value)
+    return seal_tools.samples("dev", str(folder))
 
 
 def _list(name: str, read: Callable[[str], Any]) -> Callable[[Path, Any], Any]:
@@ -152,7 +203,10 @@ def _list(name: str, read: Callable[[str], Any]) -> Callable[[Path, Any], Any]:
 
 SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
     "chat": (CHAT, lambda folder, value: chat.samples(_lines(folder, "chats.jsonl", value), "chats")),
-    "xlam": (xlam_row(), _list("x.json", lambda place: registry.xlam("", place))),
+    "openfunctions": (OPEN, _list("o.json", openfunctions.samples)),
+    "seal-tools": (SEAL, _seal),
+    "toolalpaca": (ALPACA, _list("eval_x.json", toolalpaca.samples)),
+    "xlam": (xlam_row(), _list("x.json", xlam.samples)),
 }
 junk = st.recursive(
     st.none()

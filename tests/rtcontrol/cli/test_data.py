@@ -84,6 +84,17 @@ def test_a_mistake_is_one_paragraph_and_nothing_is_written(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_rows_are_made_up_by_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([{"name": "lamp", "parameters": LAMP}]))
+    out, made = tmp_path / "made.jsonl", set()
+    for _ in range(2):
+        options = ("--tools", str(tmp_path / "tools.json"), "--rows", "20", "--out", str(out))
+        assert call("data", "synthesise", *options) == 0
+        made.add(out.read_text())
+    assert len(made) == 1 and len(list(read_rows(out))) == 20
+    assert "20 rows" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("peft")

@@ -128,7 +128,7 @@ def test_answers_of_another_model_or_other_rows_are_refused(
     ("arguments", "named"),
     [
         (("nowhere.jsonl", "--model", "lander"), "neither a file nor a set"),
-        (("openai", "--model", "lander"), "Where openai is was not said"),
+        (("seal-tools", "--model", "lander"), "Where seal-tools is was not said"),
         (("ROWS", "--model", "nobody"), "nobody"),
         (("ROWS", "--model", "decisions:ftp://x"), "its URL is none"),
     ],

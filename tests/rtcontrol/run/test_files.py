@@ -15,6 +15,7 @@ import pytest
 from rtcontrol.gateway.options import read_token
 from rtcontrol.models.data.row import read_rows
 from rtcontrol.models.data.sources.files import items
+from rtcontrol.models.data.synthesis import read_tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import recipe as finetune
 from rtcontrol.run import toolsets
@@ -65,6 +66,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "recipe.json": (finetune.read, '{"rank": 8}\n'),
     "tools.json": (tools, json.dumps([TOOL], ensure_ascii=False, indent=1)),
     "tools.jsonl": (tools, json.dumps(TOOL, ensure_ascii=False) + "\n"),
+    "made_of.json": (read_tools, json.dumps([TOOL], ensure_ascii=False)),
     "goals.yaml": (goals, GOALS),
     "goals.json": (goals, '{"goals": {"fahr zur Tür": ["zur Tür"]}}'),
     "token.txt": (token, "a-token-of-the-tests\n"),
