@@ -1,5 +1,4 @@
-"""Which sessions have a decider in a process that may be lost and replaced: who is up, what is to be built or freed,
-and when a silent process is lost.
+"""Which sessions have a decider in a process that may be lost and replaced: who is up, and what is to be built.
 
 A life of the process is whatever its `start` answered; a lost one is killed, so nothing of it remains. Not locked: the
 pool holds a lock around every use.
@@ -10,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.processes import GONE, STOPPED, WAITING
 from rtcontrol.hosts.protocol import DecoderUnavailable, HostEvent, HostState
 from rtcontrol.models.errors import UserError
 
@@ -18,10 +16,6 @@ from rtcontrol.models.errors import UserError
 REBUILDS, AGAIN_NS = 30, 1_000_000_000
 # A new session's build that ends the process each time must not end it for ever.
 ATTEMPTS = 3
-PING_EVERY_S = 0.1
-# So long a process may be silent before the kernel's word counts that it has got nowhere for `STILL_S`; and so long
-# whatever the kernel reports: on a starved machine a live process answers late.
-DOUBT_AFTER_S, STILL_S, DEAD_AFTER_S = 2.0, 1.0, 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -111,23 +105,3 @@ class PoolCore:
         self.closed, self.gave_up = self.closed or why is None, why or self.gave_up
         for session in self.sessions:
             session.up, session.gave_up = False, why or session.gave_up
-
-
-class SilenceCore:
-    """Counts rounds of PING_EVERY_S, which the watcher saw itself: while it is not run, no one is silent."""
-
-    def __init__(self) -> None:
-        self._silent = 0  # rounds without an answer
-        self._still = 0  # of these, rounds in which the process got nowhere
-
-    def answered(self) -> None:
-        """The process answered a ping."""
-        self._silent = self._still = 0
-
-    def lost(self, state: str | None) -> bool:
-        """Return whether the process is lost at the end of a silent round; `state`: the kernel's word."""
-        self._silent += 1
-        self._still = self._still + 1 if state in (STOPPED, WAITING) else 0
-        silent_s, still_s = self._silent * PING_EVERY_S, self._still * PING_EVERY_S
-        hangs = silent_s > DOUBT_AFTER_S and still_s > STILL_S
-        return state == GONE or hangs or silent_s > DEAD_AFTER_S

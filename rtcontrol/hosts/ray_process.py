@@ -14,8 +14,6 @@ from typing import Any
 import zmq
 
 from rtcontrol.hosts.decoder_link import PING, WakeFile, dealer
-from rtcontrol.hosts.pool_core import PING_EVERY_S, SilenceCore
-from rtcontrol.hosts.processes import Progress
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped
@@ -24,6 +22,9 @@ from rtcontrol.models.errors import UserError
 log = logging.getLogger("rtcontrol.host")
 
 START_TIMEOUT_S = 300.0
+PING_EVERY_S = 0.1
+# A process that was silent in so many rounds is lost; fewer may be those of a live one on a starved machine.
+SILENT_ROUNDS = 100
 
 
 class DecoderProcess:
@@ -167,16 +168,15 @@ class Heart:
         for watched in (self._socket, self._monitor, wake.fd, *vital):
             self._poller.register(watched, zmq.POLLIN)
         self._wake = wake
-        self._progress, self._silence = Progress(life["pid"]), SilenceCore()
-        self._answered, self._next = True, 0.0
+        self._next = 0.0
+        self._silent = 0  # rounds that the watcher saw itself: while it is not run, no one is silent
 
     def lost(self, timeout_s: float) -> bool:
         """Wait until something happens, at most so long; return whether the process is lost, or a part of Ray."""
         now = time.monotonic()
         if now >= self._next:
-            if not self._answered and self._silence.lost(self._progress.look()):
-                return True
-            self._next, self._answered = now + PING_EVERY_S, False
+            self._next = now + PING_EVERY_S
+            self._silent += 1
             with contextlib.suppress(zmq.Again):
                 self._socket.send(PING, zmq.NOBLOCK)
         ready = dict(self._poller.poll(max(1, int(1e3 * timeout_s))))
@@ -184,9 +184,8 @@ class Heart:
             self._wake.clear()
         if ready.pop(self._socket, 0):
             self._socket.recv()
-            self._silence.answered()
-            self._answered = True
-        return bool(ready)
+            self._silent = 0
+        return bool(ready) or self._silent > SILENT_ROUNDS
 
     def close(self) -> None:
         self._socket.disable_monitor()

@@ -11,11 +11,11 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
+from rtcontrol.hosts.processes import MARK, Guardian
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -27,8 +27,6 @@ VITAL = ("gcs_server", "raylet")
 END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 LOOPBACK = "127.0.0.1"
-# Of Ray's own processes.
-SETTINGS = {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0", "SPT_NOENV": "1"}
 # No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
 SIGACTION_BYTES = 512
 
@@ -42,8 +40,8 @@ class RaySession:
 
     A Ray that is started here keeps its own files in that folder, which no other user may enter, listens on this
     machine's own address alone, and answers whoever has its token, which is of this process and stands in no file. All
-    its processes bear the folder's mark: the guardian, which is there before, removes both when `end` is called or this
-    process dies. Pools that share it start it, and end it, each.
+    its processes bear the folder's mark, by which the guardian ends them. Pools that share it start it, and end it,
+    each.
     It is started on a thread of its own, so that the main thread can be stopped meanwhile and keeps its signal
     handlers. That thread then waits for `end`: Ray's processes are bound to the life of the thread that made them.
     """
@@ -108,8 +106,6 @@ class RaySession:
             import ray
 
             self._tried.wait(END_S)
-            if self._vital and self.died() is not None:
-                kill_marked(self.folder)  # what is left of it would only keep the shutdown waiting
             with _sigterm_kept(), contextlib.suppress(Exception):
                 ray.shutdown()
             self._over.set()
@@ -127,14 +123,12 @@ class RaySession:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-            options |= {"_temp_dir": str(Path(self.folder) / OPEN), "_node_ip_address": LOOPBACK}
-            with _sigterm_kept(), _marking(self.folder):
+            # It opens its folder to everybody.
+            options |= {"_temp_dir": str(Path(self.folder) / "r"), "_node_ip_address": LOOPBACK}
+            with _sigterm_kept(), _apart(self.folder):
                 ray.init(address="local", **options)
-            for _, fd, program in marked(self.folder):
-                if program in VITAL:
-                    self._vital[fd] = program
-                else:
-                    os.close(fd)
+            processes = ray._private.worker._global_node.all_processes
+            self._vital = {os.pidfd_open(processes[name][0].process.pid): name for name in VITAL}
         except BaseException as error:  # raised where it is waited for
             self._error = error
         finally:
@@ -143,25 +137,19 @@ class RaySession:
 
 
 @contextlib.contextmanager
-def _marking(folder: str) -> Iterator[None]:
-    """What Ray starts meanwhile bears the mark of the folder, and nothing that others start in this process does. Ray's
-    workers rename themselves: not over it. Nor do they make way for all other processes, as they would by themselves
-    (nice 15). No worker is started before it is needed: the first driver would wait for it, with the interpreter's
-    lock in its hand. Nor does Ray take the machine's outer address for its own: then all of it would listen on every
-    address."""
+def _apart(folder: str) -> Iterator[None]:
+    """What Ray starts meanwhile bears the mark of the folder, and Ray does not take the machine's outer address for its
+    own: then all of it would listen on every address."""
     from ray._private import services
 
-    theirs, outer = services.start_ray_process, services.resolve_ip_for_localhost
-
-    def start(*args: Any, env_updates: Mapping[str, str] | None = None, **options: Any) -> Any:
-        return theirs(*args, env_updates={**(env_updates or {}), MARK: folder, **SETTINGS}, **options)
-
-    services.start_ray_process = start
+    outer = services.resolve_ip_for_localhost
     services.resolve_ip_for_localhost = lambda host: host
+    os.environ[MARK] = folder
     try:
         yield
     finally:
-        services.start_ray_process, services.resolve_ip_for_localhost = theirs, outer
+        del os.environ[MARK]
+        services.resolve_ip_for_localhost = outer
 
 
 @contextlib.contextmanager
@@ -186,8 +174,12 @@ def _cannot(error: BaseException) -> UserError:
 
 def _set_environment() -> None:
     """Keep Ray quiet, and never start it by the way. A token for the Ray that is started here, unless the user has one:
-    Ray would write its own into HOME, where there is one, for everybody to read."""
+    Ray would write its own into HOME, where there is one, for everybody to read. Its workers do not make way for all
+    other processes, as they would by themselves (nice 15). No worker is started before it is needed: the first driver
+    would wait for it, with the interpreter's lock in its hand."""
     defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
+    defaults |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
+    defaults["SPT_NOENV"] = "1"  # workers rename themselves: not over their environment
     if "ray" not in sys.modules:  # one that is loaded knows its mode already
         defaults["RAY_AUTH_MODE"] = "token"
     for name, value in defaults.items():

@@ -15,7 +15,7 @@ import sys
 
 import pytest
 
-from rtcontrol.hosts import processes
+from rtcontrol.hosts.processes import CLEAN_ROUNDS, kill_marked
 from tests.helpers.processes import ROOT
 
 MARK = "RTCONTROL_TESTS"
@@ -48,8 +48,7 @@ def _watch(tests: int, mark: str) -> None:
     poll = select.poll()
     poll.register(tests, select.POLLIN)
     poll.poll()
-    processes.MARK = MARK
-    processes.kill_marked(mark, processes.CLEAN_ROUNDS)
+    kill_marked(MARK, mark, CLEAN_ROUNDS)
 
 
 if __name__ == "__main__":

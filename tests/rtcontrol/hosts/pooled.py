@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.call import Decision
@@ -140,9 +139,11 @@ def kept_pid(pool: Any) -> int:
     return int(pool.core.life["pid"])
 
 
-def running(folder: str) -> dict[str, int]:
-    """What bears the mark of a run's folder: pids by the program's name."""
-    return {program: pid for pid, fd, program in marked(folder) if os.close(fd) is None}
+def running(parent: int | None = None) -> dict[str, int]:
+    """What Ray has started for a process, by default this one: pids by the program's name."""
+    children = psutil.Process(parent).children(recursive=True)
+    named = {child.name(): child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE}
+    return {name: pid for name, pid in named.items() if name in ("gcs_server", "raylet") or name.startswith("ray::")}
 
 
 def folder_of(pool: RayPool) -> str:

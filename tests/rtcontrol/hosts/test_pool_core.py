@@ -9,20 +9,14 @@ import pytest
 from rtcontrol.hosts.pool_core import (
     AGAIN_NS,
     ATTEMPTS,
-    DEAD_AFTER_S,
-    DOUBT_AFTER_S,
-    PING_EVERY_S,
     REBUILDS,
-    STILL_S,
     PoolCore,
     Session,
-    SilenceCore,
 )
 from rtcontrol.hosts.protocol import LIMIT, DecoderUnavailable
 from rtcontrol.models.errors import UserError
 
 S = 1_000_000_000
-STOPPED, WAITING, BUSY, GONE = "stopped", "waiting", "busy", "gone"  # as the kernel's word is read
 
 
 def pool_of(*names: str) -> tuple[PoolCore, list[Session]]:
@@ -134,35 +128,3 @@ def test_random_lives_leave_none_up_in_a_dead_process(seed: int) -> None:
             assert not session.up or (core.life is not None and built_in[session] == life)
             assert [e.event for e in session.events] == (["lost", "restarted"] * 300)[: len(session.events)]
             assert session.incarnation == len(session.events) // 2
-
-
-def lost_after(states: list[str | None], answers: set[int] = frozenset()) -> float | None:  # type: ignore[assignment]
-    """Return after how many s it is lost, where a round brings these states, and an answer where it is named."""
-    silence = SilenceCore()
-    for i, state in enumerate(states, start=1):
-        if i in answers:
-            silence.answered()
-        elif silence.lost(state):
-            return i * PING_EVERY_S
-    return None
-
-
-@pytest.mark.parametrize(
-    ("states", "after_s"),
-    [
-        ([WAITING] * 200, DOUBT_AFTER_S + PING_EVERY_S),
-        ([STOPPED] * 200, DOUBT_AFTER_S + PING_EVERY_S),
-        ([BUSY] * 200, DEAD_AFTER_S + PING_EVERY_S),
-        ([WAITING, GONE], 2 * PING_EVERY_S),
-        ([BUSY] * 30 + [WAITING] * 100, 3.0 + STILL_S + PING_EVERY_S),
-        (([WAITING] * 10 + [BUSY]) * 20, DEAD_AFTER_S + PING_EVERY_S),
-    ],
-    ids=["waits", "stopped", "works", "gone", "works, then waits", "gets somewhere now and then"],
-)
-def test_silent_process_is_lost_by_what_the_kernel_reports(states: list[str | None], after_s: float) -> None:
-    assert lost_after(states) == pytest.approx(after_s)
-
-
-def test_doubt_begins_again_after_an_answer() -> None:
-    assert lost_after([STOPPED] * 1000, set(range(19, 1000, 19))) is None, "every 1.9 s"
-    assert lost_after([WAITING] * 100, {20}) == pytest.approx(2.0 + DOUBT_AFTER_S + PING_EVERY_S)

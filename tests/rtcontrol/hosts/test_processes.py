@@ -1,4 +1,4 @@
-"""Is another process getting anywhere, and who ends it? Real processes that sleep, spin, are stopped, starved, dead."""
+"""Who ends what a run has started, and nothing else?"""
 
 from __future__ import annotations
 
@@ -6,56 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
-from rtcontrol.hosts.processes import BUSY, GONE, MARK, STOPPED, WAITING, Guardian, Progress
+from rtcontrol.hosts.processes import MARK, Guardian
 from tests.helpers.processes import until
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word is read from /proc")
-Start = Callable[[str], "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    made: list[subprocess.Popen[str]] = []
-
-    def run(code: str) -> subprocess.Popen[str]:
-        made.append(subprocess.Popen([sys.executable, "-c", f"print(flush=True); {code}"], stdout=-1, text=True))
-        assert made[-1].stdout is not None
-        made[-1].stdout.readline()
-        return made[-1]
-
-    yield run
-    for process in made:
-        process.kill()
-        process.communicate()
-
-
-def seen(progress: Progress, state: str) -> None:
-    until(lambda: progress.look() == state, state, every=0.02)
-
-
-def test_spinning_is_busy_also_where_it_gets_no_processor(start: Start) -> None:
-    spinning = start("import os; os.nice(19); exec('while True: pass')")
-    progress = Progress(spinning.pid)
-    seen(progress, BUSY)
-    assert {progress.look() for _ in range(50)} == {BUSY}
-
-
-def test_stopped_and_gone(start: Start) -> None:
-    process = start("import time; time.sleep(60)")
-    progress = Progress(process.pid)
-    os.kill(process.pid, signal.SIGSTOP)
-    seen(progress, STOPPED)
-    os.kill(process.pid, signal.SIGCONT)
-    seen(progress, WAITING)
-    process.kill()
-    seen(progress, GONE)
-    process.wait()
-    assert progress.look() == GONE
 
 
 def sleeping(folder: str | None, session: bool = False) -> subprocess.Popen[bytes]:

@@ -28,7 +28,6 @@ from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, nami
 
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
-from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_pool import RayPool
@@ -182,7 +181,7 @@ def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) 
 
     folder, answer = ray_pool.process.ray.folder, ray_pool.core.life
     assert answer is not None and stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
-    pids = {pid for pid, fd, _ in marked(folder) if not os.close(fd)} | {os.getpid()}
+    pids = {os.getpid(), *running().values()}
     listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
     # Also of the dashboard's: there is none.
     assert len(listening) >= 5 and {str(at.ip).removeprefix("::ffff:") for at in listening} == {"127.0.0.1"}
@@ -218,14 +217,15 @@ def test_a_ray_that_is_lost_ends_the_run_with_the_safe_call_and_sigterm_is_the_r
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     ours = sigterm()
     host, folder = ray_pool.open("a", pushing()), folder_of(ray_pool)
-    flight = fly(tmp_path, host, lambda: os.kill(running(folder)["raylet"], signal.SIGKILL))
+    flight = fly(tmp_path, host, lambda: os.kill(running()["raylet"], signal.SIGKILL))
     assert flight.loop.ended_by == "host" and flight.lines[-1]["end"] == "host"
     assert any("no more decisions: Ray's raylet has ended" in line for line in flight.said)
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
     with pytest.raises(DecoderUnavailable, match="Ray's raylet has ended"):
         ray_pool.open("b", naming("left"))
     ray_pool.close()
-    assert running(folder) == {} and not Path(folder).exists()
+    until(lambda: running() == {})
+    assert not Path(folder).exists()
     assert sigterm() == ours != 0
     signal.signal(signal.SIGTERM, before)
 
@@ -274,10 +274,6 @@ def started(base: Path, *arguments: str) -> subprocess.Popen[str]:
     return Program(arguments, said(base), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).popen
 
 
-def left(base: Path) -> dict[str, int]:
-    return {name: pid for folder in base.iterdir() for name, pid in running(str(folder)).items()}
-
-
 @pytest.mark.parametrize(
     ("number", "instant"),
     [
@@ -295,8 +291,8 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
     def flying() -> bool:
         return record.exists() and sum("kind" in e for e in read_record(record)) > 5
 
-    until(flying if instant == "flying" else lambda: instant in left(base), seconds=120.0)
-    folder = str(next(base.iterdir()))
+    until(flying if instant == "flying" else lambda: instant in running(run.pid), seconds=120.0)
+    started_by_ray = [psutil.Process(pid) for pid in running(run.pid).values()]
     run.send_signal(number)
     assert run.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
@@ -305,8 +301,8 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
         assert made["releases"] > 5 if instant == "flying" else made["releases"] == 0
         # Ray's own handler prints a stack, and aborts the run when it needs more than 3 s to end.
         assert not re.search("SIGTERM received|Traceback", said(base).read_text())
-    until(lambda: not any(base.iterdir()), seconds=0.0 if number != signal.SIGKILL else 60.0)
-    assert running(folder) == {}
+        assert not any(base.iterdir())
+    until(lambda: not any(base.iterdir()) and not any(process.is_running() for process in started_by_ray))
 
 
 def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(no_ray: None) -> None:
@@ -327,7 +323,8 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(no_ray
     assert int(host.start()["pid"]) == other and int(host.start()["standby"]) not in (lost, other)
     host.close()
     folder = folder_of(pool.pools[0])
-    assert {"raylet", "gcs_server"} <= set(running(folder))
+    assert {"raylet", "gcs_server"} <= set(running())
     pool.close()
-    assert sigterm() == ours and not Path(folder).exists() and not running(folder)
+    assert sigterm() == ours and not Path(folder).exists()
+    until(lambda: not running())
     signal.signal(signal.SIGTERM, before)
