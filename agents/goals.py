@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import random
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents.goal_tools import GoalKind, GoalTools, schema_of, slug
@@ -68,7 +66,7 @@ class Goals:
         if not self.ways:
             raise self._wrong("there is no goal.", 'Write one: goals = {"go to the {thing}": ["drive to {thing}"]}.')
         if both := sorted(set(self.placeholders) & set(said)):
-            raise self._wrong(f"{{{both[0]}}} is a placeholder and a word.", "Rename one of them.", both[0])
+            raise self._wrong(f"{{{both[0]}}} is a placeholder and a word.", "Rename one of them.")
         self._apart()
 
     # -- what can be told ----------------------------------------------------------------------------------------------
@@ -228,7 +226,7 @@ class Goals:
 
     def _table(self, given: Any, name: str) -> list[tuple[Any, Any]]:
         if given is not None and not isinstance(given, Mapping):
-            raise self._wrong(f"{name} is a {type(given).__name__}.", "Write a table of lists.", name)
+            raise self._wrong(f"{name} is a {type(given).__name__}.", "Write a table of lists.")
         return list((given or {}).items())
 
     def _listed(self, given: Any, name: str) -> tuple[Any, ...]:
@@ -239,12 +237,12 @@ class Goals:
             odd = next((one for one in listed if isinstance(one, bool) or not isinstance(one, str | int | float)), None)
             what = "is no list of texts or numbers" if odd is None else f"lists {odd!r}, no text and no number"
             remedy = f"Write {name}: [a, b, c], and words such as no, on and yes in quotes: YAML reads false and true."
-            raise self._wrong(f"{{{name}}} {what}.", remedy, name)
+            raise self._wrong(f"{{{name}}} {what}.", remedy)
         return listed
 
     def _ways(self, kind: str, given: Any) -> tuple[str, ...]:
         if isinstance(given, str) or not isinstance(given, Sequence | None):
-            raise self._wrong(f'the goal "{kind}" has no list of ways to say it.', "Write a list of texts.", kind)
+            raise self._wrong(f'the goal "{kind}" has no list of ways to say it.', "Write a list of texts.")
         return tuple(self._checked(way, kind) for way in given or ())
 
     def _checked(self, way: Any, kind: Any) -> str:
@@ -252,22 +250,18 @@ class Goals:
             raise self._wrong(
                 f'the goal "{kind}" is said as {way!r}.',
                 'Write it as text in quotes: YAML reads no, on and "a: b" as something else.',
-                str(kind),
             )
         for name in _names(way):
             if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
-                remedy = f"List what it stands for under placeholders: {name}: [...]."
-                if way != kind:  # what the goal itself does not name is no placeholder of its ways
-                    remedy = f"List what may be said there under words: {name}: [...]."
-                listed = [*self.placeholders, *(self._grammar.slots if way != kind else ())]
-                if meant := difflib.get_close_matches(name, listed, 1):
-                    remedy = f"Did you mean {{{meant[0]}}}? Else: {remedy[0].lower()}{remedy[1:]}"
-                raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', remedy, way)
+                # What the goal itself does not name is no placeholder of its ways.
+                table, what = ("placeholders", "it stands for") if way == kind else ("words", "may be said there")
+                remedy = f"List what {what} under {table}: {name}: [...]."
+                raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', remedy)
         if missing := sorted(set(_names(kind)) - set(_names(way))):
             remedy = "Say in each way what the goal needs, or make it a goal of its own."
-            raise self._wrong(f'"{way}" leaves {{{missing[0]}}} of "{kind}" open.', remedy, way)
+            raise self._wrong(f'"{way}" leaves {{{missing[0]}}} of "{kind}" open.', remedy)
         if more := sorted((set(_names(way)) - set(_names(kind))) & set(self.placeholders)):
-            raise self._wrong(f'"{way}" has a {{{more[0]}}} that "{kind}" has not.', "Put it into both.", way)
+            raise self._wrong(f'"{way}" has a {{{more[0]}}} that "{kind}" has not.', "Put it into both.")
         return way
 
     def _apart(self) -> None:
@@ -279,21 +273,10 @@ class Goals:
                 read = self.recognise(self._say(rng, way, goal))
                 if read is None or read.kind != kind or read.text() != goal.text():
                     other = f'"{kind}" with other values' if read is None or read.kind == kind else f'"{read.kind}"'
-                    raise self._wrong(f'"{way}" asks for "{kind}" and for {other}.', "Say one of them otherwise.", way)
+                    raise self._wrong(f'"{way}" asks for "{kind}" and for {other}.', "Say one of them otherwise.")
 
-    def _wrong(self, what: str, remedy: str, at: str = "") -> UserError:
-        return UserError(f"{self.source}{_line(self.source, at)}: {what}", remedy)
-
-
-def _line(source: str, text: str) -> str:
-    """`:12`, where the file has this text; empty where it cannot be told."""
-    try:
-        lines = Path(source).read_text("utf-8").splitlines()
-    except (OSError, ValueError):
-        return ""
-    named = re.compile(rf"[\"']?{re.escape(text)}[\"']?\s*[:=]")  # where it is defined, before where it is used
-    found = [number for number, line in enumerate(lines, 1) if text and text in line]
-    return f":{next((n for n in found if named.search(lines[n - 1])), found[0])}" if found else ""
+    def _wrong(self, what: str, remedy: str) -> UserError:
+        return UserError(f"{self.source}: {what}", remedy)
 
 
 def _arguments(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, Required, TextIO
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError, strict_json, unmarked
@@ -67,89 +69,64 @@ class DataRow:
 
         Raises UserError, which says what is wrong and where.
         """
-        if not isinstance(value, Mapping):
-            raise UserError(f"{where}: {short(value)} is no row.", f"Write one JSON object a line: {FIELDS}.")
-        if missing := [k for k in ("instruction", "observation", "tools", "history", "call") if k not in value]:
-            raise UserError(f"{where}: the row has no {missing[0]!r}.", f"A row has {FIELDS}.")
-        read = _Reader(value, where)
-        tools = read.tools()
+        try:
+            read = LINE.validate_python(value, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            what = f"{where}: {place or 'the row'} is {short(first['input'])}: {first['msg']}."
+            raise UserError(what, f"Write one JSON object a line: {FIELDS}.") from None
+        tools = read["tools"]
         names = {tool.get("function", tool)["name"] for tool in tools}
-        call = read.call("call", value["call"], names)
-        allowed = tuple(read.call("allowed", one, names) for one in read.items("allowed"))
-        if None in allowed:
-            raise UserError(f"{where}: null is among the allowed calls.", "List calls: a name and arguments each.")
-        own = read.text("id", where)
+        calls = [("call", read["call"]), *(("allowed", one) for one in read.get("allowed", ()))]
+        for key, call in calls:
+            if call is not None and call["name"] not in names:
+                what = f"{where}: {key} calls {call['name']!r}, which its tools do not have."
+                raise UserError(what, f"They have: {', '.join(sorted(names)) or 'none'}.")
+        first_call, *allowed = (None if call is None else Call.from_dict(call) for _, call in calls)
+        own = read.get("id", where)
         return cls(
             own,
-            read.text("sample", own),
-            read.text("source", where.rpartition(":")[0]),
-            read.text("instruction", ""),
-            read.text("observation", ""),
-            tools,
-            tuple(read.strings("history")),
-            call,
+            read.get("sample", own),
+            read.get("source", where.rpartition(":")[0]),
+            read["instruction"],
+            read["observation"],
+            tuple(tools),
+            tuple(read["history"]),
+            first_call,
             tuple(one for one in allowed if one is not None),
-            read.weight(),
+            read.get("weight", 1.0),
         )
 
 
-class _Reader:
-    """Takes a row's fields as what they must be; else it says so."""
+class _Call(TypedDict):
+    name: str
+    arguments: dict[str, Any]
 
-    def __init__(self, value: Mapping[str, Any], where: str) -> None:
-        self._value, self._where = value, where
 
-    def _refused(self, key: str, is_: str) -> UserError:
-        return UserError(f"{self._where}: {key} is {short(self._value.get(key))}.", f"It must be {is_}.")
+def _named(tool: dict[str, Any]) -> dict[str, Any]:
+    body = tool.get("function", tool)
+    if not isinstance(body, Mapping) or not isinstance(body.get("name"), str) or not body["name"]:
+        raise ValueError("write OpenAI-style function definitions, with names")
+    return tool
 
-    def text(self, key: str, default: str) -> str:
-        found = self._value.get(key, default)
-        if not isinstance(found, str):
-            raise self._refused(key, "a string")
-        return found
 
-    def items(self, key: str) -> list[Any]:
-        found = self._value.get(key, [])
-        if not isinstance(found, list):
-            raise self._refused(key, "a list")
-        return found
+class _Line(TypedDict, total=False):
+    """A row as JSON has it."""
 
-    def strings(self, key: str) -> list[str]:
-        if not all(isinstance(one, str) for one in self.items(key)):
-            raise self._refused(key, "a list of strings")
-        return self.items(key)
+    id: str
+    sample: str
+    source: str
+    instruction: Required[str]
+    observation: Required[str]
+    tools: Required[list[Annotated[dict[str, Any], AfterValidator(_named)]]]
+    history: Required[list[str]]
+    call: Required[_Call | None]
+    allowed: list[_Call]
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-    def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """OpenAI-style definitions, each with a name."""
-        for tool in self.items("tools"):
-            body = tool.get("function", tool) if isinstance(tool, Mapping) else None
-            if not isinstance(body, Mapping) or not isinstance(body.get("name"), str) or not body["name"]:
-                raise UserError(
-                    f"{self._where}: {short(tool)} is no tool.", "Write OpenAI-style function definitions, with names."
-                )
-        return tuple(dict(tool) for tool in self.items("tools"))
 
-    def call(self, key: str, call: Any, names: set[str]) -> Call | None:
-        if call is None:
-            return None
-        whole = isinstance(call, Mapping) and isinstance(call.get("name"), str)
-        if not whole or not isinstance(call.get("arguments"), Mapping):
-            raise UserError(
-                f"{self._where}: {key} is {short(call)}.",
-                'It must be {"name": ..., "arguments": {...}}, or null where the call in force stays.',
-            )
-        if call["name"] not in names:
-            listed = ", ".join(sorted(names)) or "none"
-            raise UserError(
-                f"{self._where}: {key} calls {call['name']!r}, which its tools do not have.", f"They have: {listed}."
-            )
-        return Call.from_dict(call)
-
-    def weight(self) -> float:
-        found = self._value.get("weight", 1.0)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
-            raise self._refused("weight", "a number, zero or above")
-        return float(found)
+LINE = TypeAdapter(_Line)
 
 
 def read_rows(path: Path) -> Iterator[DataRow]:

@@ -18,8 +18,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.definition import definition
 from rtcontrol.models.schema.domain import Domain, Free, closed, objects, written
 from rtcontrol.models.schema.limits import Room, check_count, check_size
-from rtcontrol.models.schema.parameters import Parameter, Reading, check_spelled
-from rtcontrol.models.schema.root_rules import RootRules
+from rtcontrol.models.schema.parameters import Parameter, Reading, RootRules, check_spelled
 
 MAX_HEADS = 6
 ABSENT = object()

@@ -30,31 +30,6 @@ SETS = 64  # of tools that a checkpoint lists as learnt; of more it says that it
 CORRECT = "Correct the call, or leave the row out."
 
 
-class BadRow(UserError):
-    """A row that cannot be represented; `reason` is what is wrong with it, without file and line."""
-
-    def __init__(self, where: str, reason: str, remedy: str = CORRECT) -> None:
-        super().__init__(f"{where}: {reason}", remedy)
-        self.reason = reason
-
-
-def read_rows(file: Path) -> Iterator[tuple[str, Row | BadRow]]:
-    """(FILE:LINE, row or what is wrong with it) of every line that is not empty. Rows of the same tools share them.
-    Raises UserError for a file that cannot be read."""
-    for line, raw in raw_lines(file):
-        where = f"{file}:{line}"
-        try:
-            yield where, _row(json_value(raw, where), where)
-        except (UserError, Unusable) as error:
-            yield where, _bad(where, error)
-
-
-def _bad(where: str, error: Exception) -> BadRow:
-    if isinstance(error, UserError):
-        return BadRow(where, error.what.removeprefix(f"{where}: "), error.remedy)
-    return BadRow(where, f"{error.reason}: {error.detail}." if isinstance(error, Unusable) else f"{error}.")
-
-
 def _row(value: Any, where: str) -> Row:
     given = DataRow.from_dict(value, where)
     tools = _tools(json.dumps(given.tools))
@@ -142,15 +117,18 @@ def load(files: Sequence[Path], encoder: GroupEncoder, drop_bad: bool = False) -
     Raises UserError for a file that cannot be read, for a row that cannot be represented, with file and line and how
     many there are, and where no row is left.
     """
-    groups, bad = Groups(), list[BadRow]()
+    groups, bad = Groups(), list[UserError]()
     for file in files:
-        for where, row in read_rows(file):
+        for line, raw in raw_lines(file):
             groups.rows += 1
-            encoded = row if isinstance(row, BadRow) else _encoded(row, where, encoder)
-            if isinstance(row, BadRow) or isinstance(encoded, BadRow):
-                assert isinstance(encoded, BadRow)
-                bad.append(encoded)
-                groups.dropped[encoded.reason] += 1
+            where = f"{file}:{line}"
+            try:
+                row = _row(json_value(raw, where), where)
+                encoded = encoder.encode(row)
+            except (UserError, Unusable, ValueError) as error:
+                reason, remedy = _reason(error, where)
+                bad.append(UserError(f"{where}: {reason}", remedy))
+                groups.dropped[reason] += 1
                 continue
             size = len(encoder.prefix) + len(encoded.suffix)
             if size + max(len(h.ids) for h in encoded.heads) > encoder.recipe.length:
@@ -169,11 +147,11 @@ def load(files: Sequence[Path], encoder: GroupEncoder, drop_bad: bool = False) -
     return groups
 
 
-def _encoded(row: Row, where: str, encoder: GroupEncoder) -> EncodedRow | BadRow:
-    try:
-        return encoder.encode(row)
-    except (UserError, ValueError) as error:
-        return _bad(where, error)
+def _reason(error: Exception, where: str) -> tuple[str, str]:
+    """Return what is wrong with a row, without file and line, and what to do."""
+    if isinstance(error, UserError):
+        return error.what.removeprefix(f"{where}: "), error.remedy
+    return (f"{error.reason}: {error.detail}." if isinstance(error, Unusable) else f"{error}."), CORRECT
 
 
 def digest(file: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,13 +86,6 @@ def test_goals_that_cannot_be_learnt_are_refused(given: dict[str, Any], says: st
     with pytest.raises(UserError) as raised:
         Goals(**given)
     assert says in raised.value.what and raised.value.remedy
-
-
-def test_a_goal_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "goals.yaml"
-    file.write_text("goals:\n  stop: []\n  go:\n    - move to {x}\n")
-    with pytest.raises(UserError, match=r"goals\.yaml:4: .move to \{x\}."):
-        Goals({"stop": [], "go": ["move to {x}"]}, source=str(file))
 
 
 def test_words_that_no_trained_way_has_are_unknown_and_fillers_are_not() -> None:

@@ -178,7 +178,7 @@ def test_prompts_are_those_that_are_decided_behind(folder: Path, tmp_path: Path)
     ("row", "why"),
     [
         ("{", "no JSON"),
-        (ROW | {"tools": [{"name": ""}]}, "is no tool"),
+        (ROW | {"tools": [{"name": ""}]}, "function definitions, with names"),
         (ROW | {"call": {"name": "go", "arguments": {"a": "up"}}}, 'does not take: go.a = "up"'),
         (ROW | {"call": {"name": "go", "arguments": {"a": "left", "z": 1}}}, "its tool does not have: go.z"),
     ],

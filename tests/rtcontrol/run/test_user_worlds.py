@@ -60,7 +60,7 @@ def test_goals_of_a_file_take_the_place_of_the_agents(tmp_path: Path, capsys: py
     for text, says in (
         ("goals: [", "goals.yaml:1 cannot be read"),
         ("aims: {}", "unknown tables (aims)"),
-        ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml:3: "go to {x}": nothing is listed for {x}'),
+        ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml: "go to {x}": nothing is listed for {x}'),
         ("placeholders: {x: [a]}", "no table of goals"),
     ):
         goals.write_text(text)
