@@ -97,7 +97,7 @@ def resolve(model: str) -> Path:
         return path
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
     nowhere = f"There is no folder {model!r}{where}, and no bundled model of that name"
-    others = f"{_beside(path)}Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder"
+    others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder"
     others = f"{others} in Hugging Face format"
     if not path.exists() and hub.is_id(model):
         found = hub.fetch(model, nowhere, f"{others}.")
@@ -109,16 +109,6 @@ def resolve(model: str) -> Path:
         f"{nowhere}; it is no hub's OWNER/NAME[:SUBFOLDER] either.",
         f"{others}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
     )
-
-
-def _beside(path: Path) -> str:
-    """Names the checkpoints of the folder in which `path` was looked for, where it holds some."""
-    try:
-        configs = [*path.parent.glob("*/config.json"), *path.parent.glob("*/model/config.json")]  # of `models train`
-    except OSError:
-        return ""
-    names = sorted(config.parent.relative_to(path.parent).as_posix() for config in configs)
-    return f"{path.parent} holds {', '.join(names[:8])}{' and others' if names[8:] else ''}. " if names else ""
 
 
 def read_config(folder: Path) -> dict[str, Any]:

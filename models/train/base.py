@@ -18,6 +18,8 @@ from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.train.adopt import export, initialise_rows
 from rtcontrol.models.train.vocabulary import add_st_tokens
 
+# Of a base's files those that its users may look for.
+KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
 # What begins and ends a part of the prompt, where a tokenizer has both.
 MARKERS = (
     ("<|im_start|>", "<|im_end|>"),
@@ -56,7 +58,7 @@ def adopt_base(base: Path, out: Path) -> Checkpoint:
     template = COMPACT["template"].replace("<|im_start|>", begin).replace("<|im_end|>", end)
     template = FIRST.get(model.config.model_type, "") + template
     export(model, tokenizer, COMPACT | {"template": template}, out, model.dtype, end)
-    for name in ("generation_config.json", "chat_template.jinja", "LICENSE"):
+    for name in KEPT:
         if (base / name).is_file():
             shutil.copy(base / name, out / name)
     return Checkpoint.open(str(out))

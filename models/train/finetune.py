@@ -30,7 +30,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, owned, replace_file
 from rtcontrol.models.runners.torch_runner import choose_device
 from rtcontrol.models.train.adopt import export
-from rtcontrol.models.train.base import adopt_base, load_model
+from rtcontrol.models.train.base import KEPT, adopt_base, load_model
 from rtcontrol.models.train.groups import SETS, GroupEncoder, Groups, load, pack_groups
 from rtcontrol.models.train.loss import ATTENTION
 from rtcontrol.models.train.packing import PackedBatch
@@ -39,8 +39,6 @@ from rtcontrol.models.train.rows import EncodedRow
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, last_line
 
 MODEL, RESULT, TRAINING = "model", "result.json", "training"
-# Of the base's files those that its users may look for.
-KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TREES = {"full_attention", "sliding_attention"}  # kinds of layers that `tree_attention` computes
 

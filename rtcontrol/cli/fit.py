@@ -21,9 +21,6 @@ def fit(
     out: Annotated[Path, typer.Option(help="The model's folder: a new one, or that of a run to go on with.")],
     rows: Annotated[list[Path] | None, typer.Option(help="Rows to learn from, JSONL; may stand several times.")] = None,
     teacher: Annotated[str | None, typer.Option(help="Or a FILE.py with functions `teacher` and `situations`.")] = None,
-    runs: Annotated[
-        list[Path] | None, typer.Option("--from", help="Or recorded runs to imitate (may be given several times).")
-    ] = None,
     base: Annotated[str | None, typer.Option(help="Go on from this checkpoint. (default: a new model)")] = None,
     env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
     agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
@@ -43,8 +40,8 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of weights and order.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Fit a controller: to rows of what it is told, what it sees, what it is to call; to a teacher, to recorded runs,
-    or to the expert of a world.
+    """Fit a controller: to rows of what it is told, what it sees, what it is to call; to a teacher, or to the
+    expert of a world.
 
     One row a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
     that do not fit the tools are refused by file and line. A tenth of the questions is held out and never trained on:
@@ -58,8 +55,6 @@ def fit(
       rtcontrol fit --rows monday.jsonl --rows tuesday.jsonl --out runs/mine --minutes 5 --goal "keep the belt moving"
 
       rtcontrol fit --teacher my_rules.py --tools tools.json --out runs/mine      (docs/fit.md)
-
-      rtcontrol fit --from runs/monday --from runs/tuesday --out runs/like-me      (by keyboard too)
 
       rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine   (docs/your-own-game.md)
 
@@ -87,7 +82,6 @@ def fit(
             out=out,
             teacher=None if asked is None else asked["teacher"],
             situations=None if asked is None else asked["situations"],
-            runs=runs or None,
             base=base,
             env=env,
             agent=agent,

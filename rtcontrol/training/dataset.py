@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from rtcontrol.models.checkpoint.training_metadata import comparable
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
-from rtcontrol.telemetry.record_reader import read_record, record_in, rows
 
 LEAST_ROWS = 50
 HEAVIEST = 1e6  # weight of a row
@@ -222,22 +220,6 @@ def contradictions(rows: Sequence[Row]) -> tuple[float, str | None]:
 
 def _text(call: Call | None) -> str:
     return "null" if call is None else call.text()
-
-
-def recorded(runs: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of runs' folders or records (`telemetry.record_reader`), each with where it stands. Raises UserError for
-    a run without one, and for what is no record."""
-    for run in runs:
-        record, count = record_in(Path(run)), 0
-        try:
-            for count, row in enumerate(rows(read_record(record)), start=1):
-                yield f"{record}, row {count}", row
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise UserError(f"{record} is no record of a run ({why}).", "Give a run's folder.") from error
-        if not count:
-            what = f"{record} has no observations with a call: no row."
-            raise UserError(what, "Record with --record-observations yes, the default.")
 
 
 SITUATION = 120  # characters of a situation in an error

@@ -30,7 +30,6 @@ from rtcontrol.training.dataset import (
     examples,
     is_text,
     read_files,
-    recorded,
     tools_of,
 )
 from rtcontrol.training.fit_run import GivenRows, name_things
@@ -54,7 +53,6 @@ def fit(
     hz: float | None = None,
     teacher: Callable[..., Any] | None = None,
     situations: Callable[[random.Random], Any] | Iterable[Any] | None = None,
-    runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     base: str | None = None,
     goal: str | None = None,
     minutes: float = 15.0,
@@ -62,15 +60,15 @@ def fit(
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
-    """Fit a controller to rows, a teacher, recorded runs or a world's expert, and write it to the folder `out`, which
-    `--model` and `rtcontrol.load` take.
+    """Fit a controller to rows, a teacher or a world's expert, and write it to the folder `out`, which `--model` and
+    `rtcontrol.load` take.
 
     `rows` is a file of rows (JSONL, the format of docs/fit.md), several, or rows: dicts, or tuples (observation, call)
     and (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
     `tools` as `rtcontrol.load(...).session` takes them, or names with descriptions (None: those that the rows name).
     Or `teacher` is a function (instruction, observation) or (observation) that gives such a call, and `situations` what
     it is asked: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
-    observation where there is a `goal`. Or `runs` are folders of recorded runs, whose calls are imitated.
+    observation where there is a `goal`.
     Or `env` and `agent` are the files of a world and of an agent with an expert and goals (or those of the file
     `goals`), as of `rtcontrol run`: rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium
     world once a step of its; docs/your-own-game.md).
@@ -90,10 +88,10 @@ def fit(
         raise UserError(f"goal={goal!r} is no instruction.", "Write it as UTF-8 text.")
     if not 0 <= seed < 1 << 63:
         raise UserError(f"seed={seed} is out of range.", "Give one from 0 on.")
-    given = {"rows": rows, "teacher": teacher, "runs": runs, "env": env}
+    given = {"rows": rows, "teacher": teacher, "env": env}
     if len(named := [name for name, value in given.items() if value is not None]) != 1:
         what = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
-        raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, runs, and a world (env, agent).")
+        raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, and a world (env, agent).")
     if (situations is None) != (teacher is None):
         raise UserError("A teacher and situations belong together.", "Give both.")
     if env is None and any(value is not None for value in (agent, goals, hz)):
@@ -117,9 +115,6 @@ def fit(
             known = None if tools is None else tools_of(tools)
             if teacher is not None:
                 lessons = _taught(teacher, situations, known, goal, seed)
-            elif runs is not None:
-                listed = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
-                lessons = _of_rows(f"Records of runs ({len(listed)})", *check(recorded(listed), known, goal), goal)
             else:
                 source, found = _read(rows, known, goal)
                 lessons = _of_rows(source, *found, goal)

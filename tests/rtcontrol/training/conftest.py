@@ -16,19 +16,22 @@ from tests.rtcontrol.training.signals import TOOLS, rows
 
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[str, Any]]]:
-    """A model of the signals, stopped once on the way, and what it told."""
+    """A model of the signals, stopped once on the way, and what it told; a step takes a quarter of a second."""
     out = tmp_path_factory.mktemp("fit") / "signals"
     lines: list[dict[str, Any]] = []
+    now = itertools.count(step=0.25)
 
     def stop(line: dict[str, Any]) -> None:
         lines.append(line)
         if line["samples"] >= 1_000:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=stop)
-    assert not (out / "config.json").exists()  # no half of a checkpoint
-    return rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=lines.append), lines
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        with pytest.raises(KeyboardInterrupt):
+            rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=stop)
+        assert not (out / "config.json").exists()  # no half of a checkpoint
+        return rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=lines.append), lines
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ from rtcontrol.training.dataset import (
     TeacherRows,
     check,
     examples,
-    recorded,
     tools_of,
 )
 from rtcontrol.training.fit import Fitted
@@ -46,7 +45,7 @@ from rtcontrol.training.validation import HeldOut, Share
 from tests.helpers.disks import files_of
 from tests.helpers.processes import ROOT
 from tests.models.small import build_checkpoint, plain_base
-from tests.rtcontrol.commands import EXPERT, call
+from tests.rtcontrol.commands import call
 from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher, write
 
 
@@ -368,13 +367,12 @@ def test_a_base_whose_end_of_a_text_is_its_own_is_gone_on_from(
     ("given", "says"),
     [
         ({}, "nothing to learn from"),
-        ({"rows": [], "runs": "x"}, "rows and runs are given"),
+        ({"rows": [], "env": "x"}, "rows and env are given"),
         ({"teacher": teacher}, "belong together"),
         ({"rows": [], "agent": "x.py"}, "are a world's"),
         ({"rows": [], "hz": 30.0}, "are a world's"),
         ({"teacher": teacher, "situations": situation}, "without tools"),
         ({"teacher": teacher, "situations": [("a", "light red")], "tools": TOOLS}, "1 different situations"),
-        ({"runs": "nowhere"}, "No record at nowhere"),
         ({"rows": [], "minutes": 0}, "no time to train"),
     ],
 )
@@ -395,18 +393,6 @@ def test_the_command_line_takes_a_teachers_file(tmp_path: Path, capsys: pytest.C
     )
     assert call("fit", "--teacher", str(file), "--out", str(tmp_path / "made")) == 2
     assert "(rules.py:3) answered nonsense" in capsys.readouterr().err and not (tmp_path / "made").exists()
-
-
-def test_recorded_runs_are_rows_too(fast_clock: None, tmp_path: Path) -> None:
-    assert call(*EXPERT, "--clock", "lockstep", "--duration", "5", "--out", str(tmp_path / "run")) == 0
-    given = list(recorded([tmp_path / "run"]))
-    assert len(given) > 50 and given[0][0].endswith("record.mcap, row 1")
-    made = rtcontrol.fit(runs=tmp_path / "run", out=tmp_path / "made", minutes=0.02)
-    learnt = TrainingMetadata.of(made.folder)
-    assert learnt is not None and [t["function"]["name"] for t in learnt.tools or ()] == ["engines"]
-    (tmp_path / "record.mcap").write_bytes(b"no record")
-    with pytest.raises(UserError, match=r"record\.mcap"):
-        list(recorded([tmp_path / "record.mcap"]))
 
 
 def test_the_page_of_fit_runs_and_its_row_is_one(
