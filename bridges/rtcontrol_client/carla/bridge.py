@@ -18,7 +18,7 @@ from rtcontrol_client.carla.driver import Counts, Driver, observe
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.lights import govern
 from rtcontrol_client.carla.observing import Scene
-from rtcontrol_client.carla.options import CarlaBridgeError, CarlaBridgeOptions, ServerLost
+from rtcontrol_client.carla.options import CarlaBridgeError, DriveOptions, ServerLost
 from rtcontrol_client.carla.world import CarlaWorld
 from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.wire.messages import FunctionCall
@@ -109,12 +109,11 @@ DECIDE_S = 30.0
 class CarlaSession(BridgeSessions):
     """What the driver sees goes out, and what became of calls."""
 
-    def __init__(self, options: CarlaBridgeOptions, robot: str) -> None:
-        """`robot` names the car: a server has one session with it at a time."""
+    def __init__(self, options: DriveOptions) -> None:
         super().__init__(
             options.endpoint, self._options_for, options.instruction, options.connect_timeout_s, options.once
         )
-        self._options, self._robot = options, robot
+        self._options = options
 
     def _options_for(self, instruction: str | None) -> dict[str, Any]:
         options = self._options
@@ -124,7 +123,7 @@ class CarlaSession(BridgeSessions):
             "instruction": instruction,
             "hz": options.hz,
             "pacing": "client" if lockstep else "server",
-            "robot": self._robot,
+            "robot": f"carla-{options.host}-{options.port}"[:64],  # a server has one session with a car at a time
             "name": "rtcontrol_client.carla",
             "acknowledge": True,
             # The world waits: however long a decision takes, the call is for what is.
@@ -184,15 +183,14 @@ def obey_safe(driver: Driver, standing: Standing) -> None:
 class CarlaBridge:
     """Drives the ego vehicle of an open world. `run` blocks; `stop` may be called from anywhere, signals too."""
 
-    def __init__(self, world: CarlaWorld, options: CarlaBridgeOptions) -> None:
-        self._world, self._options = world, options
+    def __init__(self, world: CarlaWorld) -> None:
+        self._world, self._options = world, world.options
         self._road = TownRoad(world.map)
         govern(self._road, world.lamps())
-        self._driver = Driver(self._road, options.step_s)
+        self._driver = Driver(self._road, self._options.step_s)
         self._scene: Scene = world.scene()
         self._driver.look(self._scene)
-        where = world.options
-        self._session = CarlaSession(options, f"carla-{where.host}-{where.port}"[:64])
+        self._session = CarlaSession(self._options)
         self._began_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0  # since the first welcome
         self._obeyed: tuple[int, int | None] | None = None
         self._stopped = False
@@ -346,7 +344,7 @@ class CarlaBridge:
 
     def _recover(self, lost: ServerLost) -> None:
         """Wait for a CARLA server that hangs. Raises CarlaBridgeError where it is gone, or does not go on."""
-        where, limit_s = self._world.options.server, self._options.reconnect_s
+        where, limit_s = self._options.server, self._options.reconnect_s
         began_s = time.monotonic()
         log.warning("the CARLA server is lost (%s): waiting %g s for it", lost, limit_s)
         # Should it only stand still: this is what it does first when it goes on.

@@ -12,19 +12,13 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rtcontrol_client import ClientError
 from rtcontrol_client.carla import journal
-from rtcontrol_client.carla.options import (
-    STANDIN,
-    WAIT_S,
-    CarlaBridgeError,
-    CarlaBridgeOptions,
-    ServerLost,
-    WorldOptions,
-)
+from rtcontrol_client.carla.options import STANDIN, CarlaBridgeError, DriveOptions, ServerLost
 from rtcontrol_client.console import Outbox, OutboxLog, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire.endpoint import EndpointError, check_client
@@ -55,38 +49,48 @@ def parser(prog: str) -> argparse.ArgumentParser:
     add = made.add_argument
     add(
         "--connect",
+        dest="endpoint",
         default="tcp://127.0.0.1:5555",
         help="the rtcontrol server, or http://HOST:PORT/connect (default: %(default)s)",
     )
-    add("--carla-host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
-    add("--carla-port", type=int, default=2000, help="its port (default: %(default)s)")
+    add("--carla-host", dest="host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
+    add("--carla-port", dest="port", type=int, default=2000, help="its port (default: %(default)s)")
     add("--town", help="load this town (default: whatever is loaded)")
     add("--seed", type=int, default=0, help="chooses the spawn points (default: %(default)s)")
     add("--hz", type=float, default=16.0, help="observations and decisions a second (default: %(default)s)")
     add("--clock", choices=("wall", "lockstep"), default="wall", help="the world runs on, or waits (default: wall)")
     add("--agent", default="driver", help="the server's agent (default: %(default)s)")
-    add("--instruct", help="the instruction (default: the agent's)")
+    add("--instruct", dest="instruction", help="the instruction (default: the agent's)")
     add("--keys", type=Path, help="this client's .key_secret, for a server with keys")
     add("--server-key", type=Path, help="the server's .key (default: server.key beside it)")
-    add("--connect-timeout", type=float, default=6.0, help="seconds until the first welcome; 0: for ever (default: 6)")
+    add(
+        "--connect-timeout",
+        dest="connect_timeout_s",
+        type=float,
+        default=6.0,
+        help="seconds until the first welcome; 0: for ever (default: 6)",
+    )
     add("--reconnect-s", type=float, default=30.0, help="how long to wait for a CARLA server that hangs (default: 30)")
-    add("--duration", type=float, help="end after so many seconds")
+    add("--duration", dest="duration_s", type=float, help="end after so many seconds")
     add("--trace", type=Path, help="write a line a step to this file")
     add("--reload", action="store_true", help="begin with the world loaded anew: the same seed gives the same drive")
     add("--clean", type=Path, metavar="FILE", help="only undo what a bridge left that was killed")
     add("--standin", action="store_true", help=f"say in every figure that this is the {STANDIN}")
-    add("--supervised", action="store_true", help=argparse.SUPPRESS)
+    add("--supervised", dest="once", action="store_true", help=argparse.SUPPRESS)
     return made
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.carla") -> int:
     """Run; mistakes are one paragraph on stderr and status 2. Supervised, they are an event on stdout."""
     outlive_terminal()
-    supervised = False
+    options = vars(parser(prog).parse_args(sys.argv[1:] if given is None else given))
+    supervised = options["once"]
+    logging.getLogger().setLevel(logging.INFO)
     try:
-        options = parser(prog).parse_args(sys.argv[1:] if given is None else given)
-        supervised = options.supervised
-        return run(options)
+        # Only the log: who supervises reads every event on stdout, and none may be lost to a crash.
+        form = "%(message)s" if supervised else "%(asctime)s %(levelname)s %(message)s"
+        with Outbox(2) as lines, OutboxLog(lines, form):
+            return run(**options)
     except (CarlaBridgeError, ClientError) as error:
         if supervised:
             tell("mistake", what=error.what, remedy=error.remedy)
@@ -103,93 +107,63 @@ def tell(event: str, **what: Any) -> None:
         print(json.dumps({"event": event, **what}), flush=True)
 
 
-def run(options: argparse.Namespace) -> int:
-    """What the options ask for; the exit status. Raises CarlaBridgeError, ClientError."""
-    form = "%(message)s" if options.supervised else "%(asctime)s %(levelname)s %(message)s"
-    logging.getLogger().setLevel(logging.INFO)
-    # Only the log: who supervises reads every event on stdout, and none may be lost to a crash.
-    with Outbox(2) as said, OutboxLog(said, form):
-        return _run(options)
+def run(clean: Path | None, keys: Path | None, server_key: Path | None, **given: Any) -> int:
+    """Do what the options say; return the exit status. Raises CarlaBridgeError, ClientError."""
+    client = {"keys": keys, "server_key": server_key} if keys else {}
+    options = DriveOptions(**given, client=client)
+    check(options)
+    if importlib.util.find_spec("carla") is None:
+        what = "The CARLA bridge needs CARLA's client."
+        raise CarlaBridgeError(what, "Install it: pip install 'rtcontrol-client[carla]'.")
+    if clean is not None:
+        from rtcontrol_client.carla.server import clean as undo
 
-
-def _run(options: argparse.Namespace) -> int:
-    if options.clean is not None:
-        _check_wheel()
-        from rtcontrol_client.carla.server import clean
-
-        print("; ".join(clean(options.clean)), file=sys.stderr)
+        print("; ".join(undo(clean)), file=sys.stderr)
         return 0
+    options = replace(options, agent=options.agent or None, connect_timeout_s=options.connect_timeout_s or None)
+    with Shutdown(lambda name: None) as ending:
+        path = journal.place(options.host, options.port)
+        if options.once:
+            tell("begun", journal=str(path))
+        from rtcontrol_client.carla.world import CarlaWorld  # without the client there is no such module
+
+        world = CarlaWorld(options, journal.Journal(path, options.host, options.port))
+        try:
+            world.open()
+            return _drive(world, options.once, ending)
+        except ServerLost as lost:
+            what = f"The CARLA server at {options.server} was lost ({lost})."
+            raise CarlaBridgeError(what, "Start it again.") from None
+        finally:
+            world.close()
+
+
+def check(options: DriveOptions) -> None:
+    """Raise CarlaBridgeError for options that no drive can have."""
     try:
-        check_client(options.connect)
+        check_client(options.endpoint)
     except EndpointError as error:
         raise CarlaBridgeError(f"--connect {error.what}", error.remedy) from None
-    if options.instruct is not None and not options.instruct.strip():
+    if options.instruction is not None and not options.instruction.strip():
         raise CarlaBridgeError(
             "--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction."
         )
     for name, value, least, most, remedy in (
         ("hz", options.hz, 0.5, 100, "Give 0.5 to 100, such as --hz 16."),
-        ("carla-port", options.carla_port, 1, 65535, "Give 1 to 65535; CARLA's own is 2000."),
+        ("carla-port", options.port, 1, 65535, "Give 1 to 65535; CARLA's own is 2000."),
         ("reconnect-s", options.reconnect_s, 0, math.inf, "Give 0 or more seconds."),
-        ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
-        ("duration", options.duration, 0, math.inf, "Give 0 or more seconds, or leave it out."),
+        ("connect-timeout", options.connect_timeout_s, 0, math.inf, "Give 0 or more seconds."),
+        ("duration", options.duration_s, 0, math.inf, "Give 0 or more seconds, or leave it out."),
     ):
         # Written so that nan is out of range, too.
         if value is not None and not least <= value <= most:
             raise CarlaBridgeError(f"--{name} {value:g} is out of range.", remedy)
-    return _bridge(options)
 
 
-def _check_wheel() -> None:
-    if importlib.util.find_spec("carla") is None:
-        what = "The CARLA bridge needs CARLA's client."
-        raise CarlaBridgeError(what, "Install it: pip install 'rtcontrol-client[carla]'.")
-
-
-def _bridge(options: argparse.Namespace) -> int:
-    def same(*names: str) -> dict[str, Any]:
-        return {name: getattr(options, name) for name in names}
-
-    bridge_options = CarlaBridgeOptions(
-        **same("hz", "clock", "reconnect_s", "trace"),
-        endpoint=options.connect,
-        agent=options.agent or None,
-        instruction=options.instruct,
-        connect_timeout_s=options.connect_timeout or None,
-        duration_s=options.duration,
-        once=options.supervised,
-        client=same("keys", "server_key") if options.keys else {},
-    )
-    world_options = WorldOptions(
-        **same("town", "seed", "reload", "standin"),
-        host=options.carla_host,
-        port=options.carla_port,
-        step_s=bridge_options.step_s,
-        wait_s=WAIT_S[options.clock],
-    )
-    _check_wheel()
-    with Shutdown(lambda name: None) as ending:
-        path = journal.place(options.carla_host, options.carla_port)
-        if options.supervised:
-            tell("begun", journal=str(path))
-        from rtcontrol_client.carla.world import CarlaWorld  # without the client there is no such module
-
-        world = CarlaWorld(world_options, journal.Journal(path, options.carla_host, options.carla_port))
-        try:
-            world.open()
-            return _drive(world, bridge_options, options.supervised, ending)
-        except ServerLost as lost:
-            raise CarlaBridgeError(
-                f"The CARLA server at {world_options.server} was lost ({lost}).", "Start it again."
-            ) from None
-        finally:
-            world.close()
-
-
-def _drive(world: Any, options: CarlaBridgeOptions, supervised: bool, ending: Shutdown) -> int:
+def _drive(world: Any, supervised: bool, ending: Shutdown) -> int:
     from rtcontrol_client.carla.bridge import CarlaBridge
 
-    bridge = CarlaBridge(world, options)
+    bridge = CarlaBridge(world)
     ending.of(lambda name: bridge.stop(), bridge.suspend)
     if supervised:
         tell("ready", town=world.town)

@@ -14,7 +14,7 @@ import msgpack
 
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.journal import UndoRecord
-from rtcontrol_client.carla.options import CarlaBridgeError, WorldOptions
+from rtcontrol_client.carla.options import CarlaBridgeError, DriveOptions
 
 # A server that is there answers in milliseconds, so one that is not is told within this, twice.
 PROBE_S, ANSWER_S = 1.5, 3.0
@@ -29,7 +29,7 @@ START = (
 )
 
 
-def connect(options: WorldOptions) -> Any:
+def connect(options: DriveOptions) -> Any:
     """A `carla.Client` whose server answers and is of its version. CarlaBridgeError within 5 s where there is none."""
     probe(options)
     client = carla.Client(options.host, options.port)
@@ -53,7 +53,7 @@ def connect(options: WorldOptions) -> Any:
     return client
 
 
-def probe(options: WorldOptions) -> None:
+def probe(options: DriveOptions) -> None:
     """CarlaBridgeError where nobody listens, or another program: its bytes would make CARLA's library abort."""
     try:
         with socket.create_connection((options.host, options.port), PROBE_S) as peer:
@@ -164,7 +164,7 @@ def clean(path: Path) -> list[str]:
     """Undo what the bridge of this file left, and remove the file; gives what was done. Raises CarlaBridgeError where
     the file is none or the server cannot be reached (the file is kept then)."""
     left = journal.read(path)
-    client = connect(WorldOptions(host=left.host, port=left.port))
+    client = connect(DriveOptions(host=left.host, port=left.port))
     try:
         done = [] if left.nothing else undo(client, client.get_world(), left)
     except RuntimeError as error:

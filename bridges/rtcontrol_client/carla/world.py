@@ -15,7 +15,7 @@ from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.lights import Lamp, lamp_of
 from rtcontrol_client.carla.neighbours import Body
 from rtcontrol_client.carla.observing import Light, Scene
-from rtcontrol_client.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, ServerLost, WorldOptions
+from rtcontrol_client.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, DriveOptions, ServerLost
 from rtcontrol_client.carla.server import (
     ANSWER_S,
     SLOW_S,
@@ -44,7 +44,7 @@ class CarlaWorld:
     Methods raise CarlaBridgeError for what the user must mend, and ServerLost where the server is gone.
     """
 
-    def __init__(self, options: WorldOptions, journal: Journal) -> None:
+    def __init__(self, options: DriveOptions, journal: Journal) -> None:
         self.options = options
         self.map: Any = None
         self.ego: Any = None

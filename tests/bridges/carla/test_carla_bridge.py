@@ -15,7 +15,7 @@ import zmq
 
 from rtcontrol_client.carla.bridge import FULL_STOP, CarlaBridge
 from rtcontrol_client.carla.cli import main
-from rtcontrol_client.carla.options import CarlaBridgeOptions
+from rtcontrol_client.carla.options import DriveOptions
 from tests.bridges.carla import rig
 from tests.bridges.carla.rig import Brain, Program, StandIn
 from tests.bridges.client.worlds import free_port, until
@@ -104,10 +104,45 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     program.says("is back after")
     until(lambda: program.last()["frame"] > frozen["frame"], "it does not go on")
     after = next(line for line in program.trace() if line["frame"] > frozen["frame"])
-    assert after["kmh"] < frozen["kmh"]
+    assert after["kmh"] < frozen["kmh"] and after["throttle"] == 0.0
     program.reaches(frozen["kmh"])
     assert program.end(signal.SIGHUP) == 129
     nothing_left(standin, program)
+
+
+def test_server_that_does_not_go_on_ends_the_drive_and_is_undone_later(standin: StandIn, drive: Drive) -> None:
+    program = drive("--reconnect-s", "1")
+    program.reaches(8)
+    standin.command("freeze")
+    assert program.popen.wait(30) == 2
+    assert "was lost and did not go on in 1 s. Look at its own output; `rtcontrol bridge carla --rec" in program.log()
+    # Clean-up failed as well: what is to undo is kept, and undone in whole by the next bridge, or by hand.
+    (left,) = program.left()
+    assert f"the list is kept: {left}" in program.log()
+    standin.command("thaw")
+    undone = bridge("--clean", str(left))
+    assert undone.returncode == 0 and undone.stderr == "1 vehicle destroyed; settings restored (asynchronous)\n"
+    nothing_left(standin, program)
+
+
+@pytest.mark.parametrize(
+    ("gone", "why"), [(True, "was lost: No CARLA server at "), (False, "The ego vehicle on the CARLA server at ")]
+)
+def test_server_that_is_gone_or_whose_vehicle_was_removed_ends_the_drive(
+    standin: StandIn, drive: Drive, gone: bool, why: str
+) -> None:
+    import carla
+
+    program = drive()
+    program.reaches(8)
+    if gone:
+        standin.kill()
+    else:
+        (vehicle,) = standin.state()["alive"]
+        command = carla.command.DestroyActor(vehicle["id"])
+        carla.Client("127.0.0.1", standin.port).apply_batch_sync([command], False)
+    assert program.popen.wait(30) == 2
+    assert why in program.log() and program.left() == []  # what was on the server went with it
 
 
 def test_what_a_bridge_that_was_killed_left_is_undone_by_the_next(standin: StandIn, drive: Drive) -> None:
@@ -178,7 +213,7 @@ def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
 
 @pytest.mark.parametrize("hz, steps", [(16.0, 1), (20.0, 1), (10.0, 2), (15.0, 2), (1.0, 16), (50.0, 1)])
 def test_period_is_made_of_steps_that_the_physics_can_take(hz: float, steps: int) -> None:
-    options = CarlaBridgeOptions(hz=hz)
+    options = DriveOptions(hz=hz)
     assert options.steps == steps
     assert options.step_s <= 0.0625
     assert options.steps * options.step_s == pytest.approx(1 / hz)

@@ -21,7 +21,7 @@ from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.lights import Lamp, govern
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M, Light, Scene
-from rtcontrol_client.carla.options import WorldOptions
+from rtcontrol_client.carla.options import DriveOptions
 from rtcontrol_client.carla.route import LaneLine, Route
 from rtcontrol_client.carla.standin.roads import ARMS, LANES, incoming
 from rtcontrol_client.carla.standin.town import opendrive
@@ -89,7 +89,7 @@ def test_unmodified_client_finds_every_ways_light_and_line(tmp_path: Path, monke
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
     with StandIn() as standin:
         at = "127.0.0.1", standin.port
-        world = CarlaWorld(WorldOptions(port=at[1]), Journal(journal.place(*at), *at))
+        world = CarlaWorld(DriveOptions(port=at[1]), Journal(journal.place(*at), *at))
         world.open()
         try:
             told, found = sorted(world.lamps()), TownRoad(world.map)

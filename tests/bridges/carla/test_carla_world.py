@@ -13,7 +13,7 @@ import pytest
 
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.journal import Journal
-from rtcontrol_client.carla.options import CarlaBridgeError, WorldOptions
+from rtcontrol_client.carla.options import CarlaBridgeError, DriveOptions
 from rtcontrol_client.carla.world import CarlaWorld
 from tests.bridges.carla.rig import StandIn
 
@@ -32,7 +32,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
 
 def world(port: int, **options: Any) -> CarlaWorld:
-    return CarlaWorld(WorldOptions(port=port, **options), Journal(journal.place("127.0.0.1", port), "127.0.0.1", port))
+    return CarlaWorld(DriveOptions(port=port, **options), Journal(journal.place("127.0.0.1", port), "127.0.0.1", port))
 
 
 def synchronous(port: int) -> Any:
