@@ -39,14 +39,13 @@ def evaluate(
     episodes: Sequence[Case],
     hz: float = 16.0,
     parallel: int = 32,
-    delay_steps: int = 0,
 ) -> list[Episode]:
     """Play every case in lockstep and return its episode, in the order of the cases; `play` by a plain policy."""
 
     def decide(seats: Sequence[Seat]) -> Sequence[Call]:
         return policy([(seat.case.instruction, seat.seen) for seat in seats])
 
-    return [done.episode for done in play(skill, decide, episodes, hz, parallel, delay_steps)]
+    return [done.episode for done in play(skill, decide, episodes, hz, parallel)]
 
 
 class Seat:
@@ -74,17 +73,15 @@ class Seat:
     def look(self) -> None:
         self.seen = self._skill.observe(self._sim.observe())
 
-    def advance(self, call: Call | None, period_ns: int, delay_steps: int, longest_s: float) -> Any:
+    def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Any:
         """One tick; its episode when it is over, else None."""
         self.tick += 1
         steps = self._carry.steps(period_ns)
-        for step in range(max(steps, 1)):
-            # A call acts in a tick without a step, too: it is in force from then on.
-            if step == min(delay_steps, max(steps - 1, 0)) and call is not None:
-                carry_out(self._sim.bindings[call.name], **call.arguments)
-                self.called.append(call.text())
-            if step < steps:
-                self._sim.step()
+        if call is not None:  # it acts in a tick without a step, too
+            carry_out(self._sim.bindings[call.name], **call.arguments)
+            self.called.append(call.text())
+        for _ in range(steps):
+            self._sim.step()
         if (over := self._sim.outcome()) is None and self.tick * period_ns >= longest_s * 1e9:
             over = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})
         if over is None:
@@ -107,14 +104,12 @@ def play(
     episodes: Sequence[Case],
     hz: float = 16.0,
     parallel: int = 32,
-    delay_steps: int = 0,
     longest_s: float = LONGEST_S,
 ) -> list[Played]:
     """Play every case in lockstep, in the order of the cases.
 
-    `parallel` worlds run at once and ask `decide` together at each tick; None leaves the call in force. A call acts
-    `delay_steps` physics steps after its observation. An episode depends on its case and the
-    answers only, not on `parallel`; one that does not end within `longest_s` is none that succeeded.
+    `parallel` worlds run at once and ask `decide` together at each tick; None leaves the call in force. An episode
+    depends on its case and the answers only, not on `parallel`; one that does not end within `longest_s` has failed.
     """
     waiting = iter(enumerate(episodes))
     done: dict[int, Played] = {}
@@ -129,7 +124,7 @@ def play(
         while active:
             still: list[Seat] = []
             for seat, call in zip(active, decide(active), strict=True):
-                episode = seat.advance(call, period_ns, delay_steps, longest_s)
+                episode = seat.advance(call, period_ns, longest_s)
                 if episode is not None:
                     done[seat.index] = Played(seat.case, episode, seat.kept)
                     following = next(waiting, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keyword
 import sys
-import tempfile
 from importlib import resources
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -29,7 +28,7 @@ FILES = {
 
 def write(folder: Path) -> list[Path]:
     """Write it; its last part is the name. Gives its files. UserError for a name that is none or another module's, and
-    for a folder that is there already; nothing is half-written."""
+    for a folder that is there already."""
     name = folder.resolve().name
     if not (name.isidentifier() and name.islower() and not keyword.iskeyword(name)):
         raise UserError(
@@ -41,16 +40,12 @@ def write(folder: Path) -> list[Path]:
     parts = resources.files("rtcontrol.run").joinpath("new_game")
     title = "".join(part.capitalize() for part in name.split("_"))
     try:
-        if folder.exists() or folder.is_symlink():
-            raise UserError(f"{folder} is there already.", remedy)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-            made = Path(beside, name)  # what holds it is nobody's but the user's; it is as readable as others
-            made.mkdir()
-            for source, target in FILES.items():
-                text = parts.joinpath(source).read_text("utf-8").replace("TITLE", title).replace("NAME", name)
-                (made / target.replace("NAME", name)).write_text(text, "utf-8")
-            made.rename(folder)
+        folder.mkdir(parents=True)
+        for source, target in FILES.items():
+            text = parts.joinpath(source).read_text("utf-8").replace("TITLE", title).replace("NAME", name)
+            (folder / target.replace("NAME", name)).write_text(text, "utf-8")
+    except FileExistsError:
+        raise UserError(f"{folder} is there already.", remedy) from None
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror or error}).", remedy) from None
     return [folder / target.replace("NAME", name) for target in FILES.values()]
@@ -79,9 +74,6 @@ def check(
         str | None,
         typer.Option(help="A bundled name, or a .py file. (default: the world's own)", show_default=False),
     ] = None,
-    goals: Annotated[
-        Path | None, typer.Option(help="Goals of a .yaml or .json file, in place of the agent's.", show_default=False)
-    ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Steps with random calls.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode, and of the calls.")] = 0,
 ) -> None:
@@ -101,7 +93,7 @@ def check(
     """
     from rtcontrol.run.skills import check_world
 
-    for line in check_world(world, agent, goals, steps=steps, seed=seed):
+    for line in check_world(world, agent, steps=steps, seed=seed):
         print(line)
     print(f"{world}: nothing found wrong")
 

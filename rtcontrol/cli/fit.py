@@ -24,9 +24,6 @@ def fit(
     base: Annotated[str | None, typer.Option(help="Go on from this checkpoint. (default: a new model)")] = None,
     env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
     agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
-    goals: Annotated[
-        Path | None, typer.Option(help="--env: its goals, a .yaml or .json file. (default: those in the file)")
-    ] = None,
     hz: Annotated[float | None, typer.Option(min=0.1, max=1e3, help="--env: decisions a second. (default: 16)")] = None,
     tools: Annotated[
         str | None, typer.Option(help="Tools: a .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' own)")
@@ -85,7 +82,6 @@ def fit(
             base=base,
             env=env,
             agent=agent,
-            goals=goals,
             hz=hz,
             goal=goal,
             minutes=minutes,

@@ -32,7 +32,6 @@ def score(
     agent: Annotated[
         str, typer.Option(help="Agent: a name, or a .py file with goals and expert. (default: the world's)")
     ] = "",
-    goals: Annotated[Path | None, typer.Option(help="File of goals (.yaml, .json), as for `rtcontrol run`.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Model or endpoint; may be repeated. (default: the agent's, if it has one)"),
@@ -89,7 +88,6 @@ def score(
         tuple(goal or ()),
         phrasings,
         engine=engine,
-        goal_file=None if goals is None else str(goals),
     )
     scoring = Scoring(settings, json_file)
     console = widened(Terminal(), LOG_WIDTH)

@@ -240,10 +240,8 @@ def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: K
             print(f"Server key {zmq_auth.fingerprint(pair.public)} in {folder}")
         pair = zmq_auth.create(folder, name)
     print(f"Key {name} {zmq_auth.fingerprint(pair.public)} in {folder}")
-    print(f"Move {name}.key_secret to the client's machine, copy {zmq_auth.SERVER}.key beside it, and connect with:")
-    print(f'  Client.connect("tcp://HOST:5555", ..., keys="{name}.key_secret")')
     print(
-        f"This server needs only {name}.key. Start it with: rtcontrol serve --bind tcp://0.0.0.0:5555 --keys {folder}"
+        f"Move {name}.key_secret to the client's machine, and copy {zmq_auth.SERVER}.key beside it (docs/security.md)."
     )
 
 

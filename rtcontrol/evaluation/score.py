@@ -48,7 +48,6 @@ class Settings:
     goals: tuple[str, ...] = ()
     phrasings: str | None = None
     engine: str = "torch"
-    goal_file: str | None = None
     gates: tuple[float, ...] = ()
 
 
@@ -272,12 +271,11 @@ class Scoring:
     """Everything that a score needs, looked over before anything is played. UserError for what does not go together."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
-        file = None if settings.goal_file is None else Path(settings.goal_file)
-        self.skill = skill_for(settings.env, settings.agent, file)
+        self.skill = skill_for(settings.env, settings.agent)
         if isinstance(self.skill, UserSkill):
             self.agent = self.skill.agent
         else:
-            self.agent = assembly.agent(settings.agent or assembly.default_agent(settings.env), file, settings.env)
+            self.agent = assembly.agent(settings.agent or assembly.default_agent(settings.env), settings.env)
         tools, models = self.agent.tools.schemas, self._models(settings)
         for name in models:
             model_for(tools, name)
@@ -328,10 +326,10 @@ class Scoring:
         return ModelFlyer(agent, assembly.decider(config, agent, model), settings.hz, gate)
 
 
-def skill_for(env: str, agent: str, goals: Path | None) -> Skill:
+def skill_for(env: str, agent: str) -> Skill:
     if env in assembly.JOINED:
         raise UserError(
             f"{env} has no goals with a judge and an expert, so nothing to score by.",
             f"Score one of {', '.join(registry.WORLDS)}, or a world of your own (.py).",
         )
-    return skill_of(env, agent or None, goals)
+    return skill_of(env, agent or None)

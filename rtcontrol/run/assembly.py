@@ -72,14 +72,14 @@ def agents() -> dict[str, Agent]:
     return dict(sorted(found.items()))
 
 
-def agent(name: str, goals: Path | None = None, env: str = "", thread: WorldThread | None = None) -> Agent:
-    """A bundled agent, that of a Gymnasium world, or that of a Python file of the user's, with the goals of a file
-    where one is given. What a file for the Gymnasium world `env` leaves out is that world's: the one of the `thread`,
-    where there is one, else one that is made for its names alone, and closed. UserError where there is none."""
+def agent(name: str, env: str = "", thread: WorldThread | None = None) -> Agent:
+    """A bundled agent, that of a Gymnasium world, or that of a Python file of the user's.
+
+    What a file for the Gymnasium world `env` leaves out is that world's: the one of the `thread`, where there is one,
+    else one that is made for its names alone, and closed. Raises UserError where there is none.
+    """
     if name.endswith(".py"):
-        return user_agent(name, goals, agent(env, env=env, thread=thread) if is_gym(env) else None)
-    if goals is not None:
-        raise UserError(f"--goals {goals}: the agent {name} has its own.", "Give it with --agent FILE.py.")
+        return user_agent(name, agent(env, env=env, thread=thread) if is_gym(env) else None)
     if is_gym(name):
         with closing(WorldThread(name)) as other:
             return gym_world(name, thread if thread is not None and name == env else other).agent()

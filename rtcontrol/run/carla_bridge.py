@@ -90,8 +90,8 @@ class BridgeProcess:
         self._closing = True
         process = self._process
         try:
-            if process is not None:
-                _end(process)
+            if process is not None and process.stdin is not None:
+                _end(process, process.stdin.close, END_S)
             self._thread.join(CLEAN_S + 5.0)
         except BaseException:
             # Whoever cannot wait must not leave a frozen server behind either.
@@ -102,18 +102,7 @@ class BridgeProcess:
             raise
 
     def __enter__(self) -> Self:
-        pipe = subprocess.PIPE
-        # Ctrl-C is for us: the bridge ends when the run has.
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            errors="replace",
-            env=environment(),
-            start_new_session=True,
-        )
+        self._process = _started(self._command, subprocess.PIPE)
         self._thread.start()
         return self
 
@@ -190,17 +179,14 @@ def _died(status: int) -> str:
     return f"{number.name}, CARLA's client library" if number in ABORTS else number.name
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """The end of its input is the order to end."""
-    if process.stdin is not None:
+def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: float) -> None:
+    """Give the order to end, and wait; then terminate and kill. Close the pipes."""
+    for end, within_s in ((order, seconds), (process.terminate, TERM_S), (process.kill, TERM_S)):
         with contextlib.suppress(OSError):
-            process.stdin.close()
-    for end, seconds in ((None, END_S), (process.terminate, TERM_S), (process.kill, TERM_S)):
-        if end is not None:
             end()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-            return
+            process.wait(within_s)
+            break
 
 
 def _close(process: subprocess.Popen[str]) -> None:
@@ -208,6 +194,21 @@ def _close(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+def _started(command: Sequence[str], stderr: int | None = None) -> subprocess.Popen[str]:
+    """Start a program that ends with us: it ends when its stdin does. Ctrl-C is for us alone."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=stderr,
+        text=True,
+        errors="replace",
+        env=environment(),
+        start_new_session=True,
+    )
 
 
 MODULE = "rtcontrol_client.carla.standin"
@@ -221,16 +222,8 @@ class StandIn:
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
         """`state`: where it writes what it knows of the world (JSON), every second and at its end."""
-        # It ends with us, however we end.
         command = [sys.executable, "-m", MODULE, "--port", "0", "--leash", *options]
-        self.process = subprocess.Popen(
-            [*command, *(("--state", str(state)) if state else ())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-            start_new_session=True,
-        )
+        self.process = _started([*command, *(("--state", str(state)) if state else ())])
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith(LISTENING):
@@ -240,15 +233,8 @@ class StandIn:
 
     def end(self) -> int:
         """Its exit status; it writes its state as it ends."""
-        for end in (self.process.terminate, self.process.kill):
-            end()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(STANDIN_END_S)
-                break
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        _end(self.process, self.process.terminate, STANDIN_END_S)
+        _close(self.process)
         return self.process.returncode
 
     def __enter__(self) -> Self:

@@ -151,9 +151,6 @@ class RunOptions(RunConfig):
             "that brings none. A .json or .py file, mcp:COMMAND or mcp:URL."
         ),
     ] = None
-    goals: Annotated[
-        Path | None, Flag("--agent FILE.py: its goals, a .yaml or .json file. (default: those in the file)")
-    ] = None
     live: Annotated[bool, Flag("Live view, or log lines.")] = True
     view: Annotated[bool, Flag("A page in the browser, on this machine: what goes on; pause, resume, stop.")] = False
     view_port: Annotated[int, Flag("Its port; 0: any.")] = 0

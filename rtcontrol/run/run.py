@@ -143,7 +143,7 @@ def _agent(options: RunOptions, thread: WorldThread) -> Agent:
 
 
 def _named(options: RunOptions, thread: WorldThread) -> Agent:
-    return assembly.agent(options.agent or assembly.default_agent(options.env), options.goals, options.env, thread)
+    return assembly.agent(options.agent or assembly.default_agent(options.env), options.env, thread)
 
 
 def run_loop(

@@ -56,10 +56,10 @@ class UserSkill(Skill):
                 worlds.callback(world.close)
 
 
-def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limit_s: float = LIMIT_S) -> Skill:
+def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Skill:
     """The skill of a bundled environment, or of one's own: a world (a .py file, or a bundled one) and an agent's file
-    with goals and expert, or goals from the file `goals`. UserError where something of it is missing."""
-    chosen = assembly.agent(agent or assembly.default_agent(env), goals, env)
+    with goals and expert. UserError where something of it is missing."""
+    chosen = assembly.agent(agent or assembly.default_agent(env), env)
     if chosen.goals is None or chosen.expert is None:
         bundled = registry.skill(env)
         if bundled is not None and agent in (None, registry.WORLDS[env].agent):
@@ -145,7 +145,7 @@ def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call
     return call
 
 
-def check_world(world: str, agent: str | None = None, goals: Path | None = None, *, steps: int, seed: int) -> list[str]:
+def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) -> list[str]:
     """Return what of a world (`gym:ID`, a .py file, or a bundled one) was seen and tried. Raises UserError for the
     first thing that is wrong.
 
@@ -155,7 +155,7 @@ def check_world(world: str, agent: str | None = None, goals: Path | None = None,
     with closing(WorldThread(world)) as thread:
         if world.endswith(".py"):
             load_module(world, "--env")  # here: what it sets up once may be for the main thread alone
-        chosen = assembly.agent(agent or assembly.default_agent(world), goals, world, thread)
+        chosen = assembly.agent(agent or assembly.default_agent(world), world, thread)
         lines = thread.do(lambda: _tried(world, chosen, steps, seed, thread))
         thread.close()
         if thread.fault:

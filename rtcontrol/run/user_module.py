@@ -117,7 +117,7 @@ def user_world(
         ) from error
 
 
-def user_goals(file: Path, where: str = "--goals") -> Goals:
+def user_goals(file: Path, where: str) -> Goals:
     """The goals of a .yaml or .json file, which is named by `where`: a table `goals`, canonical words to other ways to
     say it, with tables `placeholders` and `words` where those need them. UserError with the line, where it can be
     told."""
@@ -137,23 +137,20 @@ def user_goals(file: Path, where: str = "--goals") -> Goals:
     return Goals(**told, source=str(file))
 
 
-def user_agent(name: str, goals: Path | None = None, base: Agent | None = None) -> Agent:
+def user_agent(name: str, base: Agent | None = None) -> Agent:
     """The agent of a Python file: its `agent`, or one of its `tools`, `observe`, `fallback`, `instruction`, `history`
-    and `model`; with its `goals` (or those of the file `goals`) and its `expert`. What a file without `agent` leaves
+    and `model`; with its `goals` and its `expert`. What a file without `agent` leaves
     out is that of `base`, where there is one. UserError where there is none."""
     module = load_module(name, "--agent")
     found = vars(module).get("agent")
     if found is not None and not isinstance(found, Agent):
         raise UserError(f"{name}: its `agent` is no Agent.", "Write `agent = Agent(...)` at its top level.")
-    told = user_goals(goals) if goals is not None else _goals(module, name)
-    told = told or getattr(found, "goals", None) or getattr(base, "goals", None)
+    told = _goals(module, name) or getattr(found, "goals", None) or getattr(base, "goals", None)
     expert = getattr(found, "expert", None) or vars(module).get("expert")
     if expert is not None and not callable(expert):
         raise UserError(f"{name}: its `expert` is no function.", "Write `def expert(observation, goal): ...`.")
     if expert is not None and told is None:
-        raise UserError(
-            f"{name}: its expert has no goals.", 'Write goals = {"go to the {thing}": [...]}, or give --goals FILE.'
-        )
+        raise UserError(f"{name}: its expert has no goals.", 'Write goals = {"go to the {thing}": [...]}.')
     made = found if found is not None else _made_of_parts(module, name, told, base)
     return replace(made, goals=told, expert=expert)
 

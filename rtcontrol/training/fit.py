@@ -49,7 +49,6 @@ def fit(
     out: str | os.PathLike[str],
     env: str | None = None,
     agent: str | None = None,
-    goals: str | os.PathLike[str] | None = None,
     hz: float | None = None,
     teacher: Callable[..., Any] | None = None,
     situations: Callable[[random.Random], Any] | Iterable[Any] | None = None,
@@ -69,9 +68,8 @@ def fit(
     Or `teacher` is a function (instruction, observation) or (observation) that gives such a call, and `situations` what
     it is asked: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
     observation where there is a `goal`.
-    Or `env` and `agent` are the files of a world and of an agent with an expert and goals (or those of the file
-    `goals`), as of `rtcontrol run`: rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium
-    world once a step of its; docs/your-own-game.md).
+    Or `env` and `agent` are the files of a world and of an agent with an expert and goals, as of `rtcontrol run`:
+    rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium world once a step of its).
 
     `base` is a checkpoint to go on from (None: a new model, sized by what is to be learnt). `goal` is the instruction
     of rows that have none, and what the model is told by default. `minutes` is the most it takes; it ends earlier where
@@ -94,14 +92,14 @@ def fit(
         raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, and a world (env, agent).")
     if (situations is None) != (teacher is None):
         raise UserError("A teacher and situations belong together.", "Give both.")
-    if env is None and any(value is not None for value in (agent, goals, hz)):
-        raise UserError("agent, goals and hz are a world's.", "Give env, too.")
+    if env is None and any(value is not None for value in (agent, hz)):
+        raise UserError("agent and hz are a world's.", "Give env, too.")
     folder = Path(out)
     with ExitStack() as worlds:
         if env is not None:
             if tools is not None or goal is not None:
                 raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
-            skill = _own_skill(env, agent, None if goals is None else Path(goals))
+            skill = _own_skill(env, agent)
             worlds.callback(skill.close)
             check_folder(folder)
             if hz is None:
@@ -161,8 +159,8 @@ def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | Non
     return replace(lessons, stream=TeacherRows(teacher, asked, lessons.held), count=None)
 
 
-def _own_skill(env: str, agent: str | None, goals: Path | None) -> UserSkill:
-    skill = skill_of(env, agent, goals)
+def _own_skill(env: str, agent: str | None) -> UserSkill:
+    skill = skill_of(env, agent)
     if not isinstance(skill, UserSkill):
         remedy = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
         raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)

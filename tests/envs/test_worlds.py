@@ -293,10 +293,9 @@ GOALS = [LAND, LanderGoal("left"), LanderGoal("right"), LanderGoal("hover", 0.0,
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=str)
-@pytest.mark.parametrize("delay_steps", [0, 1])
-def test_the_expert_lands_as_it_is_told(goal: LanderGoal, delay_steps: int) -> None:
+def test_the_expert_lands_as_it_is_told(goal: LanderGoal) -> None:
     skill = SKILLS["lander"]
-    episodes = evaluate(skill, skill.expert_policy, cases(goal, range(10)), delay_steps=delay_steps)
+    episodes = evaluate(skill, skill.expert_policy, cases(goal, range(10)))
     assert sum(bool(episode.success) for episode in episodes) >= 9
 
 
@@ -305,9 +304,7 @@ def test_the_expert_lands_as_it_is_told(goal: LanderGoal, delay_steps: int) -> N
 )
 def test_an_episode_does_not_depend_on_how_many_are_played_at_once(name: str, goal: Any) -> None:
     skill, told = SKILLS[name], cases(goal, range(4))
-    all_at_once, in_turns = (
-        evaluate(skill, skill.expert_policy, told, parallel=parallel, delay_steps=1) for parallel in (4, 2)
-    )
+    all_at_once, in_turns = (evaluate(skill, skill.expert_policy, told, parallel=parallel) for parallel in (4, 2))
     assert all_at_once == in_turns
 
 

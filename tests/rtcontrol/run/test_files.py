@@ -39,7 +39,7 @@ GOALS = "goals:\n  fahr zur Tür:\n    - zur Tür\n"
 
 
 def goals(path: Path) -> Any:
-    return user_goals(path).ways
+    return user_goals(path, "goals").ways
 
 
 def tools(path: Path) -> Any:

@@ -46,17 +46,15 @@ def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again
     assert found["agreed"] == found["compared"] > 10 and not found["errors"]
 
 
-def test_goals_of_a_file_take_the_place_of_the_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     goals = tmp_path / "goals.yaml"
     goals.write_text(GOALS)
-    world, agent = world_file(tmp_path), agent_file(tmp_path)
-    fly(tmp_path, world, agent, "--goals", str(goals), "--instruct", "at the barrel")
-    named = agent_file(tmp_path, ('goals = {"go', 'goals = "goals.yaml"\nunused = {"go'), name="named.py")
-    fly(tmp_path, world, named, "--instruct", "at the red box", out="named")
+    world = world_file(tmp_path)
+    agent = agent_file(tmp_path, ('goals = {"go', 'goals = "goals.yaml"\nunused = {"go'))
+    fly(tmp_path, world, agent, "--instruct", "at the red box")
     capsys.readouterr()
-    run = ("run", "--env", world, "--model", "expert", "--agent", agent, "--goals")
-    asked = refused(capsys, *run, str(goals), "--instruct", "find the barrel")
-    assert "does not know what 'find the barrel' asks for" in asked
+    run = ("run", "--env", world, "--model", "expert", "--agent", agent, "--overwrite", "--out", str(tmp_path / "out"))
+    assert "does not know what 'find the barrel' asks for" in refused(capsys, *run, "--instruct", "find the barrel")
     for text, says in (
         ("goals: [", "goals.yaml:1 cannot be read"),
         ("aims: {}", "unknown tables (aims)"),
@@ -64,9 +62,9 @@ def test_goals_of_a_file_take_the_place_of_the_agents(tmp_path: Path, capsys: py
         ("placeholders: {x: [a]}", "no table of goals"),
     ):
         goals.write_text(text)
-        assert says in refused(capsys, *run, str(goals))
-    assert "no such file" in refused(capsys, *run, str(tmp_path / "none.yaml"))
-    assert "the agent lander has its own" in refused(capsys, "run", "--env", "lander", "--goals", str(goals))
+        assert says in refused(capsys, *run)
+    goals.unlink()
+    assert "no such file" in refused(capsys, *run)
 
 
 @pytest.mark.parametrize(
