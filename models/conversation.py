@@ -20,7 +20,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ConversationTurn:
     """Of one message what pairing needs: id (None where there is none) and name of each call, those of the call whose
     result it is, and whether the user speaks."""
 
@@ -40,7 +40,7 @@ class Unpaired(Exception):
 _Waiting = tuple[int, int, str]  # message, number in it, name
 
 
-def results_of(messages: Sequence[Turn]) -> dict[tuple[int, int], int]:
+def results_of(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int], int]:
     """Return of each call that has a result, by (message, number in it), the message with that result.
 
     Servers give one id to several calls (llama.cpp: the same to all; Kimi counts again each turn), or none. A result

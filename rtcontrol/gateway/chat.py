@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rtcontrol.gateway.decide import DECODER, Timed
 from rtcontrol.gateway.http_server import Refusal
 from rtcontrol.models.call import Call
-from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
+from rtcontrol.models.conversation import ConversationTurn, Made, Unpaired, results_of
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.limits import LIMITS, check_value
 
@@ -67,9 +67,11 @@ class ChatMessage(BaseModel):
             return self.content or ""
         return "\n".join(p.text for p in self.content)
 
-    def turn(self) -> Turn:
+    def turn(self) -> ConversationTurn:
         result = (self.tool_call_id or None, None) if self.role == "tool" else None
-        return Turn([(c.id or None, c.function.name) for c in self.tool_calls or ()], result, self.role == "user")
+        return ConversationTurn(
+            [(c.id or None, c.function.name) for c in self.tool_calls or ()], result, self.role == "user"
+        )
 
 
 class StreamOptions(BaseModel):

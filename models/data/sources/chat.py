@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
+from rtcontrol.models.conversation import ConversationTurn, Made, Unpaired, results_of
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
 from rtcontrol.models.data.sources import files
 from rtcontrol.models.data.written import arguments_of, listed, tool
@@ -123,7 +123,7 @@ def _results(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int
     for message in messages:
         calls = [(own or None, str(body["name"])) for own, body in _bodies(message)]
         result = (message.get("tool_call_id") or None, message.get("name")) if message["role"] in RESULT else None
-        said.append(Turn(calls, result, message["role"] == "user"))
+        said.append(ConversationTurn(calls, result, message["role"] == "user"))
     try:
         return results_of(said)
     except Unpaired as error:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.conversation import Turn, Unpaired, results_of
+from rtcontrol.models.conversation import ConversationTurn, Unpaired, results_of
 from rtcontrol.models.decode.draft_tree import COPIED, Guesses
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.plan import compile_plan
@@ -152,17 +152,17 @@ def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> 
 # Which result is whose, in conversations as servers and clients number their calls.
 
 
-USER = Turn(user=True)
+USER = ConversationTurn(user=True)
 
 
-def calls(*made: str) -> Turn:
+def calls(*made: str) -> ConversationTurn:
     """`probe#x1` is a call of probe with the id x1; without #, it has none."""
     split = [one.partition("#") for one in made]
-    return Turn([(own or None, name) for name, _, own in split])
+    return ConversationTurn([(own or None, name) for name, _, own in split])
 
 
-def result(own: str | None = None, name: str | None = None) -> Turn:
-    return Turn(result=(own, name))
+def result(own: str | None = None, name: str | None = None) -> ConversationTurn:
+    return ConversationTurn(result=(own, name))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def result(own: str | None = None, name: str | None = None) -> Turn:
     ],
 )
 def test_a_result_goes_to_the_oldest_call_that_waits_for_it(
-    messages: list[Turn], paired: dict[tuple[int, int], int]
+    messages: list[ConversationTurn], paired: dict[tuple[int, int], int]
 ) -> None:
     assert results_of(messages) == paired
 
@@ -201,7 +201,7 @@ def test_a_result_goes_to_the_oldest_call_that_waits_for_it(
         ([calls("p"), result(None, "q")], 1),
     ],
 )
-def test_a_result_that_answers_no_call_before_it_is_named(messages: list[Turn], at: int) -> None:
+def test_a_result_that_answers_no_call_before_it_is_named(messages: list[ConversationTurn], at: int) -> None:
     with pytest.raises(Unpaired, match=rf"messages\[{at}\]") as caught:
         results_of(messages)
     assert caught.value.index == at
