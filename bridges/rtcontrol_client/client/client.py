@@ -8,12 +8,12 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from typing import Any, Generic, Self
+from typing import Any, Self
 
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError, Closed, checked
 from rtcontrol_client.client.handler import Handler, Looker
-from rtcontrol_client.client.link import AnyCore, Link
+from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.pictures import PictureSender, picture
 from rtcontrol_client.client.session import Standing
@@ -23,21 +23,20 @@ from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
 DECIDE_S = 30.0
 COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
-_opened: weakref.WeakSet[ClientBase[Any]] = weakref.WeakSet()  # to be closed at the interpreter's exit
+_opened: weakref.WeakSet[ClientBase] = weakref.WeakSet()  # to be closed at the interpreter's exit
 
 
-class ClientBase(Generic[AnyCore]):
+class ClientBase:
     """What a client and a crowd have in common."""
 
-    _core: AnyCore
+    _core: Core
 
-    def __init__(self, endpoint: str, options: Options, make: Callable[[Options, int], AnyCore]) -> None:
+    def __init__(self, endpoint: str, core: Core) -> None:
         """Begin to connect, and do not wait."""
-        self.endpoint, self.options = endpoint, options
+        self.endpoint, self.options, self._core = endpoint, core.options, core
         self._condition, self._seen = threading.Condition(), 0
         self._handlers: list[Handler] = []
-        self._link: Link[AnyCore] = Link(endpoint, options, self._changed, make)
-        self._core = self._link.core
+        self._link = Link(endpoint, core, self._changed)
         _opened.add(self)
 
     def _changed(self) -> None:
@@ -108,7 +107,7 @@ def known(cls: type[Options], given: Collection[str], what: str, but: Collection
         raise ClientError(f"{unknown[0]}= is no option{what}.", f"Use some of {', '.join(names)}.")
 
 
-class Client(ClientBase[Core]):
+class Client(ClientBase):
     """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `wait`
     and `decide` ever blocks, and what they return is never older than its time-to-live.
 
@@ -136,7 +135,7 @@ class Client(ClientBase[Core]):
         """Begin to connect, and do not wait."""
         known(Options, options, "")
         made = Options(**options)
-        super().__init__(endpoint, made, Core)
+        super().__init__(endpoint, Core(made, time.monotonic_ns()))
         self._pictures = PictureSender(self._link)
         for of_safe, handle in ((False, made.on_call), (True, made.on_safe)):
             if handle is not None:

@@ -255,7 +255,7 @@ class CrowdCore(Core):
 NOT_OF_CROWDS = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
 
-class Crowd(ClientBase[CrowdCore]):
+class Crowd(ClientBase):
     """Members of one agent (the same tools, the same model), each decided for by itself: with a goal, a rate, a
     priority, a time-to-live and a safe call of its own. All methods may be called from any thread; none but `connect`
     and `wait` blocks, and what they return is never older than its time-to-live. After a lost connection the members
@@ -273,6 +273,8 @@ class Crowd(ClientBase[CrowdCore]):
                         village[name].act(call.name, call.arguments)
     """
 
+    _core: CrowdCore
+
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
         """Connect to a server and wait for its welcome. The endpoint and the options are those of
@@ -283,7 +285,7 @@ class Crowd(ClientBase[CrowdCore]):
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Begin to connect, and do not wait."""
         known(CrowdOptions, options, " of a crowd", NOT_OF_CROWDS)
-        super().__init__(endpoint, CrowdOptions(**options), CrowdCore)
+        super().__init__(endpoint, CrowdCore(CrowdOptions(**options), time.monotonic_ns()))
 
     # -- what is ------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Handler:
     several safe calls on its own. A safe call that raises is tried again each period, until it returns or another call
     is in force."""
 
-    def __init__(self, link: Link[Any], of_safe: bool, handle: Callable[[Standing], Any]) -> None:
+    def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any]) -> None:
         self._link, self._core, self._of_safe, self._handle = link, link.core, of_safe, handle
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs

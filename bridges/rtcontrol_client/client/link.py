@@ -8,7 +8,6 @@ import socket as sockets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -16,7 +15,6 @@ from zmq.utils.monitor import parse_monitor_message
 from rtcontrol_client.client.connect import Enquiry, NoServer, tools_hint
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
-from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.endpoint import CONNECT, FORM, Endpoint, EndpointError, check_client
 from rtcontrol_client.wire.messages import Bye, Welcome
@@ -29,25 +27,18 @@ NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 GONE = zmq.EVENT_DISCONNECTED
 EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
-AnyCore = TypeVar("AnyCore", bound=Core)
 log = logging.getLogger(__name__)
 
 
-class Link(Generic[AnyCore]):
+class Link:
     """Carries a Core over one DEALER, which is made again for each connection.
     `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
     wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
     Raises ClientError: no endpoint, no keys."""
 
-    def __init__(
-        self,
-        endpoint: str,
-        options: Options,
-        changed: Callable[[], None],
-        make: Callable[[Options, int], AnyCore],
-    ) -> None:
-        self.core: AnyCore = make(options, time.monotonic_ns())
-        self.lock = threading.Lock()
+    def __init__(self, endpoint: str, core: Core, changed: Callable[[], None]) -> None:
+        self.core, self.lock = core, threading.Lock()
+        options = core.options
         try:
             check_client(endpoint)
         except EndpointError as error:

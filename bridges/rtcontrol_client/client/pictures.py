@@ -9,7 +9,6 @@ from typing import Any
 
 import zmq
 
-from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.values import instant
@@ -38,7 +37,7 @@ class PictureSender:
     """Sends the newest of what it is given, by its own thread and connection. What cannot be sent is dropped. `counts`:
     `sent`, `dropped`, `refused`."""
 
-    def __init__(self, link: Link[Core]) -> None:
+    def __init__(self, link: Link) -> None:
         self.counts: Counter[str] = Counter()
         self._link, self._condition = link, threading.Condition()
         self._newest: Picture | None = None

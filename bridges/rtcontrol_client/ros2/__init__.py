@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rtcontrol_client.wire.endpoint import EndpointError, check_client
 from rtcontrol_client.wire.errors import RemedyError
 
 EXAMPLE = Path(__file__).parent / "examples" / "robot.yaml"
@@ -28,16 +27,6 @@ class Ros2BridgeError(RemedyError):
     """A mistake in what was given. `status` is the program's exit status."""
 
     status = 2
-
-
-def check_server(endpoint: str) -> None:
-    """Raises Ros2BridgeError for what is no endpoint of a server: before anything is started."""
-    try:
-        check_client(endpoint)
-    except EndpointError as error:
-        web = endpoint.partition("://")[0] in ("ws", "wss")
-        also = " A bridge speaks ZeroMQ: give what `rtcontrol serve` says that it listens on." if web else ""
-        raise Ros2BridgeError(error.what, f"{error.remedy}{also}") from None
 
 
 class Unserved(Ros2BridgeError):

@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol_client import ClientError, Declined, Standing
-from rtcontrol_client.ros2 import Unmappable, Unserved, check_server
+from rtcontrol_client.ros2 import Unmappable, Unserved
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.observer import Observer
-from rtcontrol_client.ros2.types import find
 from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
-TELL_S = 1.0  # how often /diagnostics is written
 # The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 DECLINED_S = 10.0  # how often the same refusal of calls is told
@@ -45,9 +43,6 @@ class Ros2BridgeOptions:
     duration_s: float | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_server(self.endpoint)
-
 
 class Ros2Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
@@ -65,10 +60,9 @@ class Ros2Bridge:
         self._channels = channels(mapper, bus)
         self._observer = Observer(mapper, {**inputs, **self._channels})
         self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, options.hz, bus.stamp_ns)
-        self._told = bus.output(mapper.diagnostics)
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
-        self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
+        self._optional |= {mapper.instructions.name} if mapper.instructions is not None else set()
         # Set by handlers that interrupt the main thread: no lock.
         self._over = False
         self._halt: Callable[[], None] | None = None
@@ -113,7 +107,6 @@ class Ros2Bridge:
         began = time.monotonic()
         period_s = 1.0 / self._options.hz
         troubles_at = began + SETTLE_S
-        told_at = began
         release = began
         try:
             while not self._over:
@@ -125,13 +118,10 @@ class Ros2Bridge:
                     self._check_served()
                     break
                 self._tick()
-                # Both take milliseconds: after the tick's work, never before it.
+                # It takes milliseconds: after the tick's work, never before it.
                 if now >= troubles_at:
                     self._look_for_troubles()
                     troubles_at = now + TROUBLE_S
-                if now >= told_at:
-                    self._tell()
-                    told_at = now + TELL_S
                 release += period_s
                 if (late := time.monotonic() - release) > 0:
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
@@ -179,11 +169,8 @@ class Ros2Bridge:
         self._bus.jumped = False
 
     def _hear_instruction(self) -> None:
-        try:
-            if self._instruct is not None and (polled := self._instruct.poll()) is not None:
-                self.instruct(polled[0].data)
-        except Unmappable as error:
-            log.warning("The instruction was not taken: %s.", error)
+        if self._instruct is not None and (polled := self._instruct.poll()) is not None:
+            self.instruct(polled[0].data)
 
     def _repeat(self) -> None:
         # A refusal was told and counted when the call came.
@@ -225,11 +212,7 @@ class Ros2Bridge:
         if self._guard is not None:
             self._guard.mend()
         # What need not be there is no trouble while it is not.
-        found = {
-            topic: why
-            for topic, why in self._bus.problems().items()
-            if topic not in self._optional or not why.startswith("No node")
-        }
+        found = {topic: why for topic, why in self._bus.problems().items() if topic not in self._optional}
         found |= {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items() if topic not in found}
         for topic, output in self._outputs.items():
             if output.failed > self._failed[topic]:
@@ -251,26 +234,10 @@ class Ros2Bridge:
             log.info("%s is in order", topic)
         self._troubles = found
 
-    def _tell(self) -> None:
-        figures = self.figures()
-        level, message = level_of(self._sessions.live, self._actuator.state or "safe", figures, self._troubles)
-        values = {**figures, **self._troubles}
-        with contextlib.suppress(Unmappable):
-            self._told.write(array(level, message, values, self._mapper.config.robot, self._bus.stamp_ns()))
-
     def figures(self) -> dict[str, Any]:
-        """Counts since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not), calls published
-        and refused."""
-        keys = ("observed", "fresh", "held", "safe", "expired", "errors", "sessions", "reconnects")
-        counts = self._sessions.counts(keys)
-        return {
-            "instruction": self._sessions.instruction,
-            "on_time_share": on_time_share(counts),
-            "misses": counts["held"] + counts["safe"],
-            **counts,
-            **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
-            "write_failures": sum(output.failed for output in self._outputs.values()),
-        }
+        """Counts since the start: ticks of the server (`fresh` in time, `held` and `safe` not), calls refused."""
+        counts = self._sessions.counts(("fresh", "held", "safe", "expired", "reconnects"))
+        return {"on_time_share": on_time_share(counts), **counts, "refused": self._actuator.count["refused"]}
 
     def _close(self) -> None:
         # One that fails must not keep the others from happening; the last one given is the first.
@@ -278,7 +245,6 @@ class Ros2Bridge:
             if self._guard is not None:
                 stack.callback(self._guard.close)
             stack.callback(self._sessions.close)
-            stack.callback(self._tell)
             stack.callback(self._bus.flush, ARRIVE_S)
             stack.callback(self._actuator.close, Standing(None, "safe", cause="closed"))
 
@@ -292,54 +258,7 @@ def _kind(problem: str) -> str:
     return "".join(c for c in problem if not c.isdigit())
 
 
-# What /diagnostics says: a level, the first trouble, and the figures.
-
-
-OK, WARN, ERROR = range(3)
-ON_TIME = 0.99
-
-
 def on_time_share(counts: Mapping[str, Any]) -> float | None:
     """Fresh decisions among all ticks told of: the server's misses arrive as `held` or `safe`."""
     ticks = counts["fresh"] + counts["held"] + counts["safe"]
     return counts["fresh"] / ticks if ticks else None
-
-
-def level_of(
-    connected: bool, standing: str, figures: Mapping[str, Any], troubles: Mapping[str, str]
-) -> tuple[int, str]:
-    """Return the level and the message: what is in force, and the first trouble."""
-    trouble = next(iter(troubles.values()), "")
-    share = figures.get("on_time_share")
-    if not connected:
-        rest = (
-            "safe call in force" if standing == "safe" else "the last call is in force until its time-to-live is over"
-        )
-        return ERROR, f"no connection to the server: {rest}"
-    if standing == "safe":
-        return ERROR, f"safe call in force: {trouble}" if trouble else "safe call in force"
-    if share is not None and share < ON_TIME:
-        trouble = trouble or f"{share:.1%} of the ticks on time"
-    return (WARN, trouble) if trouble else (OK, f"{standing} call in force")
-
-
-def array(level: int, message: str, values: Mapping[str, Any], robot: str | None, stamp_ns: int) -> Any:
-    """Make the DiagnosticArray; `values` are the figures and the troubles."""
-    made = _message("DiagnosticArray")
-    made.header.stamp.sec, made.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
-    status = _message("DiagnosticStatus", level=bytes([level]), name="rtcontrol", message=message)
-    status.hardware_id = robot or ""
-    status.values = [
-        _message(
-            "KeyValue",
-            key=key,
-            value=f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value),
-        )
-        for key, value in values.items()
-    ]
-    made.status = [status]
-    return made
-
-
-def _message(of: str, **values: Any) -> Any:
-    return find(f"diagnostic_msgs/msg/{of}", "msg")[1](**values)

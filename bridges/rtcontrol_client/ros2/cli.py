@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol_client import ClientError, Options
+from rtcontrol_client import Options
 from rtcontrol_client.console import StandardStreams, printable
-from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, check_server, split
+from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, split
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
+from rtcontrol_client.wire.endpoint import check_client
+from rtcontrol_client.wire.errors import RemedyError
 
 EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
 
@@ -80,7 +82,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
         return run(options, ros, prog)
     except KeyboardInterrupt as left:
         return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
-    except (Ros2BridgeError, ClientError) as error:
+    except RemedyError as error:
         print(printable(f"{error.what} {error.remedy}"), file=sys.stderr)
         return getattr(error, "status", 2)
 
@@ -123,15 +125,13 @@ def _need_ros() -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Find mistakes before the file is read. Raises Ros2BridgeError."""
-    for name, value, least, most, remedy in (
-        ("hz", options.hz, 0.1, 200, "Give 0.1 to 200."),
-        ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
-        ("duration", options.duration, 0, math.inf, "Give 0 or more seconds, or leave it out."),
-    ):
+    limits = {"hz": (0.1, 200), "connect_timeout": (0, math.inf), "duration": (0, math.inf)}
+    for name, (least, most) in limits.items():
+        value = getattr(options, name)
         # Written so that nan is out of range, too.
         if value is not None and not least <= value <= most:
-            raise Ros2BridgeError(f"--{name} {value:g} is out of range.", remedy)
-    check_server(options.connect)
+            raise Ros2BridgeError(f"--{name.replace('_', '-')} {value:g} is out of range.", f"Give {least} to {most}.")
+    check_client(options.connect)
     if options.server_key is not None and options.keys is None:
         raise Ros2BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
 
@@ -178,7 +178,7 @@ def _listed(mapper: Any) -> list[str]:
     lines = [f"reads     {one.topic.name}  {one.topic.type}  -> {', '.join(one.readers)}" for one in mapper.sources]
     if (topic := mapper.instructions) is not None:
         lines.append(f"reads     {topic.name}  {topic.type}  -> the instruction")
-    lines += [f"publishes {one.name}  {one.type}" for one in (*mapper.topics.values(), mapper.diagnostics)]
+    lines += [f"publishes {one.name}  {one.type}" for one in mapper.topics.values()]
     for name, tool in mapper.config.tools.items():
         ends = [f"no goal of {one}" for one in mapper.cancels(name)]
         does = ", ".join([*tool.publish, *tool.goal, *tool.request, *ends]) or "nothing"

@@ -70,11 +70,6 @@ class Guard:
         self.mend()
 
     @property
-    def pid(self) -> int | None:
-        """Of the process, where it runs."""
-        return None if self._process is None else self._process.pid
-
-    @property
     def ready(self) -> bool:
         """Whether the robot may be driven: the guard has met it, or was waited for in vain, which is warned of."""
         with self._lock:

@@ -15,7 +15,6 @@ from rtcontrol_client.ros2.reading import Reader, Setter, reader, setter
 from rtcontrol_client.ros2.types import compile_path, find
 
 UNKNOWN = "unknown"
-DIAGNOSTICS = "/diagnostics"
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ class Mapper:
             self._outputs[name] += [*self._canceled(name, tool), *pursued[name]]
         self.sources += [self._served("actions", *one) for one in config.observe.actions.items()]
         self.sources += [self._served("services", *one) for one in config.observe.services.items()]
-        self.diagnostics = self._topic(DIAGNOSTICS, "diagnostic_msgs/msg/DiagnosticArray", Qos(), DIAGNOSTICS)
         self.instructions: Topic | None = None
         if (topic := config.instruction_topic) is not None:
             qos = Qos(reliability="reliable", depth=10)

@@ -228,12 +228,6 @@ def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> No
             raise ValueError("min is above max")
         _check_fits("min", path, spec.min)
         _check_fits("max", path, spec.max)
-    if spec.default is not None:
-        try:
-            default = _argument(None, spec, path, None)
-        except Unmappable as error:
-            raise ValueError(f"default: {error}") from None
-        _check_fits("default", path, default)
 
 
 def _check_fits(key: str, path: Path, value: Any) -> None:

@@ -85,10 +85,6 @@ class SimulatedRobot(Node):
         """What it received since an instant of the monotonic clock."""
         return dict(self.ask(f"since {mark}"))
 
-    def said(self) -> str:
-        """The diagnostics' message."""
-        return str((self.report()["diagnostics"] or ["", ""])[1])
-
     def until_it_moves(self, seconds: float = 90.0) -> None:
         until(lambda: self.report()["moving"] != [0.0, 0.0], "the robot does not move", seconds, 0.05)
 

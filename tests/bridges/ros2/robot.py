@@ -18,7 +18,6 @@ import time
 from typing import Any
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
 from rclpy.duration import Duration
@@ -41,7 +40,6 @@ class Robot:
         self.x, self.y, self.heading, self.v, self.w = x, 0.0, 0.0, 0.0, 0.0
         self.travelled, self.collisions, self.place = 0.0, 0, 0.0
         self.commands: list[tuple[float, float, float]] = []
-        self.diagnosis: list[Any] | None = None
         self.times: dict[str, list[float]] = {"met": [], "missed": [], "dead": []}  # of a subscriber that watches
         self.clock: tuple[float, float, float] | None = None
         node = self.node = Node("robot")
@@ -49,7 +47,6 @@ class Robot:
         kinds |= {"/battery_state": (BatteryState, 10), "/rtcontrol/instruction": (String, 10)}
         self.outputs = {topic: node.create_publisher(cls, topic, qos) for topic, (cls, qos) in kinds.items()}
         node.create_subscription(Twist, "/cmd_vel", self._obey, 10)
-        node.create_subscription(DiagnosticArray, "/diagnostics", self._diagnose, 10)
         watching = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
         watching.deadline = Duration(nanoseconds=DEADLINE_NS)
         watching.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
@@ -66,11 +63,6 @@ class Robot:
     def _obey(self, twist: Any) -> None:
         self.v, self.w = twist.linear.x, twist.angular.z
         self.commands.append((time.monotonic(), self.v, self.w))
-
-    def _diagnose(self, array: Any) -> None:
-        status = array.status[0]
-        values = {v.key: v.value for v in status.values}
-        self.diagnosis = [status.level[0], status.message, values, array.header.stamp.sec]
 
     def step(self) -> None:
         self.heading += self.w * STEP_S
@@ -116,7 +108,6 @@ class Robot:
             "moving": [self.v, self.w],
             "fastest": max((abs(v) for _, v, _ in self.commands), default=0.0),
             "turning": max((abs(w) for _, _, w in self.commands), default=0.0),
-            "diagnostics": self.diagnosis,
         }
 
     def since(self, begin: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, bridge, config
+from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, config
 from rtcontrol_client.ros2.mapper import Order
 from rtcontrol_client.ros2.observer import Delays, Observer
 from rtcontrol_client.ros2.reading import pitch, roll, yaw
@@ -271,7 +271,6 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is no"),
         (put("instruction_topic", value="/odom"), "/odom is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
         (put("instruction_topic", value="/é"), "instruction_topic: string should match"),
-        (put(*CMD, "set", "angular.z", "default", value="up"), "angular.z: default: nothing is given for 'up'"),
     ],
 )
 def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
@@ -358,20 +357,6 @@ def test_message_that_is_too_old_or_cannot_be_read_holds_the_observation_back() 
     heard["/a"].next, heard["/a"].age_ms = std_msgs.Float64(data=1.0), 59_000
     look = looking.look()
     assert look is not None and look.t_ns < time.monotonic_ns() - 58_000_000_000
-
-
-# What /diagnostics says.
-
-
-def test_it_says_what_is_in_force_and_why() -> None:
-    level, message = bridge.level_of(True, "safe", {"on_time_share": 1.0}, {"/scan": "no news"})
-    made = bridge.array(level, message, {"share": 0.5, "/scan": "no news"}, "wheelie", 3_500_000_000)
-    (status,) = made.status
-    assert (status.level, status.message) == (bytes([bridge.ERROR]), "safe call in force: no news")
-    assert (status.hardware_id, made.header.stamp.sec) == ("wheelie", 3)
-    assert [(v.key, v.value) for v in status.values] == [("share", "0.5"), ("/scan", "no news")]
-    assert bridge.level_of(True, "held", {"on_time_share": 0.5}, {}) == (bridge.WARN, "50.0% of the ticks on time")
-    assert bridge.level_of(False, "fresh", {}, {})[0] == bridge.ERROR
 
 
 # What a file says of services and actions.
