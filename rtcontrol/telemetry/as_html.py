@@ -40,24 +40,13 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     environment.filters["number"] = _number
     chars = DETAIL_CHARS // len(runs)
     data = {"nines": NINES, "stages": STAGES, "runs": [throughout(_data(run, chars)) for run in runs]}
-    shown = [
-        {
-            "name": run.name,
-            "report": run.report,
-            "lines": lines(run.report),
-            "derived": run.derived(),
-            "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],
-        }
-        for run in runs
-    ]
     read = {name: (PAGE / name).read_text("utf-8") for name in ("uPlot.iife.min.js", "uPlot.min.css", "report.css")}
     scripts = [read["uPlot.iife.min.js"], *((PAGE / name).read_text("utf-8") for name in ("draw.js", "report.js"))]
     # No text of a record may end the element that holds it.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     styles = [read["uPlot.min.css"], read["report.css"], stylesheet()]
-    return environment.get_template("report.html").render(
-        runs=shown, data=packed, styles=styles, scripts=scripts, titles=TITLES, parts=PARTS
-    )
+    shown = {"runs": runs, "gates": gates, "lines": lines, "titles": TITLES, "parts": PARTS}
+    return environment.get_template("report.html").render(data=packed, styles=styles, scripts=scripts, **shown)
 
 
 def _data(run: Recorded, chars: int) -> dict[str, Any]:
@@ -71,7 +60,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
         for name, series in {**stages, **named}.items()
         if series.count
     }
-    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS, "recorded")}
+    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS)}
     return {
         "name": run.name,
         "hz": run.report["hz"],

@@ -15,7 +15,7 @@ from rtcontrol.telemetry.recorded import Gate, Recorded, begun
 from rtcontrol.telemetry.timeline import Timeline
 
 # The last one's instants are what befell the run.
-TRACKS = ("ticks", "loop", "decoder", "actuator", "world", "recorder", "events")
+TRACKS = ("ticks", "loop", "decoder", "actuator", "world", "events")
 # What each thread does: track, name, and the stamps that it lies between.
 SLICES = (
     ("loop", "observe", "woke", "text"),
@@ -63,9 +63,8 @@ def _tick(timeline: Timeline, row: int) -> Iterator[Entry]:
     cause = ".".join(filter(None, (told.get("cause"), told.get("subcause"))))
     ended = deadline if math.isnan(latency) else min(latency, deadline)
     yield "ticks", cause or f"on time: {told['kind']}", t_ms, t_ms + ended, {**words, **told}
-    for track, name, stamp in (("world", "observation", "captured"), ("recorder", "tick", "recorded")):
-        if not math.isnan(at := numbers[stamp][row]):
-            yield track, name, t_ms + at, None, words
+    if not math.isnan(captured := numbers["captured"][row]):
+        yield "world", "observation", t_ms + captured, None, words
     for track, name, begin, end in SLICES:
         if not math.isnan(numbers[begin][row] + numbers[end][row]):
             yield track, name, t_ms + numbers[begin][row], t_ms + numbers[end][row], words

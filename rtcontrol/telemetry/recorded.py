@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import operator
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import whatif
 from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.histogram import Series
-from rtcontrol.telemetry.record_reader import read_stamped, record_in
-from rtcontrol.telemetry.report import of
+from rtcontrol.telemetry.record_reader import read_record, record_in
+from rtcontrol.telemetry.report import build
 from rtcontrol.telemetry.timeline import STAGES, Timeline
 
 COMPARED = {
@@ -52,11 +52,8 @@ class Gate:
         """What the report says; None where nothing was measured. UserError where it has no such number."""
         known = dict(numbers(report))
         if self.field not in known:
-            near = difflib.get_close_matches(self.field, known, n=3, cutoff=0.6) or ["miss_rate", "latency_ms.p99"]
-            raise UserError(
-                f"--gate '{self.text}': the report has no number {self.field}.",
-                f"Perhaps {', '.join(near)}? `rtcontrol report --format json` shows all.",
-            )
+            what = f"--gate '{self.text}': the report has no number {self.field}."
+            raise UserError(what, "`rtcontrol report --format json` shows all, such as latency_ms.p99.")
         return known[self.field]
 
     def holds(self, report: Mapping[str, Any]) -> bool:
@@ -122,16 +119,17 @@ class Recorded:
 def load(given: Sequence[Path]) -> list[Recorded]:
     """Read the runs of folders or records. Raises UserError where one is none."""
     records = [record_in(path) for path in given]
-    names = names_of([record.parent if record.stem == "record" else record for record in records])
-    return [_load(record, name) for record, name in zip(records, names, strict=True)]
+    named = [(record.parent if record.stem == "record" else record).resolve() for record in records]
+    common = Path(os.path.commonpath([path.parent for path in named]))  # names are as short as they differ
+    return [_load(record, str(path.relative_to(common))) for record, path in zip(records, named, strict=True)]
 
 
 def _load(record: Path, name: str) -> Recorded:
     timeline = Timeline()
     try:
-        for written_ns, event in read_stamped(record):
-            timeline.add(event, written_ns)
-        run = Recorded(name, record, of(timeline.account, record), timeline.finish())
+        for event in read_record(record):
+            timeline.add(event)
+        run = Recorded(name, record, build(timeline.account, record.name), timeline.finish())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{record} is no record of a run ({type(error).__name__}: {error}).", GIVE) from error
     for field in ("hz", "period_ms", "deadline_ms"):
@@ -151,13 +149,6 @@ def begun(runs: Sequence[Recorded], ticks: bool = False) -> None:
                 f"{run.record} holds no tick: there is nothing to report. It was ended by {run.report['ended_by']}.",
                 "Give a run that began.",
             )
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return names as short as they differ: the last parts of each."""
-    whole = [path.resolve().parts for path in paths]
-    names = [["/".join(parts[-n:]) for parts in whole] for n in range(1, max(map(len, whole)) + 1)]
-    return next((made for made in names if len({*made}) == len({*whole})), names[0])
 
 
 def as_json(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, CAUSE, KINDS, TIMES, Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
@@ -33,19 +32,10 @@ PARTS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
 
 def of_record(record: Path) -> dict[str, Any]:
-    """Return the report of a record, complete or cut short. Raises UserError where it is none of a run."""
+    """Return the report of a record, complete or cut short. Raises UserError where it cannot be read."""
     account = Account()
     for event in read_record(record):
         account.add(event)
-    return of(account, record)
-
-
-def of(account: Account, record: Path) -> dict[str, Any]:
-    """The report of an account that took all of a record's events. UserError where that is none of a run."""
-    if not account.header:
-        raise UserError(
-            f"{record} is no record of a run: it does not begin with the header of one.", "Give the folder of a run."
-        )
     return build(account, record.name)
 
 
@@ -230,13 +220,11 @@ def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
 def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
     if (crowd := r.get("crowd")) is not None:
         kept = f"{crowd['without_a_miss']} of {crowd['members']} without a miss"
-        yield Line("crowd", f"{kept}; {crowd['rested']} releases left out where nothing happened")
-        yield from _worst_members(crowd)
+        worst = [f"{name} {one['misses']}" for name, one in crowd["by_member"].items() if one["misses"]][:WORST]
+        yield Line("crowd", f"{kept}; {crowd['rested']} releases left out where nothing happened", ", ".join(worst))
     yield Line("people", _listed(Counter(event["people"] for event in r["people"])))
     yield Line("the client's word of its calls", _listed(r["acknowledged"]))
-    for event in r["host_events"][:MOST_TOLD]:
-        took = f" after {event['seconds']:.2f} s" if event["event"] == "restarted" else ""
-        yield Line(decoder(event), f"{event['event']} at {event['t_s']:.2f} s{took}")
+    yield Line("decoders", _listed(Counter(f"{decoder(event)} {event['event']}" for event in r["host_events"])))
     if episodes := r["outcome"]["episodes"]:
         judged = (
             f"{r['outcome']['successes']} of {r['outcome']['judged']} succeeded, " if r["outcome"]["judged"] else ""
@@ -247,13 +235,6 @@ def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
         yield Line("record", f"it was full (--record-max), and has the ticks from {first} on")
     if lost := r["record"]["lost_lines"]:
         yield Line("lost", f"{lost} lines of the record were lost: the disk took no more", "all are counted")
-
-
-def _worst_members(crowd: Mapping[str, Any]) -> Iterator[Line]:
-    for name, one in list(crowd["by_member"].items())[:WORST]:
-        if one["missed_share"]:
-            why = _listed(one["misses_by_cause"]) or "skipped"
-            yield Line(name, f"missed {one['misses'] + one['skipped_releases']} of {one['releases']} ({why})")
 
 
 def decoder(event: Mapping[str, Any]) -> str:

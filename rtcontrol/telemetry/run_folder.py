@@ -16,7 +16,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import lock
 
 RECORD = "record.mcap"
-TRIES = 100  # to make a folder that others take away
 
 
 class Folder:
@@ -34,25 +33,16 @@ class Folder:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        base, number, tries = self.path, 1, 0
-        while True:
+        base, number = self.path, 1
+        while self._lock < 0:
             try:
                 self._made = make_folder(self.path, exclusive=self._new)
                 self._lock = lock(self.path)
-                if self.path.exists() and self.path.samefile(f"/dev/fd/{self._lock}"):
-                    break
-                os.close(self._lock)
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            except (FileExistsError, FileNotFoundError) as error:
-                if self._new and isinstance(error, FileExistsError):
-                    number += 1
-                    self.path = base.with_name(f"{base.name}-{number}")
-                    continue
-                if os.path.lexists(self.path) and not self.path.is_dir():
+            except FileExistsError:
+                if not self._new:
                     raise unwritable(self.path, "it is no folder") from None
-                tries += 1  # another, who began nothing, may take the folder away meanwhile
-                if tries > TRIES:
-                    raise unwritable(self.path, error.strerror) from error
+                number += 1
+                self.path = base.with_name(f"{base.name}-{number}")
             except OSError as error:
                 raise unwritable(self.path, error.strerror) from error
         if not self._overwrite and record_of(self.path) is not None:
@@ -89,8 +79,6 @@ def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        if not os.path.lexists(path.parent):  # it was there a moment ago
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is no folder") from error
     path.mkdir(exist_ok=not exclusive)
     return made

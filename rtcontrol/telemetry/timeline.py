@@ -35,7 +35,6 @@ STAGES = {
     "deliver": ("decided", "replied"),
     "wait": ("replied", "executing"),
     "execute": ("executing", "executed"),
-    "record": ("executed", "recorded"),
 }
 MISSING = math.nan
 
@@ -69,7 +68,7 @@ class Timeline:
     def __init__(self) -> None:
         self.account = Account()
         self.k = array("q")
-        self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS, "recorded")}
+        self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS)}
         self.words = {name: Column() for name in WORDS}
         self.saw: dict[int, dict[str, Any]] = {}
         self.details: dict[int, dict[str, Any]] = {}
@@ -84,8 +83,7 @@ class Timeline:
         """Of the run."""
         return self.account.header
 
-    def add(self, event: Mapping[str, Any], written_ns: int | None = None) -> None:
-        """Take the next event. `written_ns`: when it was written, UTC; without it nothing is `recorded`."""
+    def add(self, event: Mapping[str, Any]) -> None:
         misses = self.account.counts["misses"]
         self.account.add(event)
         t_s = event.get("t_s", self.account.extent.last_t_s)
@@ -93,7 +91,7 @@ class Timeline:
             case "/observation":
                 self._observation(event)
             case "/tick":
-                self._tick(event, written_ns)
+                self._tick(event)
             case "/call":
                 self.acts.append((t_s, Call(event["called"], event["arguments"]).text(), event["why"], event["k"]))
             case "/late":
@@ -112,11 +110,6 @@ class Timeline:
             for column in self.words.values():
                 column.codes = array("I", (column.codes[row] for row in rows))
             self._rows = {k: row for row, k in enumerate(self.k)}
-        # Against the tick that was written soonest: the record's clock has no release.
-        recorded, deadline_ms = self.numbers["recorded"], self.header.get("deadline_ms", 0.0)
-        took = (deadline_ms if ms != ms else min(ms, deadline_ms) for ms in self.numbers["latency_ms"])
-        soonest_ms = min((ms - ended for ms, ended in zip(recorded, took, strict=True) if ms == ms), default=0.0)
-        self.numbers["recorded"] = array("d", (ms - soonest_ms for ms in recorded))
         in_force, acts = "", sorted(act for act in self.acts if (act[3], _word_of(act[2])) not in self._undone)
         self.acts = [(t_s, in_force := call or in_force, why, k) for t_s, call, why, k in acts]
         self.marks.sort()
@@ -146,7 +139,7 @@ class Timeline:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _tick(self, event: Mapping[str, Any], written_ns: int | None) -> None:
+    def _tick(self, event: Mapping[str, Any]) -> None:
         k = event["k"]
         row = self._rows[k] = len(self.k)
         self.k.append(k)
@@ -156,8 +149,6 @@ class Timeline:
             words.codes.append(words.code(event.get(name)))
         self._write(row, event, NUMBERS)
         latency_ms, begin_ms = event.get("latency_ms"), 1e3 * event["t_s"]
-        if written_ns is not None:
-            self.numbers["recorded"][row] = written_ns / 1e6 - begin_ms
         if event["kind"] == "null":
             self.acts.append(((begin_ms + (latency_ms or 0.0)) / 1e3, "", "null", k))
         if "cause" in event and k in self._observed:
