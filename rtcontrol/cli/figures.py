@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -18,9 +18,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.telemetry.table import FigureTable, Terminal
 from rtcontrol_client.console import printable
-
-if TYPE_CHECKING:
-    from rtcontrol.models.data.row import DataRow
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")]
 
@@ -37,7 +34,6 @@ def group(**more: Any) -> typer.Typer:
 
 
 STDOUT = Path("-")
-ROWS = 10_000  # between two words of progress where nobody watches a bar
 
 
 def check_writable(path: Path | None) -> Path | None:
@@ -103,18 +99,6 @@ def show_table(console: Console, table: FigureTable, **more: Any) -> None:
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)
-
-
-def count_rows(rows: Iterator[DataRow]) -> Iterator[DataRow]:
-    """The rows, with a word on stderr of how many there are."""
-    console = Terminal(stderr=True)
-    with console.status("reading") as status:
-        for n, row in enumerate(rows, 1):
-            if console.is_terminal and not n % 100:
-                status.update(f"{n} rows: {row.source}")
-            elif not console.is_terminal and not n % ROWS:
-                print(printable(f"{n} rows: {row.source}"), file=sys.stderr, flush=True)
-            yield row
 
 
 class Bar:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +14,14 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from rtcontrol.cli.figures import JsonFile, for_people, save, say
+from rtcontrol.cli.figures import STDOUT, JsonFile, for_people, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import ERRED, MISSED, mostly_errors
 from rtcontrol.telemetry import report as reports
+from rtcontrol.telemetry import table
 from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, begun, load, parse
+from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
 
@@ -30,8 +31,6 @@ class Format(StrEnum):
     PERFETTO = "perfetto"
     HTML = "html"
 
-
-EXTRA = {Format.PERFETTO: "perfetto"}  # of the extra `formats`
 
 # Of formats that are files: what they are called beside the record.
 FILES = {Format.HTML: ".html", Format.PERFETTO: ".pftrace"}
@@ -71,63 +70,54 @@ def report(
     """
     gates = [parse(text) for text in gate or ()]
     loaded = load(runs)
-    richer = {i: kept for i, run in enumerate(loaded) if (kept := reports.richer(_json(run), run.report)) is not None}
+    richer = {i: kept for i, run in enumerate(loaded) if (kept := reports.richer(_beside(run), run.report)) is not None}
     shown = [replace(run, report=richer[i][0]) if i in richer else run for i, run in enumerate(loaded)]
     begun(shown)
-    held = [(run, g, g.holds(run.report)) for run in shown for g in gates]
-    if format is Format.TERMINAL:
-        _terminal(shown, out)
+    held = [(run, g, g.value(run.report), g.holds(run.report)) for run in shown for g in gates]
+    if format is Format.TERMINAL and out is None:
+        _terminal(shown, Terminal())
     else:
-        _put(_rendered(format, shown, gates), out or _beside(format, shown[0]))
+        _put(_rendered(format, shown, gates), out or (_beside(shown[0], FILES[format]) if format in FILES else None))
     for i, run in enumerate(loaded):
         if i in richer:
-            print(printable(f"{_json(run)} is kept, and shown here: {richer[i][1]}."), file=sys.stderr)
-        elif format is Format.TERMINAL and out is None and (refused := reports.write(run.report, _json(run))):
-            raise UserError(f"The report could not be written to {_json(run).parent} ({refused}).", "Free some space.")
-    for run, g, holds in held:
-        value = g.value(run.report)
-        said = "nothing was measured" if value is None else f"{value:g}"
-        line = f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({said})"
+            print(printable(f"{_beside(run)} is kept, and shown here: {richer[i][1]}."), file=sys.stderr)
+        elif format is Format.TERMINAL and out is None and (refused := reports.write(run.report, _beside(run))):
+            raise UserError(
+                f"The report could not be written to {_beside(run).parent} ({refused}).", "Free some space."
+            )
+    for run, g, value, holds in held:
+        measured = "nothing was measured" if value is None else f"{value:g}"
+        line = f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({measured})"
         print(printable(line), file=sys.stderr)
     if not all(holds for *_, holds in held):
         raise typer.Exit(MISSED)
 
 
 def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
-    """Each in a module of its own, imported only now. Raises UserError where its package is not installed."""
-    if (package := EXTRA.get(format)) and find_spec(package) is None:
-        raise UserError(f"--format {format} needs {package}, not installed here.", "pip install 'rtcontrol[formats]'.")
+    """Each by a module of its own, imported only now. Raises UserError where its package is not installed."""
+    if format is Format.TERMINAL:
+        text = io.StringIO()
+        _terminal(runs, Terminal(file=text, width=120))
+        return text.getvalue()
     if format is Format.JSON:
         return as_json(runs, gates)
     if format is Format.PERFETTO:
+        if find_spec("perfetto") is None:
+            raise UserError("--format perfetto needs it, not installed here.", "pip install 'rtcontrol[formats]'.")
         from rtcontrol.telemetry import as_perfetto
 
-        return as_perfetto.render(runs, gates)
+        return as_perfetto.render(runs)
     from rtcontrol.telemetry import as_html
 
     return as_html.render(runs, gates)
 
 
-def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
-    from rtcontrol.telemetry import table
-    from rtcontrol.telemetry.table import Terminal
-
-    console = Terminal() if out is None else Terminal(file=io.StringIO(), width=120)
+def _terminal(runs: Sequence[Recorded], console: Terminal) -> None:
     for run in runs:
         table.show(run.report, console)
-    if isinstance(console.file, io.StringIO) and out is not None:
-        _put(console.file.getvalue(), out)
 
 
-def _json(run: Recorded) -> Path:
-    return _named(run, ".json")
-
-
-def _beside(format: Format, run: Recorded) -> Path | None:
-    return _named(run, FILES[format]) if format in FILES else None
-
-
-def _named(run: Recorded, suffix: str) -> Path:
+def _beside(run: Recorded, suffix: str = ".json") -> Path:
     """Beside the record: report.json of record.mcap, report-2.json of record-2.mcap. A link that lies there is taken
     away: a stranger's folder names no file to write to."""
     return no_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
@@ -136,7 +126,7 @@ def _named(run: Recorded, suffix: str) -> Path:
 def _put(made: str | bytes, out: Path | None) -> None:
     """To the file, or to standard output."""
     packed = made.encode() if isinstance(made, str) else made
-    if out is None or str(out) == "-":
+    if out is None or out == STDOUT:
         sys.stdout.flush()
         sys.stdout.buffer.write(packed)
         sys.stdout.buffer.flush()
@@ -175,31 +165,21 @@ def replay(
     from rtcontrol.run.replay import recording
     from rtcontrol.run.replay import replay as decide_again
 
-    recorded = recording(file)
+    recorded, console = recording(file), for_people(json_file)
     own = None if agent is None else assembly.agent(agent)
-    console = for_people(json_file)
-    tell = partial(say, console)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("decisions", total=len(recorded.seen))
         found, _ = decide_again(recorded, model, lambda done: bar.update(task, completed=done), own)
-    then, now, ms = found["recorded"], found["replayed"], found["decide_ms"]
     if not found["whole"]:
-        console.print(f"{file} was cut short: what it holds is replayed.", soft_wrap=True)
-    if diff:
-        for one in found["differing"]:
-            now_called = one["replayed"] or one.get("error")
-            tell(f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {now_called} now")
+        say(console, f"{file} was cut short: what it holds is replayed.")
+    for one in found["differing"] if diff else ():
+        now_called = one["replayed"] or one["error"]
+        say(console, f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {now_called} now")
     share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
-    console.print(
-        f"recorded: {then['model']} on {then['engine']}, {then['hz']:g} Hz; replayed: {now['model']} on "
-        f"{now['engine']}, {now['hz']:g} Hz\n{found['decisions']} decisions, {found['compared']} compared "
-        f"(where a call was decided in time then), {found['agreed']} the same{share}, "
-        f"{len(found['differing'])} differ, {found['errors']} errors\n"
-        f"decide p50 {ms['p50']} ms, p99 {ms['p99']} ms; {found['above_period']} took longer than a period",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    ms, agreed = found["decide_ms"], f"{found['agreed']} of {found['compared']} the same{share}"
+    say(console, f"{found['recorded']['model']} then, {found['replayed']['model']} now, on {file}: {agreed}")
+    say(console, f"{found['decisions']} decisions, {found['errors']} errors, {found['above_period']} above a period")
+    say(console, f"decide p50 {ms['p50']} ms, p99 {ms['p99']} ms")
     save(json_file, found)
     if mostly_errors(found["errors"], found["decisions"]):
         print(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Fallback, Tools
-from rtcontrol.hosts.deciders import PLAIN, answer, build, describe
+from rtcontrol.hosts.deciders import PLAIN, answer, build
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
@@ -35,14 +35,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end;
-    `engine`: what decided then, by its own word."""
+    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end."""
 
     path: Path
     header: Mapping[str, Any]
     seen: tuple[Seen, ...]
     whole: bool
-    engine: str
 
     @property
     def recorded_model(self) -> bool:
@@ -105,28 +103,21 @@ def recording(path: Path) -> Recording:
     header: dict[str, Any] = {}
     looks: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
-    whole, started = False, dict[str, Any]()
-    record = record_in(path)
+    record, whole = record_in(path), False
     try:
         for event in read_record(record):
             if "observation" in event:
                 looks[event["k"]] = event
-            elif "kind" in event:
-                if (call := "null" if event["kind"] == "null" else event.get("call")) is not None:
-                    decided[event["k"]] = call
-            elif "header" in event:
-                header = event["header"]
-            elif "start" in event:
-                started = event["start"]
-            elif "end" in event:
-                whole = True
-        if not header:
-            raise UserError(f"{record} is no record of a run: it does not begin with the header of one.", MORE)
+            elif event.get("kind") == "null":
+                decided[event["k"]] = "null"
+            elif "kind" in event and "call" in event:
+                decided[event["k"]] = event["call"]
+            header = event.get("header", header)
+            whole = whole or "end" in event
         if not looks or "tools" not in header:
             raise UserError(f"{record} has no observations: there is nothing to decide again.", MORE)
         seen = tuple(_seen(k, look, header, decided.get(k)) for k, look in sorted(looks.items()))
-        engine = str(started.get("host_info", {}).get("engine", header["engine"]))
-        made = Recording(record, header, seen, whole, engine)
+        made = Recording(record, header, seen, whole)
         made.agent()
         return made
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -149,9 +140,8 @@ class Redecision:
 
     def to_dict(self) -> dict[str, Any]:
         request = self.seen.request
-        told = {"k": request.tick, "t_s": self.seen.t_s, "observation": request.observation}
-        more = {} if self.error is None else {"error": self.error}
-        return {**told, "recorded": self.seen.call, "replayed": self.call, **more}
+        told = {"k": request.tick, "t_s": self.seen.t_s, "observation": request.observation, "error": self.error}
+        return {**told, "recorded": self.seen.call, "replayed": self.call}
 
 
 def replay(
@@ -170,7 +160,7 @@ def replay(
     config = RunConfig(
         env=str(header["env"]),
         engine=str(header["engine"]),
-        dtype=str(header.get("dtype", "auto")),  # older records have none
+        dtype=str(header["dtype"]),
         seed=int(header["seed"]),
         hz=float(header["hz"]),
         hysteresis=header.get("hysteresis") if has_heads(chosen) else None,
@@ -184,22 +174,26 @@ def replay(
         text = None if decided is None else "null" if decided.call is None else decided.call.text()
         made.append(Redecision(seen, text, reply.error, reply.decide_ns))
         progress(len(made))
+    return _compared(recording, chosen, made), made
+
+
+def _compared(recording: Recording, chosen: str, made: Sequence[Redecision]) -> dict[str, Any]:
+    header, hz = recording.header, float(recording.header["hz"])
     compared = [one for one in made if one.same is not None]
     errors = Counter(one.error for one in made if one.error is not None)
     agreed = sum(bool(one.same) for one in compared)
-    period_ms = 1e3 / config.hz
     return {
         "file": str(recording.path),
         "whole": recording.whole,
-        "recorded": {name: header[name] for name in ("agent", "model", "hz")} | {"engine": recording.engine},
-        "replayed": {"model": chosen, "engine": describe(decider).get("engine", config.engine), "hz": config.hz},
+        "recorded": {name: header[name] for name in ("agent", "model", "hz", "engine")},
+        "replayed": {"model": chosen, "hz": hz},
         "decisions": len(made),
         "compared": len(compared),
         "agreed": agreed,
         "agreement": round(agreed / len(compared), 6) if compared else None,
         "errors": sum(errors.values()),
-        "commonest_error": max(errors, key=lambda error: errors[error], default=None),
+        "commonest_error": next((error for error, _ in errors.most_common(1)), None),
         "differing": [one.to_dict() for one in compared if not one.same],
         "decide_ms": Series(one.decide_ns / 1e6 for one in made).summary(),
-        "above_period": sum(one.decide_ns / 1e6 > period_ms for one in made),
-    }, made
+        "above_period": sum(one.decide_ns / 1e9 > 1 / hz for one in made),
+    }

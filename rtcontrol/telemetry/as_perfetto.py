@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
-from rtcontrol.telemetry.recorded import Gate, Recorded, begun
+from rtcontrol.telemetry.recorded import Recorded, begun
 from rtcontrol.telemetry.timeline import Timeline
 
 # The last one's instants are what befell the run.
@@ -29,7 +29,7 @@ Words = Mapping[str, str | int]
 Entry = tuple[str, str, float, float | None, Words]
 
 
-def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> bytes:
+def render(runs: Sequence[Recorded]) -> bytes:
     """Return the bytes of a trace file; each run is a process."""
     begun(runs, ticks=True)
     packets = (packet for pid, run in enumerate(runs, 1) for packet in _process(pid, run))

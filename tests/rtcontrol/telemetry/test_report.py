@@ -182,8 +182,7 @@ def test_every_format_takes_a_record_whose_first_parts_are_gone(tmp_path: Path) 
     ticks = run.timeline.k
     assert 0 < run.report["record"]["ticks_from"] == ticks[0] and ticks[-1] - ticks[0] == len(ticks) - 1
     gates = [parse(f"releases=={len(ticks)}")]
-    for render in (as_html.render, as_perfetto.render):
-        assert len(render([run], gates)) > 1000
+    assert len(as_html.render([run], gates)) > 1000 and len(as_perfetto.render([run])) > 1000
     assert json.loads(as_json([run], gates))["gates"][0]["holds"]
 
 
@@ -220,12 +219,11 @@ def test_a_format_whose_package_is_not_installed_says_which_extra_brings_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "perfetto", None)
     told = refused(capsys, "report", str(run), "--format", "perfetto", "--gate", "misses>=0")
-    assert "needs perfetto" in told
     assert "pip install 'rtcontrol[formats]'" in told
 
 
 def test_a_trace_has_a_track_a_thread_and_slices_that_nest(run_shown: Recorded) -> None:
-    trace = Trace.FromString(as_perfetto.render([run_shown], []))
+    trace = Trace.FromString(as_perfetto.render([run_shown]))
     names = {
         p.track_descriptor.uuid: p.track_descriptor.thread.thread_name
         for p in trace.packet
