@@ -143,7 +143,7 @@ def synthesise(
 
     sets, tally, console = read_tools(tools), Tally(), for_people(json_file)
     shares = shares_of(PAPER if balance == "paper" else balance)
-    count = write_rows(out, count_rows(made(sets, rows, seed, tally, shares)))
+    count = write_rows(out, made(sets, rows, seed, tally, shares))
     for (_, reason), refused in tally.dropped.most_common():
         console.print(f"{refused} refused: {reason}", highlight=False)
     say(console, f"{count} rows: {out}")

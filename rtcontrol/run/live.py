@@ -15,10 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.connection import wait
 from typing import IO, Any
 
-from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -28,7 +28,6 @@ from rtcontrol.loop.desk import take_word
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
-from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import MAX_LINE, printable
 
@@ -47,13 +46,12 @@ class Viewer:
     does not keep up loses what is told meanwhile. UserError where the address cannot be bound."""
 
     def __init__(self, options: RunOptions, say: Callable[[str], None]) -> None:
-        self._options, self._say = options, say
+        self._say = say
         self._waiting = b""  # of the last line, that the pipe has not taken yet
         self._number = 0
         self._pictured: RemotePicture | None = None  # the last one in a line
         self._answer: str | None = None  # to what the page said last
         self._stop = threading.Event()
-        self._loop: ControlLoop | None = None
         self._threads: list[threading.Thread] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", PROGRAM, str(options.view_port)],
@@ -75,7 +73,6 @@ class Viewer:
         say(f"watch it at {self.url}")
 
     def watch(self, loop: ControlLoop) -> None:
-        self._loop = loop
         for work in (self._feed, self._hear):
             thread = threading.Thread(target=work, args=(loop,), name=f"viewer-{work.__name__[1:]}", daemon=True)
             thread.start()
@@ -189,7 +186,6 @@ class LiveView(logging.Handler):
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: ControlLoop | None = None
-        self._recorder: Recorder | None = None
         self._phase = "", 0.0  # what goes on, and since when
         self._viewer = Viewer(options, self.say) if options.view else None
 
@@ -199,9 +195,9 @@ class LiveView(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.say(record.getMessage())
 
-    def watch(self, loop: ControlLoop, recorder: Recorder) -> None:
+    def watch(self, loop: ControlLoop) -> None:
         """Begin to look on; stdin is read where somebody can type, or where it was asked for."""
-        self._loop, self._recorder = loop, recorder
+        self._loop = loop
         self._log.addHandler(self)
         self._log.propagate = False
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
@@ -221,20 +217,20 @@ class LiveView(logging.Handler):
         self._log.propagate = True
 
     def _run(self) -> None:
-        assert self._loop is not None, "watch() sets the loop before the thread starts"
-        if self._live:
-            with Live(console=self._console, auto_refresh=False, transient=True) as view:
-                while not self._stop.wait(REFRESH_S):
-                    self._flush()
-                    view.update(self._view(self._loop), refresh=True)
-        else:
-            last = 0.0
+        loop, last_s = self._loop, -LOG_EVERY_S
+        assert loop is not None, "watch() sets the loop before the thread starts"
+        with Live(console=self._console, auto_refresh=False, transient=True) if self._live else nullcontext() as view:
             while not self._stop.wait(REFRESH_S):
                 self._flush()
-                now = time.monotonic()
-                if self._loop.phase != self._phase[0] or now - last >= LOG_EVERY_S:
-                    last = now
-                    self._print((self._before() or _log_line(self._loop)) + self._lost())
+                now_s = time.monotonic()
+                started = loop.phase != self._phase[0]
+                if started:
+                    self._phase = loop.phase, now_s
+                if view is not None:
+                    view.update(self._view(loop), refresh=True)
+                elif started or now_s - last_s >= LOG_EVERY_S:
+                    last_s = now_s
+                    self._print(self._status(loop))
         self._flush()
 
     def _flush(self) -> None:
@@ -252,39 +248,29 @@ class LiveView(logging.Handler):
     def _print(self, line: str) -> None:
         self._console.print(printable(line, MAX_LINE), markup=False, highlight=False, soft_wrap=True)
 
-    def _lost(self) -> str:
-        lost = 0 if self._recorder is None else self._recorder.lost
-        return f", {lost} lines of the record lost" if lost else ""
+    def _status(self, loop: ControlLoop) -> str:
+        """What goes on, and how long it has, while there are no ticks; else the newest counts."""
+        phase, since_s = self._phase
+        if phase != "running":
+            seconds = time.monotonic() - since_s
+            return f"{phase}, {seconds:.0f} s ..." if seconds >= 1 else f"{phase} ..."
+        now, lost = loop.recent.snapshot(), loop.recorder.lost
+        counts, p50 = now["counts"], now["latency_ms"]["p50"] or 0.0
+        return (
+            f"tick {counts['ticks']}, on time {counts['on_time']}, missed or skipped {now['causes'] or 'none'}, "
+            f"latency p50 {p50:.2f} ms, episodes {now['episodes']}, last call {now['call'] or '-'}"
+        ) + (f", {lost} lines of the record lost" if lost else "")
 
-    def _before(self) -> str:
-        """What goes on, and how long it has, while there are no ticks; empty while there are."""
-        assert self._loop is not None, "only while it is watched"
-        phase, now = self._loop.phase, time.monotonic()
-        if phase != self._phase[0]:
-            self._phase = phase, now
-        seconds = now - self._phase[1]
-        return "" if phase == "running" else f"{phase}, {seconds:.0f} s ..." if seconds >= 1 else f"{phase} ..."
-
-    def _view(self, loop: ControlLoop) -> Group:
-        if before := self._before():
-            return Group(Text(before))
-        asking = loop.operator.asking
-        state = "" if loop.operator.state == "running" else f" [{loop.operator.state.upper()}: the safe call acts]"
+    def _view(self, loop: ControlLoop) -> Text:
+        asking, state = loop.operator.asking, loop.operator.state
+        stopped = "" if state == "running" else f" [{state.upper()}: the safe call acts]"
         may = "" if asking is None or asking.denied else f"may it {asking.call.text()}? /yes /no   "
-        return Group(
-            Text(printable(f"{loop.config.env}: {loop.instruction}{state}", MAX_LINE), style="bold"),
-            Text(printable(f"{_log_line(loop)}{self._lost()}", MAX_LINE)),
-            Text(printable(f"{may}type an instruction, /help /pause /resume /stop", MAX_LINE), style="dim"),
+        lines = (
+            (f"{loop.config.env}: {loop.instruction}{stopped}", "bold"),
+            (self._status(loop), ""),
+            (f"{may}type an instruction, /help /pause /resume /stop", "dim"),
         )
-
-
-def _log_line(loop: ControlLoop) -> str:
-    now = loop.recent.snapshot()
-    counts, p50 = now["counts"], now["latency_ms"]["p50"] or 0.0
-    return (
-        f"tick {counts['ticks']}, on time {counts['on_time']}, missed or skipped {now['causes'] or 'none'}, "
-        f"latency p50 {p50:.2f} ms, episodes {now['episodes']}, last call {now['call'] or '-'}"
-    )
+        return Text("\n").join(Text(printable(line, MAX_LINE), style) for line, style in lines)
 
 
 def _can_read_stdin(piped: bool) -> bool:

@@ -183,7 +183,7 @@ def run_loop(
     left: Interrupted | None = None
     try:
         ending.of(loop.stop, loop.suspend)
-        view.watch(loop, recorder)
+        view.watch(loop)
         loop.run()
     except Interrupted as interrupted:
         left = interrupted
