@@ -91,6 +91,12 @@ def placed(welcomed: bool) -> Iterator[None]:
         raise WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed) from None
 
 
+def no_thread(welcomed: bool) -> WireError:
+    """No thread could be started for it. A session that was welcomed is kept: its client says hello again."""
+    what = "The server cannot start another thread."
+    return WireError(Code.BUSY, what, AGAIN, retryable=True, fatal=not welcomed)
+
+
 def failure(fault: BaseException) -> WireError:
     """The session ended by a fault of the server, or for want of files."""
     what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]

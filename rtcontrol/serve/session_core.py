@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.serve import refusals
+from rtcontrol.serve import sessions as do
 from rtcontrol.serve.sessions import (
     BY_HAND,
     BYE,
@@ -23,22 +24,12 @@ from rtcontrol.serve.sessions import (
     STOPPED,
     Agreement,
     Connection,
-    DropConnection,
-    ForgetSession,
-    ForwardMessage,
-    InstructLoop,
-    LookAtLoop,
     LoopStanding,
     Need,
-    NotifyPeople,
     Peer,
-    SayToLoop,
-    SendMessage,
     SessionFacts,
     SessionRules,
     Sessions,
-    StartThread,
-    StopLoop,
     TokenBucket,
     Turn,
     same,
@@ -166,7 +157,7 @@ class SessionCore:
         """The connection is gone, or its key `revoked`: then it has to go."""
         peer = self.peers.get(connection)
         if peer is not None and revoked:
-            turn.append(NotifyPeople(f"{peer.connection.peer}: its key was revoked"))
+            turn.append(do.NotifyPeople(f"{peer.connection.peer}: its key was revoked"))
             self._drop(turn, peer)
         elif peer is not None:
             self._lose(turn, peer)
@@ -188,7 +179,7 @@ class SessionCore:
         return peer
 
     def _drop(self, turn: Turn, peer: Peer) -> None:
-        turn.append(DropConnection(peer.connection))
+        turn.append(do.DropConnection(peer.connection))
         self._lose(turn, peer)
 
     def _lose(self, turn: Turn, peer: Peer) -> None:
@@ -200,7 +191,7 @@ class SessionCore:
             session.peer = None
             if not self.rules.outlives:
                 session.life.lost = True
-                turn.append(StopLoop(session, LOST))
+                turn.append(do.StopLoop(session, LOST))
 
     def _refuse(self, turn: Turn, peer: Peer, error: WireError) -> None:
         """Count the refusal, and inform the client as far as the rate of errors allows. Once there is a session, it
@@ -211,7 +202,7 @@ class SessionCore:
             peer.session.refused[code] += 1
             error.fatal = False
         if error.fatal and not error.retryable and self._lines.take(turn.now_ns):
-            turn.append(NotifyPeople(f"{peer.connection.peer}: refused: {error.message[:200]}"))
+            turn.append(do.NotifyPeople(f"{peer.connection.peer}: refused: {error.message[:200]}"))
         self._send_error(turn, peer, error)
 
     def _send_error(self, turn: Turn, peer: Peer, error: WireError, always: bool = False) -> None:
@@ -221,7 +212,7 @@ class SessionCore:
 
     def _send(self, turn: Turn, peer: Peer, message: Message) -> None:
         peer.out_ns = turn.now_ns
-        turn.append(SendMessage(peer.connection, message))
+        turn.append(do.SendMessage(peer.connection, message))
 
     # -- hello --------------------------------------------------------------------------------------------------------
 
@@ -248,7 +239,7 @@ class SessionCore:
             raise refusals.unknown_token("This connection has another session.", "Say bye first.", "resume")
         if session.life.state == "live":
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
-            turn.append(LookAtLoop(session))
+            turn.append(do.LookAtLoop(session))
 
     def _resume(self, turn: Turn, peer: Peer, hello: Hello, token: str) -> None:
         """The client is back, maybe on another connection before the first one was missed."""
@@ -259,9 +250,9 @@ class SessionCore:
         peer.join(session)
         session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": token})
         if session.life.state == "parked":
-            self._start(turn, session, peer)
+            self._start(turn, session)
         elif session.life.state == "live":
-            turn.append(LookAtLoop(session))
+            turn.append(do.LookAtLoop(session))
         # Otherwise its loop just starts, or just ends: then `ended` starts it again.
 
     def _enter(self, turn: Turn, peer: Peer, hello: Hello) -> None:
@@ -276,28 +267,13 @@ class SessionCore:
         peer.join(session)
         self.sessions.add(session)
         self.counts["sessions"] += 1
-        self._start(turn, session, peer)
+        self._start(turn, session)
 
     # -- opening, and the welcome -------------------------------------------------------------------------------------
 
-    def _start(self, turn: Turn, session: SessionFacts, peer: Peer | None) -> None:
+    def _start(self, turn: Turn, session: SessionFacts) -> None:
         session.life.state, session.life.lost = "opening", False
-        turn.append(StartThread(session, peer, session.terms is None))
-
-    def no_thread(self, turn: Turn, session: SessionFacts, wanted_by: Peer | None) -> None:
-        """Its thread could not be started. A new session ends; one that there was waits on, and its client asks
-        again."""
-        peer = session.peer
-        if peer is not None:
-            peer.session = session.peer = None
-        if session.life.welcomed:
-            session.life.state = "parked"
-        else:
-            self.counts["sessions"] -= 1
-            self._forget(turn, session)
-        if wanted_by is not None:
-            error = refusals.busy("The server cannot start another thread.")
-            self._refuse(turn, wanted_by, named(error, session.hello))
+        turn.append(do.StartThread(session, session.terms is None))
 
     def opens(self, turn: Turn, session: SessionFacts, terms: Agreement) -> bool:
         """Its hello became these terms. Return whether it opens by them, with `instructions.began` (None: the terms')
@@ -314,11 +290,11 @@ class SessionCore:
         life = session.life
         life.attached = True  # before the rest is looked at: who changes it meanwhile finds the loop
         if life.paused:
-            turn.append(SayToLoop(session, "pause", "before", None))
+            turn.append(do.SayToLoop(session, "pause", "before", None))
         if (newer := session.instructions.overtaken()) is not None:
-            turn.append(InstructLoop(session, newer))
+            turn.append(do.InstructLoop(session, newer))
         if life.why is not None or life.lost:
-            turn.append(StopLoop(session, life.why or LOST))
+            turn.append(do.StopLoop(session, life.why or LOST))
 
     def warm(self, turn: Turn, session: SessionFacts, needs: Mapping[str, Need]) -> None:
         """Its loop waits for the first observation: it is live, unless calls of those that were welcomed before would
@@ -334,8 +310,8 @@ class SessionCore:
             return
         peer.in_ns = turn.now_ns  # until now the client had nothing to say
         resumed = ", resumed" if session.life.runs > 1 else ""
-        turn.append(LookAtLoop(session))
-        turn.append(NotifyPeople(f"{session.id}: {peer.connection.peer}, {terms.described()}{resumed}"))
+        turn.append(do.LookAtLoop(session))
+        turn.append(do.NotifyPeople(f"{session.id}: {peer.connection.peer}, {terms.described()}{resumed}"))
 
     def looked(self, turn: Turn, session: SessionFacts, standing: LoopStanding) -> None:
         """Welcome the client to what is active in its loop, and tell it what people did."""
@@ -360,7 +336,7 @@ class SessionCore:
             raise refusals.of_crowds(session.crowd)
         if session.life.state != "live":
             raise refusals.state("The session is not open.", "Wait for the welcome.", retryable=True)
-        turn.append(ForwardMessage(session, peer.connection, message))
+        turn.append(do.ForwardMessage(session, peer.connection, message))
 
     def _ping(self, turn: Turn, peer: Peer, message: Ping) -> None:
         now_ns = turn.now_ns
@@ -387,7 +363,7 @@ class SessionCore:
 
     def _wish(self, turn: Turn, session: SessionFacts, text: str) -> None:
         if session.life.attached:
-            turn.append(InstructLoop(session, text))
+            turn.append(do.InstructLoop(session, text))
         else:
             session.instructions.wanted = text
 
@@ -431,7 +407,7 @@ class SessionCore:
             raise WireError(Code.INVALID, "control.say is missing, or is for an instruction.", remedy, field="say")
         answer = self.command(turn, session, word, "wire", message.id)
         if answer is None:
-            turn.append(SayToLoop(session, word, "wire", message.id))
+            turn.append(do.SayToLoop(session, word, "wire", message.id))
         else:
             self.note(turn, session, answer)
 
@@ -506,7 +482,7 @@ class SessionCore:
         """Show people a line of the session, as far as the rate allows: what a client does wrong in every tick must not
         fill the log."""
         if session.lines.take(turn.now_ns) or always:
-            turn.append(NotifyPeople(f"{session.id}: {line}"))
+            turn.append(do.NotifyPeople(f"{session.id}: {line}"))
 
     def _tell(self, turn: Turn, session: SessionFacts, message: Message) -> None:
         if session.peer is not None and session.peer.greeted:
@@ -527,7 +503,7 @@ class SessionCore:
         parked = session.life.state == "parked"
         self._stop(turn, session, BYE)
         if parked:
-            turn.append(NotifyPeople(f"{session.id}: over ({BYE})"))
+            turn.append(do.NotifyPeople(f"{session.id}: over ({BYE})"))
         if session.hello.protocol[1] >= STAMPED:
             self._send(turn, peer, Bye(session=session.token, reason=BYE))
 
@@ -535,13 +511,13 @@ class SessionCore:
         """End it soon, with the safe call: it cannot be resumed."""
         life = session.life
         life.why, life.lost = life.why or why, True
-        turn.append(StopLoop(session, why))
+        turn.append(do.StopLoop(session, why))
         if life.state == "parked":
             self._forget(turn, session)
 
     def _forget(self, turn: Turn, session: SessionFacts) -> None:
         self.sessions.remove(session)
-        turn.append(ForgetSession(session))
+        turn.append(do.ForgetSession(session))
 
     def unfit(self, turn: Turn, session: SessionFacts, what: str, remedy: str) -> WireError:
         """The decider cannot take the instruction that the run started with. Return what ends the run; a session that
@@ -561,7 +537,7 @@ class SessionCore:
         kept = passing and life.why is None and life.welcomed and not (self.closing or self.rules.outlives)
         if kept and error is None and session.peer is not None:
             life.parked_ns = turn.now_ns
-            self._start(turn, session, None)
+            self._start(turn, session)
             return
         peer, session.peer = session.peer, None
         if peer is not None:
@@ -585,7 +561,7 @@ class SessionCore:
         if (first := self.sessions.beyond()) is not None:
             self._forget(turn, first)
         why = LOST if error is None else error.message[:200]
-        turn.append(NotifyPeople(f"{session.id}: {why}; kept for {self.rules.grace_ns / 1e9:g} s"))
+        turn.append(do.NotifyPeople(f"{session.id}: {why}; kept for {self.rules.grace_ns / 1e9:g} s"))
 
     def _part(self, turn: Turn, session: SessionFacts, peer: Peer | None) -> None:
         why = session.life.why or LOST
@@ -593,7 +569,7 @@ class SessionCore:
             away = why == LEAVING or None
             self._send(turn, peer, Bye(session=session.token, reason=why, reconnect=away))
         if session.life.welcomed and not self.rules.outlives:
-            turn.append(NotifyPeople(f"{session.id}: over ({why})"))
+            turn.append(do.NotifyPeople(f"{session.id}: over ({why})"))
 
     def drains(self, turn: Turn, grace_ns: int) -> None:
         """Refuse new sessions, and send the others away after the grace, one after the other."""
@@ -626,7 +602,7 @@ class SessionCore:
         """Look after heartbeats, dead connections, sessions no client came back to, and those that are sent away."""
         now_ns = turn.now_ns
         for session in self.sessions.expired(now_ns):
-            turn.append(NotifyPeople(f"{session.id}: over (nobody came back)"))
+            turn.append(do.NotifyPeople(f"{session.id}: over (nobody came back)"))
             self._forget(turn, session)
         for peer in list(self.peers.values()):
             if now_ns - peer.in_ns > self._patience_ns(peer):

@@ -15,6 +15,7 @@ from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.run.interpreting import Interpreters
+from rtcontrol.serve import refusals
 from rtcontrol.serve import sessions as do
 from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.serve.loop_session import LoopSession
@@ -189,7 +190,7 @@ class SessionManager:
         try:
             session.start(action.first)
         except RuntimeError:
-            self.core.no_thread(turn, facts, action.peer)
+            self.core.ended(turn, facts, refusals.no_thread(facts.life.welcomed))
 
     def _forward(self, turn: Turn, action: do.ForwardMessage) -> None:
         session = self._sessions.get(action.session.id)

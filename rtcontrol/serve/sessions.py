@@ -457,10 +457,9 @@ class SayToLoop:
 
 @dataclass(slots=True)
 class StartThread:
-    """Open the session on its own thread, `first` or again. Where there is none to be had: `SessionCore.no_thread`."""
+    """Open the session on its own thread, `first` or again."""
 
     session: SessionFacts
-    peer: Peer | None
     first: bool
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve import refusals
 from rtcontrol.serve import sessions as do
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts, SessionRules
@@ -173,10 +174,10 @@ class Bench:
                 connection.close()
             case do.NotifyPeople(text):
                 self.lines.append(text)
-            case do.StartThread(session, peer):
+            case do.StartThread(session):
                 self.states[session.id] = session
                 if self.no_thread:
-                    self.core.no_thread(turn, session, peer)
+                    self.core.ended(turn, session, refusals.no_thread(session.life.welcomed))
                     return
                 self.waiting.append(session)
                 if not self.slow:

@@ -172,7 +172,7 @@ def test_thread_that_is_not_to_be_had_costs_only_its_hello(bench: Bench) -> None
     bench.no_thread = True
     bench.hello(wire := Wire())
     assert wire.error() == ("busy", True, True)
-    assert bench.states_of() == {} and bench.core.counts["sessions"] == 0
+    assert bench.states_of() == {}
     bench.no_thread = False
     session = bench.parked()
     bench.no_thread = True
