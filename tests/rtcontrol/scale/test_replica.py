@@ -110,17 +110,6 @@ def test_websocket_ends_where_it_is_cut_off_or_cancelled() -> None:
     asyncio.run(both())
 
 
-def test_missing_ray_serve_names_the_extra() -> None:
-    code = (
-        "import sys; sys.modules['fastapi'] = None\n"
-        "import rtcontrol.scale\n"
-        "try: rtcontrol.scale.build({})\n"
-        "except rtcontrol.UserError as error: print(error)\n"
-    )
-    done = python("-c", code)
-    assert "pip install 'rtcontrol[ray-serve]'" in done.stdout, done.stderr
-
-
 def test_serves_proxies_load_nothing_of_the_gateway() -> None:
     code = "import sys, rtcontrol.scale.router; print(*(m in sys.modules for m in ('torch', 'rtcontrol.gateway')))"
     assert python("-c", code).stdout.split() == ["False", "False"]

@@ -15,7 +15,6 @@ from mcap.reader import make_reader
 from PIL import Image
 
 from rtcontrol.gateway.view import WatchedSession
-from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, Picture, PictureFile, Ping, Pong
 from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
@@ -38,11 +37,6 @@ def heard(peer: WirePeer) -> None:
     """Wait until the server has taken in all that was sent."""
     peer.send(Ping(id=1, t_ns=1))
     peer.expect(Pong)
-
-
-def newest(bench: Any) -> Any:
-    (session,) = bench.admission.all()
-    return session.env.pictures.newest
 
 
 def counts(bench: Any) -> dict[str, int]:
@@ -77,16 +71,6 @@ def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client
     peer.close()
     until(lambda: session.state == "parked", "it was not parked")
     assert WatchedSession(session).picture() is None and WatchedSession(session).snapshot(0)["picture_age_s"] is None
-
-
-def test_what_is_no_picture_is_refused_with_the_reason_and_the_one_before_stays(made: Any) -> None:
-    peer, beside = made.enter(**CAPABLE), made.peer()
-    beside.send(picture(peer.token, jpeg(7)))
-    beside.socket.send_multipart([encode_msgpack(picture(peer.token, jpeg()))[0], jpeg()[:-20]])
-    error = beside.refused()
-    assert "cut off" in error.message and error.remedy and not error.fatal
-    heard(beside)
-    assert newest(made).data == jpeg(7)
 
 
 def test_a_picture_is_recorded_once_as_it_came_at_the_time_of_the_observations(

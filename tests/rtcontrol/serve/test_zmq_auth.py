@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import socket as sockets
 import subprocess
 import sys
@@ -20,10 +19,7 @@ from zmq.auth import load_certificate
 
 from rtcontrol.hosts.decoder_link import router_socket
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.server import Server
 from rtcontrol.serve.zmq_auth import (
-    SERVER,
     KeyFileError,
     KeyPair,
     ZmqAuth,
@@ -32,8 +28,6 @@ from rtcontrol.serve.zmq_auth import (
     load_pair,
     load_public,
 )
-from rtcontrol_client import Client, ClientError
-from tests.bridges.client.worlds import OWN
 from tests.helpers.processes import until
 
 
@@ -208,41 +202,6 @@ def test_errors_and_representations_hold_no_secret(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError) as caught:
         load_pair(secret)
     assert pair.secret not in str(caught.value) + repr(caught.value) + repr(pair)
-
-
-def _has_ipv6() -> bool:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
-
-
-over_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1")
-
-
-def server(tmp_path: Path, *endpoints: str, keys: Path | None = None) -> Server:
-    options = ServeOptions(out=tmp_path / "out", model="random", host="inprocess")
-    return Server(options, endpoints, keys=keys)
-
-
-@over_ipv6
-def test_all_addresses_of_both_kinds_want_keys_and_are_served_with_them(tmp_path: Path) -> None:
-    with (
-        pytest.raises(UserError, match=r"--bind tcp://\[::\]:5555 can be reached from other machines"),
-        server(tmp_path, "tcp://[::]:5555"),
-    ):
-        pass
-    keys = tmp_path / "keys"
-    for name in (SERVER, "arm"):
-        create(keys, name)
-    with server(tmp_path, "tcp://[::]:*", keys=keys) as made, ExitStack() as stack:
-        port = made.endpoints[0].rpartition(":")[2]
-        for host in ("[::1]", "127.0.0.1"):
-            given = {"keys": keys / "arm.key_secret", "connect_timeout_s": 10}
-            stack.enter_context(Client.connect(f"tcp://{host}:{port}", **given, **OWN))
-        with pytest.raises(ClientError, match="wants a key"):
-            Client.connect(f"tcp://[::1]:{port}", connect_timeout_s=1, **OWN)
 
 
 # ROUTER sockets against peers that end libzmq by one of its assertions.

@@ -287,21 +287,6 @@ def test_lost_decoder_costs_misses_that_name_it(back: bool, cause: tuple[str, st
     ]
 
 
-def test_member_to_whom_nothing_happens_is_asked_less_often_and_at_once_again() -> None:
-    bench = CrowdBench(options={"max_age_ms": 2000})
-    bench.join({"id": "anna", "ttl_ms": 2000}, {"id": "bert", "every_tick": True})
-    for _ in range(20):
-        bench.see(anna="still", bert="still")
-        bench.wait(50)
-    anna, bert = bench.ticks("anna"), bench.ticks("bert")
-    assert len(bert) >= 49 and len(anna) < 15
-    assert sum(line.get("rested", 0) for line in anna) + len(anna) >= 40
-    seen_ns = bench.now
-    bench.see(anna="moved")
-    bench.wait(1)
-    assert bench.calls[-1].id == "anna" and bench.sent_ns[-1] <= seen_ns + MS
-
-
 def test_batch_of_which_all_ticks_are_over_is_given_up() -> None:
     bench = CrowdBench(slow_ms=500)
     bench.join("anna")

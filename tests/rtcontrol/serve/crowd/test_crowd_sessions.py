@@ -16,7 +16,6 @@ from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMany,
-    ControlMessage,
     CrowdWish,
     ErrorMessage,
     Welcome,
@@ -136,27 +135,6 @@ def test_a_thousand_members_all_get_calls_and_no_message_is_beyond_the_limits(be
     assert heard == set(names)
     told = report(made, crowd)
     assert told["crowd"]["members"] == 1000 and told["releases"] == told["ticks"] + told["skipped_releases"]
-
-
-def test_people_pause_resume_and_stop_a_crowd(bench: Bench) -> None:
-    made = bench()
-    crowd = CrowdPeer(made.peer(), capabilities=["control"])
-    crowd.join("anna", "bert")
-    crowd.until_fresh(["anna", "bert"])
-    crowd.peer.send(ControlMessage(session=crowd.peer.token, say="pause"))
-    safe = {call.id for call in crowd.take() if call.status == "safe"}
-    while safe != {"anna", "bert"}:
-        safe |= {call.id for call in crowd.take() if call.status == "safe"}
-    crowd.see(["anna", "bert"])
-    crowd.peer.send(ControlMessage(session=crowd.peer.token, say="resume"))
-    while crowd.peer.expect(ControlMessage).state != "running":
-        pass  # "paused" may come after the safe calls
-    crowd.until_fresh(["anna", "bert"])
-    (session,) = made.admission.all()
-    assert session.say("stop", "page") == "stop (page)"
-    told = crowd.peer.expect(ErrorMessage)
-    assert told.fatal and told.code == "state"
-    assert crowd.peer.expect(Bye)
 
 
 def test_a_client_that_comes_back_finds_its_members_and_one_that_hides_is_not_decided_for(bench: Bench) -> None:
