@@ -51,7 +51,7 @@ def _understand(loop: RunningLoop, interpretation: Interpretation) -> None:
 def launch(loop: RunningLoop) -> None:
     """Start the world. It runs on from here, so all that takes time and can be done before is done."""
     config, state, env = loop.config, loop.state, loop.env
-    loop.recorder.keep()
+    loop.recorder.file.keep()
     env.instruct(loop.instruction)
     env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
     state.launched = True

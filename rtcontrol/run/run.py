@@ -199,8 +199,8 @@ def run_loop(
             view.close()
             write_end(loop)
             if not began:
-                recorder.discard()
-            recorder.keep()
+                recorder.file.discard()
+            recorder.file.keep()
             recorder.close()
             if began:
                 sound, written = _report(config, loop, recorder)
@@ -226,7 +226,9 @@ def _status(
             file=sys.stderr,
         )
     if recorder.lost:
-        print(f"The record lacks {recorder.lost} lines: the disk takes no more ({recorder.error}).", file=sys.stderr)
+        print(
+            f"The record lacks {recorder.lost} lines: the disk takes no more ({recorder.file.error}).", file=sys.stderr
+        )
     if ended == "host":
         print("The decoder was lost for good: start the run again, or use `--host inprocess`.", file=sys.stderr)
     elif ended == "miss":

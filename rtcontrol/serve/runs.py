@@ -124,7 +124,7 @@ def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
     Return what went wrong; never raises, so that the session ends in order."""
     account, recorder = loop.account, loop.recorder
     try:
-        recorder.discard()
+        recorder.file.discard()
         recorder.close()
         if not account.releases:
             record.unlink(missing_ok=True)

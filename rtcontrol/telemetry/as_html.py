@@ -9,7 +9,7 @@ import base64
 import json
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
         "deadline_ms": run.report["deadline_ms"],
         "k": _packed("u4", array("I", t.k)),
         "numbers": {n: _packed("f4", array("f", c)) for n, c in numbers.items() if any(v == v for v in c)},
-        "words": {n: {"words": c.words, "codes": _integers(c.codes)} for n, c in t.words.items()},
+        "words": {name: _coded(column) for name, column in t.words.items()},
         "missed": _missed(t, chars),
         "marks": t.marks[:MOST_MARKS],
         "curves": curves,
@@ -77,7 +77,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
 def _missed(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
     """By row: what a miss saw, what is known of it besides, and what acted instead."""
     found: dict[int, dict[str, Any]] = {}
-    for row in (row for row, code in enumerate(t.words["cause"].codes) if code):
+    for row in (row for row, cause in enumerate(t.words["cause"]) if cause):
         if len(found) == MOST_DETAILED:
             break
         k = t.k[row]
@@ -92,13 +92,11 @@ def _rounded(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 3)
 
 
-def _integers(codes: Iterable[int]) -> dict[str, str]:
-    """As narrow as they fit."""
-    made = array("I", codes)
-    most = max(made, default=0)
-    if most < 1 << 8:
-        return _packed("u1", array("B", made))
-    return _packed("u2", array("H", made)) if most < 1 << 16 else _packed("u4", made)
+def _coded(column: Sequence[str]) -> dict[str, Any]:
+    """Words, each row's by its number among the different ones; number 0 is none."""
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(("", *column)))}
+    kind, code = ("u1", "B") if len(numbers) <= 1 << 8 else ("u4", "I")
+    return {"words": [*numbers], "codes": _packed(kind, array(code, map(numbers.__getitem__, column)))}
 
 
 def _packed(kind: str, values: array[Any]) -> dict[str, str]:

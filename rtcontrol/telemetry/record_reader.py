@@ -44,24 +44,13 @@ def read_stamped(path: Path) -> Iterator[Stamped]:
             if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
                 continue  # the newest, whose beginning a full disk did not take
             with part.open("rb") as file:
-                yield from _known(_messages(file, part), part)
+                yield from _messages(file, part)
         except FileNotFoundError as error:
             if len(parts) == 1:
                 raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
             # The oldest part of a live run was removed meanwhile, or the newest not yet begun.
         except OSError as error:
             raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
-
-
-def _known(events: Iterator[Stamped], path: Path) -> Iterator[Stamped]:
-    for stamp, event in events:
-        version = event.get("schema_version", SCHEMA_VERSION)
-        if not isinstance(version, int) or version > SCHEMA_VERSION:
-            raise UserError(
-                f"{path} has the format {version}, and this rtcontrol reads those up to {SCHEMA_VERSION}.",
-                "Read it with the rtcontrol that wrote it, or a later one.",
-            )
-        yield stamp, event
 
 
 def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -76,6 +65,8 @@ def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]
                 raise Damaged(f"{channel.topic} is encoded as {channel.message_encoding[:40]!r}, no JSON")
             if not isinstance(event := json.loads(message.data), dict):
                 raise Damaged(f"a message of {channel.topic} is no object")
+            if (version := event.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
+                raise Damaged(f"it has the format {version}, and this rtcontrol reads those up to {SCHEMA_VERSION}")
             if "header" in event:
                 if header not in (None, event["header"]):
                     raise Damaged("it holds several runs: give each as it was written")

@@ -84,6 +84,7 @@ class RecordFile:
         return self._parts[0].first_k
 
     def keep(self) -> None:
+        """The run has begun: from now on the record stands under its own name. Twice does no harm."""
         if self._state == "provisional":
             try:
                 os.replace(self._name, self.path)
@@ -93,6 +94,7 @@ class RecordFile:
             self._state = "kept"
 
     def discard(self) -> None:
+        """The run never began: take away what was made for it. Does nothing after `keep`."""
         if self._state == "provisional":
             with contextlib.suppress(OSError):
                 self._name.unlink()
@@ -190,9 +192,10 @@ class Recorder:
     which never waits for the disk. What a full disk refuses waits in memory, is written when there is room again, and
     is counted in `lost` until then; `tell` is told of it at once.
 
-    The first event is the run's header. A `provisional` record has another name (`record.mcap.part`) until `keep`: a
-    run that never starts takes nothing of an earlier one, and `discard` leaves no trace of it. `write` to a `patient`
-    one may wait for its thread, and so for a disk that hangs: a world that waits makes events faster than it writes.
+    The first event is the run's header. A `provisional` record has another name (`record.mcap.part`) until its file's
+    `keep`: a run that never starts takes nothing of an earlier one, and `discard` leaves no trace of it. `write` to a
+    `patient` one may wait for its thread, and so for a disk that hangs: a world that waits makes events faster than it
+    writes.
     What comes into `pictures` is recorded, too. The record has at most `most` bytes (`RecordFile`).
     """
 
@@ -223,11 +226,6 @@ class Recorder:
         self._thread.start()
 
     @property
-    def error(self) -> str | None:
-        """What the disk, or the recorder's thread, said last that kept an event from the file."""
-        return self.file.error
-
-    @property
     def lost(self) -> int:
         """Events that the disk did not take."""
         return self._dropped + (len(self._waiting) + self.file.unwritten if self.file.refused else 0)
@@ -242,21 +240,13 @@ class Recorder:
         while self._patient and len(self._queue) > 4 * AT_ONCE and not self.file.refused:
             time.sleep(0.001)
 
-    def keep(self) -> None:
-        """The run has begun: from now on the record stands under its own name. Twice does no harm."""
-        self.file.keep()
-
-    def discard(self) -> None:
-        """The run never began: take away what was made for it. Does nothing after `keep`."""
-        self.file.discard()
-
     def close(self) -> None:
         """Writes what waits, as far as there is room, and the file's index. Twice does no harm."""
         self._closing.set()
         self._due.set()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
-            self._fail(self.error or "it does not answer")
+            self._fail(self.file.error or "it does not answer")
         if self.file.refused:
             self._fold()
 
@@ -272,14 +262,14 @@ class Recorder:
             self.file.close(complete=not self._waiting)
         except Exception as error:  # a fault of ours: nothing more is written, and all of it is counted as lost
             self._fail(f"{type(error).__name__}: {error}")
-            self._tell(f"The record ends here, and the run goes on without: {self.error}.")
+            self._tell(f"The record ends here, and the run goes on without: {self.file.error}.")
 
     def _fail(self, why: str) -> None:
         self.file.refused, self.file.error = True, why
 
     def _flush(self) -> None:
         """Count what came, and write it; while the file does not take it nothing more is encoded."""
-        self._flushed_ns, first = time.monotonic_ns(), self.error is None
+        self._flushed_ns, first = time.monotonic_ns(), self.file.error is None
         self._fold()
         while self.file.ready() and self._waiting:
             stamped = [self._waiting.popleft() for _ in range(min(len(self._waiting), AT_ONCE))]
@@ -289,7 +279,7 @@ class Recorder:
             self.file.end_part()
         if first and self.file.refused:
             self._tell(
-                f"The disk takes no more of {self.file.path} ({self.error}). It goes on without: free some space "
+                f"The disk takes no more of {self.file.path} ({self.file.error}). It goes on without: free some space "
                 "before the end, and what waits is written; or events of the record are lost."
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -39,37 +40,18 @@ STAGES = {
 MISSING = math.nan
 
 
-class Column:
-    """Words, each row's by its number among the different ones; number 0 is none."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = [""]
-        self.codes = array("I")
-        self._known = {"": 0}
-
-    def code(self, word: str | None) -> int:
-        known = self._known.get(word or "")
-        if known is None:
-            known = self._known[word or ""] = len(self.words)
-            self.words.append(word or "")
-        return known
-
-    def __getitem__(self, row: int) -> str:
-        return self.words[self.codes[row]]
-
-
 class Timeline:
     """`k`, `numbers` and `words` have an entry for each tick, in the order of releases after `finish`; a number that
-    is not known is NaN. `saw` and `details` are of misses, by release. `acts` are (seconds, call, why, release) of all
-    that acted, and of each decision that left it in force (why: null); `marks` (seconds, text) of all else that befell
-    the run; both in order after `finish`. What became of a tick is the `account`'s to say.
+    is not known is NaN, such a word is empty. `saw` and `details` are of misses, by release. `acts` are (seconds, call,
+    why, release) of all that acted, and of each decision that left it in force (why: null); `marks` (seconds, text) of
+    all else that befell the run; both in order after `finish`. What became of a tick is the `account`'s to say.
     """
 
     def __init__(self) -> None:
         self.account = Account()
         self.k = array("q")
         self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS)}
-        self.words = {name: Column() for name in WORDS}
+        self.words: dict[str, list[str]] = {name: [] for name in WORDS}
         self.saw: dict[int, dict[str, Any]] = {}
         self.details: dict[int, dict[str, Any]] = {}
         self.acts: list[tuple[float, str, str, int]] = []
@@ -107,8 +89,7 @@ class Timeline:
         if rows != [*range(len(rows))]:
             self.k = array("q", (self.k[row] for row in rows))
             self.numbers = {name: array("d", (c[row] for row in rows)) for name, c in self.numbers.items()}
-            for column in self.words.values():
-                column.codes = array("I", (column.codes[row] for row in rows))
+            self.words = {name: [c[row] for row in rows] for name, c in self.words.items()}
             self._rows = {k: row for row, k in enumerate(self.k)}
         in_force, acts = "", sorted(act for act in self.acts if (act[3], _word_of(act[2])) not in self._undone)
         self.acts = [(t_s, in_force := call or in_force, why, k) for t_s, call, why, k in acts]
@@ -146,7 +127,7 @@ class Timeline:
         for column in self.numbers.values():
             column.append(MISSING)
         for name, words in self.words.items():
-            words.codes.append(words.code(event.get(name)))
+            words.append(sys.intern(event.get(name) or ""))
         self._write(row, event, NUMBERS)
         latency_ms, begin_ms = event.get("latency_ms"), 1e3 * event["t_s"]
         if event["kind"] == "null":
@@ -156,7 +137,7 @@ class Timeline:
         self._detail(k, event)
 
     def _missed(self, k: int) -> bool:
-        return k in self._rows and bool(self.words["cause"].codes[self._rows[k]])
+        return k in self._rows and bool(self.words["cause"][self._rows[k]])
 
     def _acknowledge(self, event: Mapping[str, Any], missed: bool) -> None:
         """A client's word of a call; `missed`: so its tick is a miss."""
@@ -164,9 +145,8 @@ class Timeline:
         if event["status"] != "executed":
             self._undone.add((k, why))
         if missed:
-            row = self._rows[k]
-            for name, word in (("cause", "execute"), ("subcause", event["status"])):
-                self.words[name].codes[row] = self.words[name].code(word)
+            self.words["cause"][self._rows[k]] = "execute"
+            self.words["subcause"][self._rows[k]] = event["status"]
             if k in self._observed:
                 self.saw[k] = self._observed.pop(k)
         if why == "fresh":

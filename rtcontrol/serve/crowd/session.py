@@ -155,7 +155,7 @@ class CrowdSession(SessionThread):
         try:
             info = crowd.host.start()
             self._warm_up(crowd)
-            crowd.recorder.keep()
+            crowd.recorder.file.keep()
             crowd.recorder.write({"start": {"host_info": info}})
             self.warm()
             crowd.run()

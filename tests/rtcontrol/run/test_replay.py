@@ -14,7 +14,6 @@ from rtcontrol.telemetry.encoder import Encoder
 from rtcontrol.telemetry.record_reader import read_record
 from tests.rtcontrol.hosts.standin_endpoint import standin
 
-ZSTD = b"\x28\xb5\x2f\xfd"  # a chunk of the file's begins so
 LOCKSTEP = (*EXPERT, "--clock", "lockstep", "--episodes", "1")
 
 
@@ -46,20 +45,6 @@ def test_the_same_decider_agrees_with_itself_and_twice_is_equal(flown: Path, tmp
     for timed in ("decide_ms", "above_period", "machine"):
         del one[timed], other[timed]
     assert one == other
-
-
-@pytest.mark.parametrize("command", ["replay", "data from-recording", "report"])
-def test_what_cannot_be_read_is_named_in_one_paragraph(
-    flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "record.mcap"
-    assert "record.mcap" in refused(capsys, *command.split(), str(path))
-    data = bytearray(flown.read_bytes())
-    data[data.rindex(ZSTD) + 50] ^= 0xFF
-    path.write_bytes(data)
-    assert "record.mcap" in refused(capsys, *command.split(), str(path))
-    assert {p.name for p in tmp_path.iterdir()} <= {"record.mcap", "runs"}, "no trace is left"
 
 
 def test_a_recording_that_was_cut_short_is_replayed_as_far_as_it_goes(

@@ -168,7 +168,7 @@ def test_a_new_run_in_the_folder_removes_the_parts_of_the_one_before(tmp_path: P
     assert [p.name for p in older_parts(path)] == ["record.0001.mcap", "record.0002.mcap", "record.0010.mcap"]
     recorder = Recorder(path, HEADER, provisional=True)
     assert older_parts(path), "it may never begin"
-    recorder.keep()
+    recorder.file.keep()
     assert not older_parts(path) and other.exists()
     recorder.close()
 
@@ -195,6 +195,6 @@ def test_a_run_that_never_began_takes_no_part_of_an_earlier_one(tmp_path: Path) 
     path.write_bytes(b"earlier")
     recorder = Recorder(path, HEADER, provisional=True, most=MOST)
     recorder.write({"log": random.Random(0).randbytes(MOST).hex()})
-    recorder.discard()
+    recorder.file.discard()
     recorder.close()
     assert path.read_bytes() == b"earlier" and [*tmp_path.iterdir()] == [path]

@@ -65,8 +65,8 @@ def test_a_write_cut_short_goes_on_where_it_stopped(tmp_path: Path, room: int) -
     with files_of((tmp_path / "record.mcap").stat().st_size + room):
         for event in events:
             recorder.write(event)
-        until(lambda: recorder.error is not None)
-        assert recorder.error == "File too large" and 1000 <= recorder.lost <= 5000
+        until(lambda: recorder.file.error is not None)
+        assert recorder.file.error == "File too large" and 1000 <= recorder.lost <= 5000
     recorder.write({"log": "the last"})
     recorder.close()
     assert recorder.lost == 0

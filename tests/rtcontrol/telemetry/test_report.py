@@ -85,21 +85,6 @@ def test_mistakes_are_one_paragraph_with_the_remedy(
     assert "is no record of a run" in refused(capsys, "report", str(tmp_path / "odd.mcap"))
 
 
-def test_counts_that_the_disk_kept_from_the_record_are_shown_and_judged(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("report", str(run)) == 0
-    whole = json.loads((run / "report.json").read_text())
-    (run / "report.json").write_text(json.dumps({**whole, "releases": 99, "ticks": 99, "misses": 50}))
-    kept = (run / "report.json").read_bytes()
-    capsys.readouterr()
-    assert call("report", str(run), "--format", "json", "--gate", "releases==99", "--gate", "misses<=49") == 3
-    told = capsys.readouterr()
-    assert "99" in told.out and "is kept, and shown here: it counts 99" in told.err
-    assert "misses<=49: DOES NOT HOLD (50)" in told.err
-    assert (run / "report.json").read_bytes() == kept
-
-
 def test_the_table_says_causes_with_their_sub_causes_and_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
