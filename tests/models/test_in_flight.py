@@ -234,9 +234,6 @@ def test_sessions_of_two_models_are_decided_by_their_own(folder: Path, tmp_path:
         decide_together([(made[0], ("", "", ()))] * 2)
 
 
-# A decision is cancelled between two forward passes, and the next one is as if it had not been.
-
-
 # Many characters in the same passes: each gets the call that it gets alone, and its own fault alone.
 
 

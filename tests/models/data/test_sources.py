@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, canonical, rows
 from rtcontrol.models.data.row import read_rows, write_rows
 from rtcontrol.models.data.sample import Dropped, Sample, Tally
-from rtcontrol.models.data.sources import chat, openfunctions, registry, seal_tools, toolalpaca, xlam
+from rtcontrol.models.data.sources import chat, registry
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.errors import UserError
 
@@ -91,18 +91,18 @@ def split(found: Any) -> tuple[list[Sample], Counter[str]]:
 
 
 def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
-    samples, dropped = split(seal_tools.samples("in-domain", str(sets / "seal_tools")))
+    samples, dropped = split(registry.read(f"seal-tools={sets}/seal_tools"))
     assert len(samples) == 200 and not dropped
     assert {len(one.tools) for one in samples} == {5}
     kinds = Counter(type(v).__name__ for one in samples for v in one.calls[0].arguments.values())
     assert kinds["int"] == 34 and kinds["float"] == 26
-    several, dropped = split(seal_tools.samples("in-domain-several", str(sets / "seal_tools")))
+    several, dropped = split(registry.read(f"seal-tools:in-domain-several={sets}/seal_tools"))
     later, unshown = "a call that takes the result of an earlier one", "a call of a function that is not shown"
     assert dropped == {later: 30, unshown: 2} and len(several) == 468
 
 
 def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
-    samples, dropped = split(openfunctions.samples(str(sets / "openfunctions_v1")))
+    samples, dropped = split(registry.read(f"openfunctions={sets}/openfunctions_v1"))
     assert len(samples) == 109 and dropped == {"a function without parameters": 3}
     by_query = {one.instruction: one.calls[0] for one in samples}
     coffee = by_query["Find a coffee shop near me with free Wi-Fi in San Francisco."]
@@ -110,7 +110,7 @@ def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
 
 
 def test_toolalpacas_single_golden_calls(sets: Path) -> None:
-    samples, dropped = split(toolalpaca.samples(str(sets / "toolalpaca")))
+    samples, dropped = split(registry.read(f"toolalpaca={sets}/toolalpaca"))
     assert len(samples) == 51 and dropped == {"several calls in a row": 43, "arguments that are no JSON": 6}
     assert not any(tool["function"]["name"] == "components" for one in samples for tool in one.tools)
     search = {t["function"]["name"]: t["function"]["parameters"] for t in samples[0].tools}["searchAxolotlImages"]
@@ -143,7 +143,7 @@ def test_what_xlams_card_says_of_required_comes_before_type_and_default(tmp_path
     answers = [{"name": "f", "arguments": {"told": 1, "plain": "a"}}]
     row = {"query": "Go.", "tools": [{"name": "f", "description": None, "parameters": parameters}], "answers": answers}
     (tmp_path / "xlam.json").write_text(json.dumps([row]))
-    (one,), _ = split(xlam.samples(str(tmp_path / "xlam.json")))
+    (one,), _ = split(registry.read(f"xlam={tmp_path}/xlam.json"))
     own = one.tools[0]["function"]["parameters"]
     assert own["required"] == ["told", "plain"] and own["properties"]["told"]["default"] == 3
     assert own["properties"]["plain"] == {"type": "string", "description": ""}
@@ -189,24 +189,24 @@ def _lines(folder: Path, name: str, *values: Any) -> Path:
 def _seal(folder: Path, value: Any) -> Any:
     _lines(folder, "tool.jsonl", *({**API, "api_name": name} for name in ("lamp", "a", "b", "c", "d", "e")))
     _lines(folder, "dev.jsonl", value)
-    return seal_tools.samples("dev", str(folder))
+    return registry.read(f"seal-tools:dev={folder}")
 
 
-def _list(name: str, read: Callable[[str], Any]) -> Callable[[Path, Any], Any]:
+def _list(name: str, source: str) -> Callable[[Path, Any], Any]:
     def samples(folder: Path, value: Any) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps([value], indent=1))
-        return read(str(folder / name))
+        return registry.read(f"{source}={folder / name}")
 
     return samples
 
 
 SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
     "chat": (CHAT, lambda folder, value: chat.samples(_lines(folder, "chats.jsonl", value), "chats")),
-    "openfunctions": (OPEN, _list("o.json", openfunctions.samples)),
+    "openfunctions": (OPEN, _list("o.json", "openfunctions")),
     "seal-tools": (SEAL, _seal),
-    "toolalpaca": (ALPACA, _list("eval_x.json", toolalpaca.samples)),
-    "xlam": (xlam_row(), _list("x.json", xlam.samples)),
+    "toolalpaca": (ALPACA, _list("eval_x.json", "toolalpaca")),
+    "xlam": (xlam_row(), _list("x.json", "xlam")),
 }
 junk = st.recursive(
     st.none()

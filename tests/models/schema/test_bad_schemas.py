@@ -72,11 +72,6 @@ def test_a_parameter_that_cannot_be_decoded_is_named_with_the_remedy(schema: Any
     assert len(str(error.value)) < 400
 
 
-def test_definitions_that_are_none_are_refused() -> None:
-    with pytest.raises(UserError, match=r"Tool go: .*s is \[1\]\. Map each name to its schema"):
-        tool_schemas([{"name": "go", "parameters": {"properties": {"p": {"enum": [1]}}, "$defs": [1]}}])
-
-
 def test_tools_longer_than_the_context_are_refused_when_a_session_opens(tmp_path: Path) -> None:
     many = [tool(f"go_{i}", v=["left", "right"]) for i in range(60)]
     folder = build_checkpoint(tmp_path / "m")

@@ -246,13 +246,3 @@ def test_a_row_with_its_tools_may_have_no_call_and_says_what_is_meant(made: Any)
         assert found.heads == want.heads and found.heads[0].labels
         assert found.early == tuple((at + len(own.prefix) - 1, label) for at, label in want.early) != ()
         assert not nullable.acting(one.tools).plan.allow_null and nullable.of(one.tools).plan.allow_null
-
-
-def test_a_packed_tree_of_many_tools_has_the_loss_of_separate_sequences(made: Any) -> None:
-    model, encoder, _ = made
-    rows = [encoder.encode(row) for row in drawn(24)]
-    packed = pack(encoder.prefix, rows)
-    assert packed.tokens.shape[1] < 0.75 * sum(len(r.suffix) for r in rows)  # tools are shared
-    with torch.no_grad():
-        each = tree_loss(model, pad_together(separate(encoder.prefix, rows)))[0]
-        torch.testing.assert_close(tree_loss(model, packed)[0], each, atol=1e-5, rtol=1e-5)

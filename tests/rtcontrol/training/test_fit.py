@@ -21,7 +21,6 @@ from safetensors.torch import load_file
 
 import rtcontrol
 from rtcontrol.agents import Tools
-from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
@@ -268,13 +267,6 @@ LEGAL = Tools(TOOLS)
 
 def situation(rng: random.Random) -> tuple[str, str]:
     return rng.choice(TOLD), observe(rng)
-
-
-def test_what_it_answers_is_a_call_however_it_is_written() -> None:
-    asked = Teacher(teacher, LEGAL)
-    assert asked("drive fast", "light green cars 1 lane left") == Call("go", {"speed": "fast"})
-    assert Teacher(lambda told, seen: "stop", LEGAL)("go", "light red") == Call("stop")
-    assert Teacher(lambda told, seen: None, LEGAL)("go", "light red") is None
 
 
 @pytest.mark.parametrize(
