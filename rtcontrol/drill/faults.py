@@ -18,7 +18,7 @@ class DrillFault:
     felt: bool = True
 
 
-_CPU = "wake.scheduler wake.stall pause.stall"
+_CPU = "wake.scheduler pause.stall"
 _DECODER = "decide.decoder_slow decide.queued decide.decoder_stopped decide.send"
 _WORLD = "execute.busy execute.slow stale_observation.frozen stale_observation.late"
 _KILLED = f"host.lost host.restarting {_DECODER} {_CPU}"
@@ -33,7 +33,7 @@ FAULTS = {
             felt=False,
         ),
         DrillFault("stop_decoder", "SIGSTOP of the decoder's process", "decide.decoder_stopped decide.queued", 1.0),
-        DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stall wake.stall", 0.6),
+        DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stall", 0.6),
         # With a standby it may cost no tick. What comes back is slow at first, and to start it takes processors.
         DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, rest_s=8.0, felt=False),
         DrillFault("hang", "the world's step hangs", _WORLD, 1.5),

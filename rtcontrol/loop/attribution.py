@@ -190,18 +190,14 @@ def _pause(e: Evidence, need: float) -> Verdict | None:
     if e.apart and awaited[0] is not None and awaited[1] is not None and awaited[0] < awaited[1]:
         # Meanwhile the decoder was at work: the tick would have waited all the same.
         windows = [(e.since_ms, awaited[0]), (awaited[1], e.end_ms)]
-    return _of_kind(Cause.PAUSE, e, windows, need)
-
-
-def _of_kind(cause: Cause, e: Evidence, windows: Sequence[Span], need: float) -> Verdict | None:
     paused = covered_ms([(b, end) for b, end, _ in e.pauses], windows)
     if paused < need:
         return None
     # The heartbeat misses its turn in a collection, too: only what is left is the stall's.
     collected = covered_ms([(b, end) for b, end, kind in e.pauses if kind == "gc"], windows)
     if collected >= paused / 2:
-        return Verdict(cause, "gc", paused)
-    return Verdict(cause, "disk" if e.loop.major_faults else "stall", paused)
+        return Verdict(Cause.PAUSE, "gc", paused)
+    return Verdict(Cause.PAUSE, "disk" if e.loop.major_faults else "stall", paused)
 
 
 def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
@@ -215,8 +211,6 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
     delayed += _kept(e, e.actuator, _sum(took, "wait", "execute"))
     if (texts := covered_ms(e.texts, windows)) >= need:
         return Verdict(Cause.DECIDE, "observe", texts)
-    if (verdict := _of_kind(Cause.WAKE, e, windows, need)) is not None:
-        return verdict
     parts = {"scheduler": delayed, "executor": covered_ms(e.acting, windows)}
     if parts[largest := max(parts, key=lambda name: parts[name])] >= need:
         return Verdict(Cause.WAKE, largest, parts[largest])

@@ -44,7 +44,7 @@ CAUSES: Mapping[Cause, CauseEntry] = {
     Cause.PAUSE: CauseEntry("the loop's process stood still", ("gc", "stall", "disk"), "#9a3fb5", "#d58cf0", "outage"),
     Cause.HOST: CauseEntry("the decoder was away", ("lost", "restarting", "gave_up"), "#111111", "#f5f5f5", "outage"),
     Cause.WAKE: CauseEntry(
-        "the loop was woken late", ("scheduler", "gc", "stall", "disk", "executor"), "#c77700", "#ffb347", "outage"
+        "the loop was woken late", ("scheduler", "disk", "executor"), "#c77700", "#ffb347", "outage"
     ),
     Cause.NO_OBSERVATION: CauseEntry(
         "nothing had been seen yet", ("none_yet", "unreadable"), "#2e9bd6", "#7cc9f5", "always"

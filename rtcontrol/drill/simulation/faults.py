@@ -22,7 +22,7 @@ _NET = f"{_STALE} no_observation.none_yet"
 _WORLD = f"execute.busy execute.slow {_STALE} wake.executor"
 # A call of a loop that was away for longer than its guard gives way to the safe call: "too late for the world".
 _GUARD = "execute.busy"
-_KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler wake.stall pause.stall"
+_KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler pause.stall"
 # By name: the causes of the misses that it explains (none: it costs no tick), and for how many periods it lasts at
 # least and at most (0: for one decision).
 _KINDS: dict[str, tuple[str, float, float]] = {
@@ -40,8 +40,8 @@ _KINDS: dict[str, tuple[str, float, float]] = {
     "kill_decoder": (_KILLED, 1.0, 6.0),
     "give_up": (f"host.gave_up host.lost {LATE}", 0, 0),
     # of threads,
-    "stop_loop": (f"pause.stall wake.stall {_GUARD}", 1.5, 4.0),
-    "gc": (f"pause.gc wake.gc {_GUARD}", 1.5, 3.0),
+    "stop_loop": (f"pause.stall {_GUARD}", 1.5, 4.0),
+    "gc": (f"pause.gc {_GUARD}", 1.5, 3.0),
     "starve_loop": (f"wake.scheduler {_GUARD}", 1.5, 3.0),
     "starve_actuator": ("wake.scheduler execute.busy", 1.5, 3.0),
     "slow_text": (f"decide.observe {LATE} {_GUARD}", 1.0, 2.0),
