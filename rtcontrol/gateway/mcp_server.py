@@ -37,7 +37,7 @@ that the model was taught (status shows its instruction now), and look at `statu
 LOOK = ToolAnnotations(read_only_hint=True)
 SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
 ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True)
-SETTLE_S = 2.0  # a run's page shows with its next lines what came of a word
+SETTLE_S = 5.0  # a run's page shows with its next lines what came of a word
 SHOWN = (
     *("env", "agent", "model", "hz", "deadline_ms", "phase", "state", "instruction", "call", "confidence", "text"),
     *("asking", "safe_calls", "counts", "causes", "episodes", "successes", "log"),

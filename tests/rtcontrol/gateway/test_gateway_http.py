@@ -15,7 +15,7 @@ from gateway_peer import TURN, Serve, Served
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from rtcontrol.gateway import Gateway, GatewayOptions, websocket
+from rtcontrol.gateway import GatewayOptions, websocket
 from rtcontrol.gateway.options import origin, read_token
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServerOptions
@@ -101,24 +101,12 @@ def test_a_token_that_is_useless_or_that_others_can_read_is_refused(
         GatewayOptions(token=read_token(path))
 
 
-@pytest.mark.parametrize("http", ["8080", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000", ":8080"])
-def test_an_address_that_is_none_is_refused(http: str) -> None:
-    with pytest.raises(UserError, match="HOST:PORT"):
-        GatewayOptions.of(ServerOptions(http=http), http)
-
-
 @pytest.mark.parametrize(
     "text", ["*", "robot.example", "https://robot.example/page", "ftp://a.b", "https://a.b:x", "https://[::1"]
 )
 def test_an_origin_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="no origin"):
         origin(text)
-
-
-def test_a_port_that_is_taken_is_named(served: Served) -> None:
-    taken = GatewayOptions(port=served.gateway.port)
-    with pytest.raises(UserError, match="cannot be bound"):
-        Gateway(served.admission, served.pool, taken).start()
 
 
 def test_websockets_leave_room_for_requests(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,10 @@ EXPERT = ("-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--h
 class Flying(Program):
     """A run of the lander with a view; `url` is the page's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
+        folder.mkdir(exist_ok=True)
         self.out = folder / "run"
-        arguments = (*EXPERT, "--view", "--stdin", "--episodes", "1000", "--out", str(self.out))
+        arguments = (*EXPERT, "--view", "--stdin", "--episodes", "1000", "--out", str(self.out), *more)
         super().__init__(arguments, folder / "log", stdin=subprocess.PIPE)
         self.says("watch it at http://127.0.0.1:")
         found = re.search(r"watch it at (\S+)", self.log())

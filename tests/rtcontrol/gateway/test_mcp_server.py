@@ -143,7 +143,7 @@ def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) ->
             assert "does not answer" in seen["why"] or "nothing answered" in seen["why"]
             assert "Nobody hears it" in await refused(client, "pause")
             for name in ("one", "two"):
-                run = started(tmp_path / name, port)
+                run = Flying(tmp_path / name, "--view-port", str(port))
                 try:
                     await status(client, connected=True, state="running")
                 finally:
@@ -151,15 +151,6 @@ def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) ->
                 await status(client, connected=False)
 
     done(supervise())
-
-
-def started(folder: Path, port: int) -> Program:
-    folder.mkdir()
-    expert = ("--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live", "--episodes", "1000")
-    more = ("--view", "--view-port", str(port), "--out", str(folder / "run"))
-    program = Program(["-m", "rtcontrol", "run", *expert, *more], folder / "log")
-    program.says("watch it at")
-    return program
 
 
 def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -34,9 +35,13 @@ class ClockLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-def simulated(work: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=ClockLoop) as runner:
-        runner.run(work)
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*given: Any, **named: Any) -> None:
+        with asyncio.Runner(loop_factory=ClockLoop) as runner:
+            runner.run(test(*given, **named))
+
+    return run
 
 
 def now_ms() -> float:
@@ -118,66 +123,56 @@ class Server:
             return f"{lost.loss}: {lost}"
 
 
-def test_question_waits_for_the_pong_of_the_one_before() -> None:
-    async def both() -> None:
-        server = Server()
-        assert await server.ask("1") == "1" and now_ms() == pytest.approx(5)
-        assert await server.ask("2") == "2" and now_ms() == pytest.approx(12)
-        assert len(server.lines) == 1
-
-    simulated(both())
+@simulated
+async def test_question_waits_for_the_pong_of_the_one_before() -> None:
+    server = Server()
+    assert await server.ask("1") == "1" and now_ms() == pytest.approx(5)
+    assert await server.ask("2") == "2" and now_ms() == pytest.approx(12)
+    assert len(server.lines) == 1
 
 
 # huggingface/OpenEnv#1143: it takes no timeout, an answer too many shifts all later ones as well.
 @pytest.mark.parametrize(("after_ms", "first"), [(0.0, "malformed: the policy server sent two answers"), (1.0, "1")])
-def test_second_answer_is_none_of_a_later_question(after_ms: float, first: str) -> None:
+@simulated
+async def test_second_answer_is_none_of_a_later_question(after_ms: float, first: str) -> None:
     def twice(line: Line, packed: bytes) -> None:
         line.say(packed, 5.0)
         line.say(packed, 5.0 + after_ms)
 
-    async def both() -> None:
-        server = Server(twice)
-        assert await server.ask("1") == first
-        assert await server.ask("2") == "2"
-        assert server.lines[0].cut and len(server.lines) == 2
-
-    simulated(both())
+    server = Server(twice)
+    assert await server.ask("1") == first
+    assert await server.ask("2") == "2"
+    assert server.lines[0].cut and len(server.lines) == 2
 
 
 # huggingface/OpenEnv#1143: after a timeout the socket was kept, and each answer from then on was one too old.
-def test_late_answer_is_none_of_a_later_question() -> None:
-    async def both() -> None:
-        server = Server(lambda line, packed: line.say(packed, 80.0))
-        assert await server.ask("1", 20.0) == "timeout: no answer in time" and now_ms() == pytest.approx(20)
-        await asyncio.sleep(1 * MS)
-        assert server.lines[0].cut and len(server.lines) == 2, "the next question has a connection"
-        assert await server.ask("2") == "2"
-
-    simulated(both())
+@simulated
+async def test_late_answer_is_none_of_a_later_question() -> None:
+    server = Server(lambda line, packed: line.say(packed, 80.0))
+    assert await server.ask("1", 20.0) == "timeout: no answer in time" and now_ms() == pytest.approx(20)
+    await asyncio.sleep(1 * MS)
+    assert server.lines[0].cut and len(server.lines) == 2, "the next question has a connection"
+    assert await server.ask("2") == "2"
 
 
 # strands-labs/robots#3321: a listener that accepts the connection and says nothing held its client for ever.
-def test_silent_listener_costs_the_time_of_the_question() -> None:
-    async def silent() -> None:
-        server = Server(Line(echo, None))
-        for _ in range(2):
-            assert await server.ask("1", 100.0) == "timeout: no answer in time"
-        assert now_ms() == pytest.approx(200) and len(server.lines) == 1, "one try to open at a time"
-        assert "accepted no connection within 10 s" in await server.ask("2", 2 * OPEN_S / MS)
-        assert now_ms() == pytest.approx(OPEN_S / MS) and server.lines[0].cut
-
-    simulated(silent())
+@simulated
+async def test_silent_listener_costs_the_time_of_the_question() -> None:
+    server = Server(Line(echo, None))
+    for _ in range(2):
+        assert await server.ask("1", 100.0) == "timeout: no answer in time"
+    assert now_ms() == pytest.approx(200) and len(server.lines) == 1, "one try to open at a time"
+    assert "accepted no connection within 10 s" in await server.ask("2", 2 * OPEN_S / MS)
+    assert now_ms() == pytest.approx(OPEN_S / MS) and server.lines[0].cut
 
 
-def test_refused_connection_is_tried_again_after_a_pause() -> None:
-    async def refused() -> None:
-        server = Server(OSError("no route"))
-        for _ in range(2):
-            assert (await server.ask("1")).startswith("connection: ") and now_ms() < 1
-        await asyncio.sleep(RETRY_S)
-        assert await server.ask("2") == "2"
-
-    simulated(refused())
+@simulated
+async def test_refused_connection_is_tried_again_after_a_pause() -> None:
+    server = Server(OSError("no route"))
+    for _ in range(2):
+        assert (await server.ask("1")).startswith("connection: ") and now_ms() < 1
+    await asyncio.sleep(RETRY_S)
+    assert await server.ask("2") == "2"
 
 
 @pytest.mark.parametrize(
@@ -188,49 +183,42 @@ def test_refused_connection_is_tried_again_after_a_pause() -> None:
         (b"\x07", "malformed: the first message of ws://robot:8000 is not a policy server's: it is no map"),
     ],
 )
-def test_first_message_that_is_no_metadata_is_lost(first: Any, lost: str) -> None:
-    async def wrong() -> None:
-        server = Server(Line(echo, first))
-        assert (await server.ask("1")).startswith(lost) and server.lines[0].cut
-
-    simulated(wrong())
+@simulated
+async def test_first_message_that_is_no_metadata_is_lost(first: Any, lost: str) -> None:
+    server = Server(Line(echo, first))
+    assert (await server.ask("1")).startswith(lost) and server.lines[0].cut
 
 
-def test_connection_that_ends_loses_the_question_that_it_had() -> None:
-    async def ended() -> None:
-        server = Server(lambda line, packed: line.say(ENDED))
-        assert (await server.ask("1")).startswith("connection: the connection to the policy server ended")
-        assert await server.ask("2") == "2"
-        server.lines[1].say(ENDED)
-        assert await server.ask("3") == "3", "one that ended between two questions loses none"
-
-    simulated(ended())
+@simulated
+async def test_connection_that_ends_loses_the_question_that_it_had() -> None:
+    server = Server(lambda line, packed: line.say(ENDED))
+    assert (await server.ask("1")).startswith("connection: the connection to the policy server ended")
+    assert await server.ask("2") == "2"
+    server.lines[1].say(ENDED)
+    assert await server.ask("3") == "3", "one that ended between two questions loses none"
 
 
-def test_servers_words_are_a_server_error_and_cut() -> None:
-    async def failed() -> None:
-        server = Server(lambda line, packed: line.say("Traceback ...\nRuntimeError: CUDA out of memory\n"))
-        assert await server.ask("1") == "server_error: the policy server failed: RuntimeError: CUDA out of memory"
-        assert server.lines[0].cut and await server.ask("2") == "2"
-
-    simulated(failed())
+@simulated
+async def test_servers_words_are_a_server_error_and_cut() -> None:
+    server = Server(lambda line, packed: line.say("Traceback ...\nRuntimeError: CUDA out of memory\n"))
+    assert await server.ask("1") == "server_error: the policy server failed: RuntimeError: CUDA out of memory"
+    assert server.lines[0].cut and await server.ask("2") == "2"
 
 
-def test_given_up_or_distrusted_question_cuts_its_connection() -> None:
-    async def given_up() -> None:
-        server = Server(lambda line, packed: None)
-        asking = asyncio.create_task(server.ask("1"))
-        await asyncio.sleep(1 * MS)
-        asking.cancel()
-        assert await server.ask("2") == "2" and server.lines[0].cut
-        server.talk.cut()
-        assert server.lines[1].cut and await server.ask("3") == "3"
-
-    simulated(given_up())
+@simulated
+async def test_given_up_or_distrusted_question_cuts_its_connection() -> None:
+    server = Server(lambda line, packed: None)
+    asking = asyncio.create_task(server.ask("1"))
+    await asyncio.sleep(1 * MS)
+    asking.cancel()
+    assert await server.ask("2") == "2" and server.lines[0].cut
+    server.talk.cut()
+    assert server.lines[1].cut and await server.ask("3") == "3"
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_conversation_gives_each_question_its_own_answer(seed: int) -> None:
+@simulated
+async def test_random_conversation_gives_each_question_its_own_answer(seed: int) -> None:
     """Whatever the server sends twice, late or never: one end of each question, and never another one's answer."""
     chance = random.Random(seed)
 
@@ -241,21 +229,18 @@ def test_random_conversation_gives_each_question_its_own_answer(seed: int) -> No
         if what == "two" or chance.random() < 0.15:
             line.say(packed, at_ms + chance.choice((0.0, 1.0, 3.0)))
 
-    async def talk() -> None:
-        server = Server(*(OSError() if chance.random() < 0.1 else any_script for _ in range(200)))
-        answered = 0
-        for number in range(80):
-            began_ms = now_ms()
-            asking = asyncio.create_task(server.ask(f"{number}"))
-            if chance.random() < 0.1:
-                await asyncio.sleep(chance.uniform(0.0, 10.0) * MS)
-                asking.cancel()
-            await asyncio.wait([asking])
-            assert now_ms() - began_ms < 51, "each question ends within its time"
-            if not asking.cancelled() and ":" not in asking.result():
-                assert asking.result() == f"{number}"
-                answered += 1
-            await asyncio.sleep(chance.uniform(0.0, 20.0) * MS)
-        assert answered > 10
-
-    simulated(talk())
+    server = Server(*(OSError() if chance.random() < 0.1 else any_script for _ in range(200)))
+    answered = 0
+    for number in range(80):
+        began_ms = now_ms()
+        asking = asyncio.create_task(server.ask(f"{number}"))
+        if chance.random() < 0.1:
+            await asyncio.sleep(chance.uniform(0.0, 10.0) * MS)
+            asking.cancel()
+        await asyncio.wait([asking])
+        assert now_ms() - began_ms < 51, "each question ends within its time"
+        if not asking.cancelled() and ":" not in asking.result():
+            assert asking.result() == f"{number}"
+            answered += 1
+        await asyncio.sleep(chance.uniform(0.0, 20.0) * MS)
+    assert answered > 10
