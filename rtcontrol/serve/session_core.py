@@ -345,9 +345,6 @@ class SessionCore:
     def _client_error(self, turn: Turn, peer: Peer, message: ErrorMessage) -> None:
         self.counts["errors_from_clients"] += 1
 
-    def _pong(self, turn: Turn, peer: Peer, message: Pong) -> None:
-        """It shows that the client is there; nothing else comes of it."""
-
     # -- instructions -------------------------------------------------------------------------------------------------
 
     def _instruct(self, turn: Turn, peer: Peer, message: Instruct) -> None:
@@ -633,7 +630,7 @@ def named(error: WireError, message: Message | None) -> WireError:
 MESSAGES: dict[type, Callable[[SessionCore, Turn, Peer, Any], None]] = {
     **dict.fromkeys((Observe, Executed, Reset, Picture, *OF_CROWDS), SessionCore._to_world),
     Ping: SessionCore._ping,
-    Pong: SessionCore._pong,
+    Pong: lambda core, turn, peer, message: None,  # it shows that the client is there
     ErrorMessage: SessionCore._client_error,
     Hello: SessionCore._hello,
     Instruct: SessionCore._instruct,

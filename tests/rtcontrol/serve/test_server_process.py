@@ -1,4 +1,4 @@
-"""A server's process: its end by signals, its output that nobody reads, and what clients may have it print."""
+"""A server's process: its output that nobody reads, and what clients may have it print."""
 
 from __future__ import annotations
 
@@ -6,50 +6,17 @@ import os
 import queue
 import signal
 import socket
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import pytest
 
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.zmq_server import Router, RouterConnection
 from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import Program, free_port, full_pipe
 from tests.rtcontrol.serve.wire_peer import WirePeer
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A server that listens."""
-    line = ("-m", "rtcontrol", "serve", "--model", "random", "--bind", "tcp://127.0.0.1:*")
-    started = Program(line, tmp_path / "log0", cwd=tmp_path, stdout=subprocess.PIPE)
-    assert started.popen.stdout is not None
-    assert started.popen.stdout.readline().startswith("listening on ")
-    yield started.popen
-    started.kill()
-
-
-def test_signals_after_the_first_do_not_change_the_end(server: subprocess.Popen[str], tmp_path: Path) -> None:
-    server.send_signal(signal.SIGHUP)
-    assert server.stdout is not None
-    lines: list[str] = []
-    while not (line := server.stdout.readline()).startswith("records and reports: "):
-        assert server.poll() is None
-        lines.append(line)
-    assert "SIGHUP: ending 0 sessions" in "".join(lines)
-    for further in (signal.SIGINT, signal.SIGTERM) * 1000:
-        if server.poll() is not None:
-            break
-        server.send_signal(further)
-        time.sleep(0.001)
-    assert server.wait(10) == 129
-    assert "Traceback" not in (log := (tmp_path / "log0").read_text()), log
-
 
 NO_REQUEST = b"\x16\x03\x01 no request\r\n\r\n"
 

@@ -387,15 +387,6 @@ def test_errors_have_a_rate_and_say_how_many_were_not_sent(bench: Bench) -> None
     assert wire.one(ErrorMessage).dropped == 80
 
 
-def test_refusals_are_shown_to_people_within_a_rate(bench: Bench) -> None:
-    bench.refusal = WireError(Code.AGENT, "There is none.", fatal=True)
-    for _ in range(12):
-        wire = Wire()
-        for _ in range(10):
-            bench.hello(wire)
-    assert len(bench.lines) == 20 and bench.core.refused["agent"] == 120
-
-
 # -- silence ----------------------------------------------------------------------------------------------------------
 
 
