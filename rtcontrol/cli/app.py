@@ -7,7 +7,6 @@ import platform
 import re
 import sys
 import traceback
-from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,13 +81,6 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *LAZY]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and self.get_command(ctx, args[0]) is None:
-            known = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            meant = f" Did you mean `rtcontrol {known[0]}`?" if known else ""
-            ctx.fail(f"There is no command {args[0]}.{meant}")
-        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         place = LAZY.get(cmd_name)

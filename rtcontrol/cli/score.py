@@ -1,10 +1,13 @@
-"""`rtcontrol score`: a model in worlds. `rtcontrol eval`: a model or an endpoint on rows."""
+"""`rtcontrol score`: a model in worlds. `rtcontrol eval`: a checkpoint on rows."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +16,7 @@ from rtcontrol.cli.figures import (
     Device,
     JsonFile,
     Tenths,
+    check_writable,
     for_people,
     save,
     show_table,
@@ -23,6 +27,9 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import Shutdown
+
+if TYPE_CHECKING:
+    from rtcontrol.evaluation.answers import Prediction
 
 LOG_WIDTH = 160
 
@@ -123,16 +130,14 @@ def evaluate(
             help="mobile-actions, seal-tools, openfunctions, toolalpaca, each NAME[:PART,...][=PLACE]; or a file.",
         ),
     ],
-    model: Annotated[
-        str, typer.Option(help="A checkpoint, as for run; or decisions:URL, systemone:URL, chat:URL#NAME.")
-    ],
+    model: Annotated[str, typer.Option(help="Bundled name, folder or hub id of a checkpoint.")],
     engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
     device: Device = None,
     threads: Annotated[int | None, typer.Option(help="Of torch, on a CPU.")] = None,
     value_tokens: Annotated[int, typer.Option(min=1, help="A free value has at most so many tokens.")] = 64,
     out: Annotated[
-        Path | None, typer.Option(help="The answers, one a line; the same command resumes a stopped run there.")
+        Path | None, typer.Option(help="A new file for the answers, one a line.", callback=check_writable)
     ] = None,
     json_file: JsonFile = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples alone.")] = None,
@@ -144,31 +149,20 @@ def evaluate(
       rtcontrol eval rows.jsonl --model lander
 
       rtcontrol eval seal-tools=data/seal_tools --model runs/mine --out answers.jsonl --json scores.json
-
-      rtcontrol eval rows.jsonl --model decisions:http://10.0.0.5:8000      (or systemone:URL, chat:URL#NAME)
     """
     from rtcontrol.evaluation import rows as evaluating
-    from rtcontrol.evaluation.answers import HeadsAnswerer, Predictions, RemoteAnswerer, is_remote
+    from rtcontrol.evaluation.answers import HeadsAnswerer
 
+    if out is not None and out.exists():
+        raise UserError(f"--out {out} is there already.", "Name a new file.")
     read = evaluating.read(source, limit)
-    answerer = (
-        RemoteAnswerer(model)
-        if is_remote(model)
-        else HeadsAnswerer(model, engine, dtype, device, threads, value_tokens)
-    )
-    with Predictions({"model": answerer.about, "data": read.fingerprint}, out) as kept:
-        if kept.answers:
-            print(f"resuming with {len(kept.answers)} answers of {out}", file=sys.stderr)
-        try:
-            with Tenths("answering", "answered: {done} of {total}") as progress:
-                evaluating.answer_all(read.rows, answerer, kept, progress)
-        except KeyboardInterrupt:
-            keeps = (
-                f"{out} holds {len(kept.answers)} answers: give the same command again" if out else "nothing is kept"
-            )
-            print(f"interrupted: {keeps}", file=sys.stderr)
-            raise
-    document = evaluating.document(read, kept.answers, answerer.about)
+    answerer = HeadsAnswerer(model, engine, dtype, device, threads, value_tokens)
+    with ExitStack() as opened, Tenths("answering", "answered: {done} of {total}") as progress:
+        keep: Callable[[Prediction], object] = lambda answer: None  # noqa: E731
+        if out is not None:
+            keep = partial(evaluating.written, opened.enter_context(out.open("w", encoding="utf-8")))
+        answers = evaluating.answer_all(read.rows, answerer, keep, progress)
+    document = evaluating.document(read, answers, answerer.about)
     console = widened(for_people(json_file), LOG_WIDTH)
     for table in evaluating.tables(document):
         show_table(console, table, title_justify="left", caption_justify="left")

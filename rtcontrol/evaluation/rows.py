@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
-from rtcontrol.evaluation.answers import Answerer, Prediction, Predictions, digest
+from rtcontrol.evaluation.answers import Answerer, Prediction
 from rtcontrol.evaluation.judge import judged, scores
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.row import DataRow
@@ -32,7 +34,10 @@ class EvalRows:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        return {"source": self.given, "rows": len(self.rows), "digest": digest(self.rows)}
+        made = hashlib.sha256()
+        for row in self.rows:
+            made.update(json.dumps(row.to_dict(), sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        return {"source": self.given, "rows": len(self.rows), "digest": made.hexdigest()[:16]}
 
     @property
     def rule(self) -> str:
@@ -62,18 +67,29 @@ def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
         yield row
 
 
-def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, progress: Progress) -> None:
-    """Answer those that have no answer yet, one after the other; first some whose answers are not kept (of the end; the
-    answerer forgets them)."""
-    left = [row for row in rows if row.id not in kept.answers]
-    done = len(rows) - len(left)
-    progress(done, len(rows))
-    for row in left[-WARM_UP:]:
+def answer_all(
+    rows: Sequence[DataRow], answerer: Answerer, keep: Callable[[Prediction], object], progress: Progress
+) -> dict[str, Prediction]:
+    """Answer all rows, one after the other, and give each answer to `keep` at once; first some of the end whose answers
+    are not kept (the answerer forgets them)."""
+    for row in rows[-WARM_UP:]:
         answerer.answer(row)
     answerer.forget()
-    for n, row in enumerate(left, done + 1):
-        kept.add(answerer.answer(row))
+    answers: dict[str, Prediction] = {}
+    for n, row in enumerate(rows, 1):
+        answers[row.id] = answerer.answer(row)
+        keep(answers[row.id])
         progress(n, len(rows))
+    return answers
+
+
+def written(file: TextIO, answer: Prediction) -> None:
+    """Write an answer as a line. Raises UserError where it cannot be, as on a full disk: what was there stays."""
+    try:
+        file.write(json.dumps(answer.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
+        file.flush()
+    except OSError as error:
+        raise UserError(f"{file.name} cannot be written ({error.strerror}).", "Make room.") from None
 
 
 def document(rows: EvalRows, answers: Mapping[str, Prediction], model: Document) -> dict[str, Any]:

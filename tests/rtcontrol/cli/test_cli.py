@@ -79,11 +79,6 @@ def test_worlds_are_listed_and_an_unknown_one_names_them(capsys: pytest.CaptureF
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_command_that_is_written_wrongly_is_told_the_one_that_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "There is no command repot. Did you mean `rtcontrol report`? See" in refused(capsys, "repot")
-    assert refused(capsys, "xyzzy").strip() == "There is no command xyzzy. See `rtcontrol --help`."
-
-
 def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(assembly, "agents", lambda: 1 / 0)
     assert call("agents") == 1
@@ -116,22 +111,6 @@ def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for what in ("Python", "torch", "ray", "bundled model", "wake-up"):
         assert what in said
-
-
-@pytest.mark.parametrize("hook", ["rtcontrol.cli.app", "rtcontrol.models.checkpoint.checkpoint"])
-def test_ctrl_c_in_the_midst_of_imports_leaves_without_a_word(hook: str) -> None:
-    # Sent by the import itself: where the command hears it does not depend on the machine's load.
-    code = (
-        "import os, signal, sys\n"
-        "class Hook:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {hook!r}: os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Hook())\n"
-        "sys.argv[1:] = ['tools', 'check', 'rtcontrol/bench/schemas/long.json']\n"
-        "from rtcontrol.cli import main\nmain()\n"
-    )
-    done = python("-c", code)
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
 def test_new_list_revoke_in_the_default_folder(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.evaluation.answers import Prediction, Predictions
+from rtcontrol.evaluation.answers import Prediction
 from rtcontrol.evaluation.judge import RULES, alike, judge, judged, scores
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.intervals import share, wilson
-from tests.helpers.disks import files_of
 
 NAMES = st.sampled_from(["go", "stop", "a.b"])
 PLAIN = st.one_of(st.text(max_size=8), st.integers(-99, 99), st.floats(-9, 9), st.booleans())
@@ -96,57 +93,6 @@ def test_an_answer_that_failed_is_wrong_even_where_no_call_is_due() -> None:
     )
     found = scores(judged(rows, given, "strict"), "strict")
     assert found["overall"]["right"] == 1 and found["errors"] == {"timeout": 2}
-
-
-# A file of answers: gone on with, never mixed with those of something else.
-
-
-HEAD = {"model": {"name": "a", "weights": "1"}, "data": {"digest": "x", "rows": 2}}
-ONE = Prediction("1", (Call("go", {"x": 1}),), {"function": 0.5}, 1.5, passes=2, tokens=30)
-TWO = Prediction("2", (), error="no legal call")
-
-
-def test_run_that_was_stopped_goes_on_and_a_part_of_an_answer_comes_again(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "answers.jsonl"
-    with Predictions(HEAD, path) as first:
-        first.add(ONE)
-        first.add(TWO)
-    path.write_bytes(path.read_bytes()[:-9])
-    with Predictions(HEAD, path) as second:
-        assert second.answers == {"1": ONE}
-        second.add(TWO)
-    assert Predictions(HEAD, path).answers == {"1": ONE, "2": TWO}
-
-
-@pytest.mark.parametrize("text", ["{}\n", '{"rtcontrol_predictions": 9}\n', "\x00", '{"a": 1'])
-def test_a_file_that_holds_something_else_is_refused_and_stays(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "precious.jsonl"
-    path.write_text(text)
-    with pytest.raises(UserError, match="holds no answers"):
-        Predictions(HEAD, path)
-    assert path.read_text() == text
-
-
-@pytest.mark.parametrize("line", ['{"id": "3"}', "[]", '{"id": "3", "calls": [3]}'])
-def test_a_line_that_is_no_answer_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "answers.jsonl"
-    with Predictions(HEAD, path) as first:
-        first.add(ONE)
-    with path.open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(UserError, match=rf"{path.name}:3"):
-        Predictions(HEAD, path)
-
-
-def test_what_was_answered_before_the_disk_was_full_is_kept(tmp_path: Path) -> None:
-    path, kept = tmp_path / "answers.jsonl", 0
-    with files_of(100_000), Predictions(HEAD, path) as found, pytest.raises(UserError, match="Make room"):
-        for n in range(100):
-            found.add(Prediction(str(n), (), error="x" * 5000))
-            kept += 1
-    with Predictions(HEAD, path) as again:
-        assert len(again.answers) == kept > 10
-        again.add(ONE)
 
 
 # Intervals of shares.
