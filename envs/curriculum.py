@@ -6,10 +6,10 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rtcontrol.agents.phrasing import Phrasings
-from rtcontrol.envs.skill import Demonstration, Skill, StepCarry
+from rtcontrol.envs.skill import Demonstration, Skill, StepCarry, Task
 from rtcontrol.models.call import Call
 
 if TYPE_CHECKING:  # with them comes torch
@@ -17,14 +17,7 @@ if TYPE_CHECKING:  # with them comes torch
     from rtcontrol.models.train.trainer import TrainConfig
 
 
-class GoalText(Protocol):
-    """A goal."""
-
-    def text(self) -> str:
-        """In its canonical words."""
-
-
-GoalT = TypeVar("GoalT", bound=GoalText)
+GoalT = TypeVar("GoalT", bound=Task)
 
 
 @dataclass(frozen=True, kw_only=True)

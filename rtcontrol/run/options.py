@@ -12,21 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
+import pydantic
 import typer
 
 from rtcontrol.loop.config import Confidence, Flag, RunConfig
 from rtcontrol.models.errors import UserError, read_text, user_path
 
-# What a file says for an option of each type: how that is called.
-IN_FILES: dict[Any, str] = {
-    float: "a number",
-    Confidence: "a number, or text such as 'function=0.6,main=0.3'",
-    int: "a whole number",
-    bool: "true or false",
-    str: "text in quotes",
-    Path: "a path in quotes",
-    tuple[str, ...]: "a list of texts in quotes",
-}
 CONFIG = "TOML file of these options; flags win. Relative paths in it, as in flags, begin where the command is run."
 
 
@@ -91,23 +82,23 @@ def as_flags(values: dict[str, Any], kinds: Mapping[str, Any], where: str, table
                 f"{where}: {key} is no option of `rtcontrol {table}`.",
                 f"The nearest one is {near[0]}; see --help.",
             )
-        kind = next(k for k in IN_FILES if kinds[key] in (k, k | None))
         try:
-            values[key] = _as_flags(values[key], kind)
-        except ValueError:
+            values[key] = _as_flag(values[key], kinds[key])
+        except pydantic.ValidationError as error:
             raise UserError(
-                f"{where}: {key} = {values[key]!r} cannot be used.", f"It needs {IN_FILES[kind]}."
+                f"{where}: {key} = {values[key]!r} cannot be used.", f"{error.errors()[0]['msg']}."
             ) from None
     return values
 
 
-def _as_flags(value: Any, kind: Any) -> Any:
-    """A file's value as the flags of this type take it; one may stand for a list of one. Raises ValueError."""
+def _as_flag(value: Any, kind: Any) -> Any:
+    """A file's value as the flags of this type take it; one may stand for a list of one. Raises ValidationError."""
     if kind == tuple[str, ...]:
-        return [_as_flags(one, str) for one in (value if isinstance(value, list) else [value])]
-    takes: Any = {float: (int, float), Path: str, Confidence: (int, float, str)}.get(kind, kind)
-    if not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
-        raise ValueError
+        return pydantic.TypeAdapter(list[str]).validate_python(
+            value if isinstance(value, list) else [value], strict=True
+        )
+    takes: Any = {Path: str, Path | None: str, Confidence: float | str, Confidence | None: float | str}.get(kind, kind)
+    pydantic.TypeAdapter(takes).validate_python(value, strict=True)
     # As a shell would have it.
     return str(user_path(value)) if isinstance(value, str) and value.startswith("~/") else value
 

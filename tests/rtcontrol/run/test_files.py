@@ -14,10 +14,8 @@ import pytest
 
 from rtcontrol.gateway.options import read_token
 from rtcontrol.models.data.row import read_rows
-from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.synthesis import read_tools
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train import recipe as finetune
 from rtcontrol.run import toolsets
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
@@ -51,10 +49,6 @@ def token(path: Path) -> str:
     return read_token(path)
 
 
-def places(path: Path) -> list[Any]:
-    return [value for _, value in items(path)]
-
-
 def robot(path: Path) -> Any:
     config = pytest.importorskip("rtcontrol_client.ros2.config", exc_type=ImportError)
     return config.load(path)
@@ -62,17 +56,12 @@ def robot(path: Path) -> Any:
 
 READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "run.toml": (lambda path: load(path, "run", {"env": str, "hz": float}), 'env = "lander"\nhz = 16\n'),
-    "recipe.toml": (finetune.read, "rank = 8\n"),
-    "recipe.json": (finetune.read, '{"rank": 8}\n'),
     "tools.json": (tools, json.dumps([TOOL], ensure_ascii=False, indent=1)),
-    "tools.jsonl": (tools, json.dumps(TOOL, ensure_ascii=False) + "\n"),
     "made_of.json": (read_tools, json.dumps([TOOL], ensure_ascii=False)),
     "goals.yaml": (goals, GOALS),
-    "goals.json": (goals, '{"goals": {"fahr zur Tür": ["zur Tür"]}}'),
     "token.txt": (token, "a-token-of-the-tests\n"),
     "rows.jsonl": (lambda path: [asdict(row) for row in read_rows(path)], (json.dumps(ROW) + "\n")),
     "taught.jsonl": (lambda path: read_files([path], None, None)[1], (json.dumps(ROW, ensure_ascii=False) + "\n") * 60),
-    "set.json": (places, json.dumps([ROW, ROW], ensure_ascii=False, indent=1)),
     "robot.yaml": (robot, EXAMPLE.read_text("utf-8")),
 }
 

@@ -71,7 +71,7 @@ def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path)
         ('hz = "fast"', "run.toml: hz = 'fast' cannot be used"),
         ("hz = true", "run.toml: hz = True cannot be used"),
         ("live = 3", "run.toml: live = 3 cannot be used"),
-        ('model = ["lander"]', "It needs text in quotes"),
+        ('model = ["lander"]', "Input should be a valid string"),
         ("hz = ", "run.toml cannot be read (Invalid value"),
         ("hz = 0", "--hz 0 is no rate"),
         ('bind = "tcp://127.0.0.1:1"', "--bind is for --env remote"),
