@@ -67,15 +67,13 @@ class Question(host_core.Question):
 
 
 class FirstDecider:
-    """What the first decider was asked, and how it does. Each answer is reported, whatever becomes of it; people are
-    notified once when it fails, and once when it is back."""
+    """What the first decider was asked, and how it does. Each answer is reported, whatever becomes of it."""
 
     def __init__(self, terms: Handover) -> None:
         self.pending: dict[int, Question] = {}  # by the number that it was asked under
         self._terms = terms
         self._punctual = host_core.Punctuality()
         self._failures = self._tried_ns = 0
-        self._failing = False
 
     @property
     def expected(self) -> bool:
@@ -127,8 +125,8 @@ class FirstDecider:
             fields["confidence"] = round(least, 4)
             outcome = self._outcome(question, now_ns)
         self._judge(question, decision is not None and ended_ns <= self._late_ns(question))
-        reports: list[Action] = [] if request.tick < 0 else [Report(ended_ns, fields | {"outcome": outcome})]
-        return self._count(None if decision is not None else reply.error or "no answer") + reports
+        self._failures = 0 if decision is not None else self._failures + 1
+        return [] if request.tick < 0 else [Report(ended_ns, fields | {"outcome": outcome})]
 
     def _outcome(self, question: Question, now_ns: int) -> str:
         if not question.sure:
@@ -146,21 +144,6 @@ class FirstDecider:
             question.judged = True
             self._punctual.note(punctual)
 
-    def _count(self, error: str | None) -> list[Action]:
-        """Count failures in a row: `error` is what this one's was."""
-        self._failures = 0 if error is None else self._failures + 1
-        if self._failures >= FAILURES and not self._failing:
-            self._failing = True
-            text = (
-                f"the first decider failed {FAILURES} times in a row ({error}): the backup decides; the first one is "
-                f"asked every {RETRY_NS / 1e9:g} s"
-            )
-            return [Notify(text)]
-        if not self._failures and self._failing:
-            self._failing = False
-            return [Notify("the first decider answers again")]
-        return []
-
 
 class BackupCore(host_core.WaitingCore[Question]):
     """Two deciders of one session, FIRST and BACKUP."""
@@ -173,27 +156,12 @@ class BackupCore(host_core.WaitingCore[Question]):
         self._calls: dict[int, int] = {}  # by tick: how many were asked for before
         self._number = FURTHER
 
-    @property
-    def alone(self) -> bool:
-        """Whether the first decider is left alone for good."""
-        return self.views[BACKUP].gave_up is not None
-
-    @property
-    def deciding(self) -> str:
-        return FIRST if self.alone else BACKUP
-
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         return {**infos[FIRST], BACKUP: infos[BACKUP]}
 
     @property
     def alive(self) -> bool:
-        """Whether a tick can be decided in time: without the backup, only where the first decider is expected to."""
-        first = (self.alone or self.first.expected) and self.views[FIRST].alive
-        return self.views[BACKUP].alive or first
-
-    @property
-    def polled(self) -> tuple[str, ...]:
-        return (FIRST,) if self.first.pending else ()
+        return any(view.alive for view in self.views.values())
 
     @property
     def watching(self) -> bool:
@@ -244,7 +212,7 @@ class BackupCore(host_core.WaitingCore[Question]):
         self.views = dict(views)
         first, backup = views[FIRST], views[BACKUP]
         # What is pending is lost with the backup: it has to decide whatever the first decider does not.
-        self.incarnation = backup.incarnation + (first.incarnation if self.alone else 0)
+        self.incarnation = backup.incarnation
         self.gave_up = backup.gave_up if first.gave_up else None
         return actions + self.first.give_up(first, now_ns)
 

@@ -42,13 +42,6 @@ class Cancel:
 
 
 @dataclass(slots=True)
-class Reply:
-    """Answer the loop."""
-
-    reply: DecisionReply
-
-
-@dataclass(slots=True)
 class Report:
     """A line for the record: its instant (CLOCK_MONOTONIC) and its fields."""
 
@@ -63,7 +56,8 @@ class Notify:
     text: str
 
 
-Action = Submit | Cancel | Reply | Report | Notify
+# A reply is one to the loop.
+Action = Submit | Cancel | DecisionReply | Report | Notify
 
 
 def reports_of(host: Host) -> deque[Report | Notify]:
@@ -75,30 +69,20 @@ def reports_of(host: Host) -> deque[Report | Notify]:
 class HostCore(HostState):
     """Decides for a host that is made of `hosts`; its state is that of the whole.
 
-    The shell sleeps in `main`, one of `sleepers`, and polls the hosts of `polled`: often while `watching`, else before
-    each event. After each event, and at `wake_ns` (None: nothing becomes due by itself), it calls `decided`. All
-    methods return what to do.
+    The shell sleeps in `main`, and polls all hosts: often while `watching`, else before each event. After each event,
+    and at `wake_ns` (None: nothing becomes due by itself), it calls `decided`. All methods return what to do.
     """
 
     name = "layered"
 
-    def __init__(self, hosts: Sequence[str], main: str, sleepers: Sequence[str]) -> None:
+    def __init__(self, hosts: Sequence[str], main: str) -> None:
         super().__init__()
-        self.main, self.sleepers = main, sleepers
+        self.main = main
         self.views: Mapping[str, HostView] = {name: HostView() for name in hosts}
 
     @property
     def alive(self) -> bool:
         return self.views[self.main].alive
-
-    @property
-    def deciding(self) -> str:
-        """The host whose threads every tick depends on."""
-        return self.main
-
-    @property
-    def polled(self) -> Sequence[str]:
-        return ()
 
     @property
     def watching(self) -> bool:
@@ -187,7 +171,7 @@ class WaitingCore(HostCore, Generic[Q]):
     """A core that may wait for a better answer to a question than the one that it has."""
 
     def __init__(self, hosts: Sequence[str], main: str) -> None:
-        super().__init__(hosts, main, (main,))
+        super().__init__(hosts, main)
         self.open: dict[int, Q] = {}  # not replied to yet, by number
         self._now_ns = 0
 
@@ -206,7 +190,7 @@ class WaitingCore(HostCore, Generic[Q]):
             if reply is not None:
                 question.waited = False
                 del self.open[number]
-                actions.append(Reply(reply))
+                actions.append(reply)
         return actions
 
     def _has_other(self, question: Q) -> bool:

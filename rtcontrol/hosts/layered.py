@@ -42,7 +42,7 @@ class LayeredHost(StatefulHost):
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
-        return self.inner[self.core.deciding].threads
+        return self.inner[self.core.main].threads
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         infos: dict[str, dict[str, Any]] = {}
@@ -84,8 +84,7 @@ class LayeredHost(StatefulHost):
 
     def wake(self) -> None:
         self._woken = True  # a wait of an inner host that ends early may be the end of a poll
-        for name in self.core.sleepers:
-            self.inner[name].wake()
+        self.inner[self.core.main].wake()
 
     def alive(self) -> bool:
         self._look()
@@ -102,8 +101,8 @@ class LayeredHost(StatefulHost):
     def _collect(self) -> None:
         """Let the core know what the inner hosts are, and have answered."""
         self._look()
-        for name in self.core.polled:
-            while (reply := self.inner[name].wait(0)) is not None:
+        for name, host in self.inner.items():
+            while (reply := host.wait(0)) is not None:
                 now = time.monotonic_ns()
                 self._take(self.core.replied(name, reply, now), now)
 
@@ -122,8 +121,8 @@ class LayeredHost(StatefulHost):
 
     def do(self, action: host_core.Action) -> None:
         """Do it; a request that cannot be submitted is answered by its error."""
-        if isinstance(action, host_core.Reply):
-            self._replies.append(action.reply)
+        if isinstance(action, DecisionReply):
+            self._replies.append(action)
         elif isinstance(action, host_core.Submit):
             try:
                 self.inner[action.host].submit(action.request)

@@ -93,10 +93,6 @@ class PlanCore(WaitingCore[OpenTick]):
         self._plan: ActivePlan | None = None
         self._punctual = Punctuality()
 
-    @property
-    def polled(self) -> tuple[str, ...]:
-        return (PLANNER,) if self._pending else ()
-
     def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
         actions = self._give_up(now_ns)
         within_ns = request.within_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.hosts.host_core import Action, HostCore, HostView, Notify, Reply, Submit
+from rtcontrol.hosts.host_core import Action, HostCore, HostView, Notify, Submit
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 
 PAIR = ("a", "b")
@@ -24,18 +24,12 @@ class StandbyCore(HostCore):
     name = "ray"
 
     def __init__(self) -> None:
-        super().__init__(PAIR, PAIR[0], PAIR)
+        super().__init__(PAIR, PAIR[0])
         self.standby = PAIR[1]
         self._seen = 0  # the main one's incarnation
         self._lost_ns: int | None = None
         self._mirrored = self._mirrored_ns = 0
-        # Ticks that the standby has to answer for nothing; and those that it still had to when it took over.
-        self._owed: set[int] = set()
-        self._stale: set[int] = set()
-
-    @property
-    def polled(self) -> tuple[str, ...]:
-        return (self.standby,) if self._owed else ()
+        self._owed: dict[str, set[int]] = {name: set() for name in PAIR}  # ticks that each answers for nothing
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         """Return what the one that decides says, and the standby's process."""
@@ -44,9 +38,10 @@ class StandbyCore(HostCore):
     def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
         actions: list[Action] = [Submit(self.main, request)]
         if self.views[self.standby].alive and self._is_due(now_ns):
-            self._owed.add(request.tick)
-            if len(self._owed) > OWED:
-                self._owed.remove(min(self._owed))  # newer requests took its place
+            owed = self._owed[self.standby]
+            owed.add(request.tick)
+            if len(owed) > OWED:
+                owed.remove(min(owed))  # newer requests took its place
             return [*actions, Submit(self.standby, request)]
         return actions
 
@@ -58,31 +53,24 @@ class StandbyCore(HostCore):
         return True
 
     def replied(self, host: str, reply: DecisionReply, now_ns: int) -> list[Action]:
-        if host != self.main:
-            self._owed.discard(reply.tick)
-            return []
-        if reply.tick in self._stale:
-            self._stale.discard(reply.tick)
-            return []
-        return [Reply(reply)]
+        nothing = host != self.main or reply.tick in self._owed[host]
+        self._owed[host].discard(reply.tick)
+        return [] if nothing else [reply]
 
     def changed(self, views: Mapping[str, HostView], now_ns: int) -> list[Action]:
         """Take over where the main one is lost, and note what was lost and when it was back."""
-        before, self.views = self.views[self.standby], views
-        main, standby = views[self.main], views[self.standby]
-        if not standby.alive or standby.incarnation != before.incarnation:
-            self._owed.clear()  # what a lost one had to answer it will not
+        for name, view in views.items():
+            if not view.alive or view.incarnation != self.views[name].incarnation:
+                self._owed[name].clear()  # what a lost one had to answer it will not
+        self.views, main, standby = views, views[self.main], views[self.standby]
         if main.alive and main.incarnation == self._seen and self._lost_ns is None:
             return []
         if self._lost_ns is None:
             self._lost_ns = next((e.t_ns for e in reversed(main.events) if e.event == "lost"), now_ns)
             self.events.append(HostEvent(self._lost_ns, "lost", 0.0))
-        if main.incarnation != self._seen:
-            self._stale.clear()  # it has another process, which owes nothing
         actions: list[Action] = []
         if not main.alive and standby.alive:
             self.main, self.standby = self.standby, self.main
-            self._stale, self._owed = self._owed, set()
             actions.append(Notify(TOOK_OVER))
         self._returned(now_ns)
         return actions

@@ -269,7 +269,7 @@ class SimHost:
         """Another decoder than the near one is polled only while it matters."""
         host = self._layered
         assert host is not None, "else the decoder's own is asked"
-        names = (host.core.main, *(host.core.polled if host.core.watching else ()))
+        names = host.inner if host.core.watching else (host.core.main,)
         return bool(host._replies) or any(host.inner[name].ready() for name in names)  # type: ignore[attr-defined]
 
     def submit(self, request: DecisionRequest) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rtcontrol.hosts.host_core import Action, Cancel, HostCore, HostView, Notify, Reply, Report, Submit
+from rtcontrol.hosts.host_core import Action, Cancel, HostCore, HostView, Notify, Report, Submit
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call, Decision
 
@@ -120,9 +120,9 @@ class Simulation:
             elif isinstance(action, Cancel):
                 self.hosts[action.host].cancelled.append(action.tick)
                 self.hosts[action.host].under_way.discard(action.tick)
-            elif isinstance(action, Reply):
-                self.replies.append((self.now_ms, action.reply))
-                self.on_reply(action.reply)
+            elif isinstance(action, DecisionReply):
+                self.replies.append((self.now_ms, action))
+                self.on_reply(action)
             elif isinstance(action, Report):
                 self.reports.append({**action.fields, "t_ns": action.t_ns})
             else:
