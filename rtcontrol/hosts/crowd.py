@@ -1,21 +1,19 @@
 """A crowd's decisions through a host: one request asks for many members, one reply has many decisions.
 
-Host, Ray actor and scheduler know nothing of it: the request's observation is the batch as JSON, and the reply's call,
-named DECIDED, has a list of what came of each, in the order in which they were asked for. The `epoch` of a member's
-request tells the members apart: each life has a number of its own.
+Host, Ray actor and scheduler know nothing of it: the request has its `members`, and the reply's call, named DECIDED,
+has the reply to each, in their order. The `epoch` of a member's request tells the members apart: each life has a number
+of its own.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rtcontrol.hosts.deciders import FAULTS, SteppedDecider, STSource, build, describe
+from rtcontrol.hosts.deciders import FAULTS, SteppedDecider, STSource, build, describe, reply_to
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
@@ -25,9 +23,7 @@ DECIDED = "decided"
 
 def crowd_request(number: int, asked: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
     """Return one request for all of them. Their raw observations are for a script in this process."""
-    packed = json.dumps([(one.epoch, one.tick, one.observation, one.instruction, *one.history) for one in asked])
-    data = {str(one.epoch): one.data for one in asked}
-    return DecisionRequest(number, 0, packed, "", data=data, within_ns=within_ns)
+    return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(asked))
 
 
 def unpack(reply: DecisionReply, asked: Sequence[DecisionRequest]) -> list[DecisionReply]:
@@ -37,36 +33,17 @@ def unpack(reply: DecisionReply, asked: Sequence[DecisionRequest]) -> list[Decis
     if reply.error is not None or len(found) != len(asked):
         error = reply.error or f"the decoder gave {len(found)} decisions for {len(asked)}"
         return [DecisionReply(one.tick, None, error, reply.decide_ns, reply.mistake) for one in asked]
-    return [
-        DecisionReply(one.tick, decision, error, reply.decide_ns, mistake)
-        for one, (decision, error, mistake) in zip(asked, found, strict=True)
-    ]
+    return [replace(one, decide_ns=reply.decide_ns) for one in found]
 
 
-def _asked(request: DecisionRequest) -> list[DecisionRequest]:
-    """Return the requests of one for all."""
-    data = request.data or {}
-    return [
-        DecisionRequest(tick, life, seen, goal, tuple(history), data.get(str(life)))
-        for life, tick, seen, goal, *history in json.loads(request.observation)
-    ]
-
-
-def _packed(found: Decision | BaseException) -> list[Any]:
-    if isinstance(found, Decision):
-        return [found, None, None]
-    mistake = (found.what, found.remedy) if isinstance(found, UserError) else None
-    said = str(found) if isinstance(found, UserError) else f"{type(found).__name__}: {found}"
-    return [None, (said.splitlines() or [""])[0], mistake]
-
-
-def _together(found: Sequence[Decision | BaseException]) -> Decision:
+def _together(asked: Sequence[DecisionRequest], found: Sequence[Decision | BaseException]) -> Decision:
     """Return one decision for all. Where there is one alone, raises what was wrong with it."""
     if len(found) == 1 and isinstance(found[0], BaseException):
         raise found[0]
     passes = max((one.forward_passes for one in found if isinstance(one, Decision)), default=0)
     tokens = sum(one.tokens for one in found if isinstance(one, Decision))
-    return Decision(Call(DECIDED, {"made": [_packed(one) for one in found]}), {}, passes, tokens)
+    made = [reply_to(one, 0, what) for one, what in zip(asked, found, strict=True)]
+    return Decision(Call(DECIDED, {"made": made}), {}, passes, tokens)
 
 
 @dataclass(frozen=True)
@@ -91,9 +68,9 @@ class CrowdModel(SteppedDecider):
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         from rtcontrol.models.crowd import CharacterPrompt
 
-        every = _asked(request)
+        every = request.members
         asked = [CharacterPrompt(str(one.epoch), one.observation, one.instruction, one.history) for one in every]
-        return _together((yield from self._decoder.decide_in_steps(asked)))
+        return _together(every, (yield from self._decoder.decide_in_steps(asked)))
 
     def cancel(self) -> None:
         self._decoder.cancel()
@@ -119,7 +96,7 @@ class CrowdScript:
         self._decider = decider
 
     def decide(self, request: DecisionRequest) -> Decision:
-        return _together([self._one(one) for one in _asked(request)])
+        return _together(request.members, [self._one(one) for one in request.members])
 
     def _one(self, request: DecisionRequest) -> Decision | BaseException:
         try:

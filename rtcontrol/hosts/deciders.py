@@ -47,9 +47,9 @@ def _answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[No
     began = time.monotonic_ns()
     steps: Any = getattr(decider, "decide_in_steps", None)
     try:
-        return _reply(request, began, decider.decide(request) if steps is None else (yield from steps(request)))
+        return reply_to(request, began, decider.decide(request) if steps is None else (yield from steps(request)))
     except FAULTS as error:
-        return _reply(request, began, error)
+        return reply_to(request, began, error)
 
 
 def answer_together(
@@ -68,7 +68,7 @@ def answer_together(
             if alone:
                 return [done.value]
             return [
-                None if i in gone else _reply(request, began, found, len(asked))
+                None if i in gone else reply_to(request, began, found, len(asked))
                 for i, ((_, request), found) in enumerate(zip(asked, done.value, strict=True))
             ]
         for i, (decider, _) in enumerate(asked):
@@ -81,7 +81,7 @@ def answer_together(
         yield
 
 
-def _reply(request: DecisionRequest, began: int, found: Decision | BaseException, together: int = 1) -> DecisionReply:
+def reply_to(request: DecisionRequest, began: int, found: Decision | BaseException, together: int = 1) -> DecisionReply:
     """Return what came of a request: a decision, or what was raised."""
     took, received = time.monotonic_ns() - began, request.received_ns or began
     if not isinstance(found, BaseException):
@@ -151,12 +151,6 @@ class DeciderLane:
                 next(self._late[1])
             except StopIteration:
                 self._late = None
-
-    def forget(self, key: Any) -> None:
-        """The session is over."""
-        self.rota.remove(key)
-        if self._late is not None and self._late[0] == key:
-            self._late = None
 
     def decide(self, turn: Sequence[Turn]) -> Generator[None, None, None]:
         """Decide a turn in steps, of sessions that are not over, and answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from rtcontrol.models.call import Call, Decision
@@ -37,7 +37,8 @@ class DecisionLost(Exception):
 class DecisionRequest:
     """One question to the decider. The raw observation `data`, its number `seq` and its instant `captured_ns` never
     leave the process. `received_ns`: when the decider's process had it (its CLOCK_MONOTONIC); `within_ns`: how long the
-    answer is waited for from when it was asked (0: for ever); `standing`: the call in force, where there is hysteresis.
+    answer is waited for from when it was asked (0: for ever); `standing`: the call in force, where there is hysteresis;
+    `members`: the requests of a crowd, of which this one is for all.
     """
 
     tick: int
@@ -51,6 +52,11 @@ class DecisionRequest:
     seq: int = -1
     captured_ns: int = 0
     standing: Call | None = None
+    members: tuple[DecisionRequest, ...] = ()
+
+    def sendable(self) -> DecisionRequest:
+        """Return it without raw observations."""
+        return replace(self, data=None, members=tuple(replace(one, data=None) for one in self.members))
 
 
 @dataclass(frozen=True, slots=True)

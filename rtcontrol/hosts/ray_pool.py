@@ -9,11 +9,10 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
+from rtcontrol.hosts.decoder_link import DecoderLink, RayHost, WakeFile
 from rtcontrol.hosts.pool import Pool
 from rtcontrol.hosts.pool_core import Session
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
-from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_process import PING_EVERY_S, START_TIMEOUT_S, DecoderProcess, Heart
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped
 from rtcontrol.models.errors import UserError

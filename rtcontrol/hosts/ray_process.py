@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ class DecoderProcess:
         UserError."""
         build = self.actor.open.options(concurrency_group=BUILD)
         try:
-            return build.remote(key, source, last and replace(last, data=None))
+            return build.remote(key, source, last and last.sendable())
         except TypeError as error:
             raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rtcontrol.hosts.decoder_link import RayHost
 from rtcontrol.hosts.layered import LayeredHost
 from rtcontrol.hosts.pool import started
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, Host
-from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.ray_start import RaySession
 from rtcontrol.hosts.standby_core import PAIR, StandbyCore
