@@ -164,7 +164,7 @@ class Client(ClientBase):
         last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip; `waited_ms` how long
         the last 64 observations lay at the server before their tick.
 
-        `pictures`: `sent`, `dropped` for a newer one or for want of a connection, `refused` by the server.
+        `pictures`: `sent`, and `dropped` for a newer one or for want of a connection.
         `superseded` observations were replaced by newer ones before they were sent; `expired` calls ran out of their
         time-to-live, in force or on the way; `ignored` ones were of another session, epoch or order.
         """
@@ -173,7 +173,7 @@ class Client(ClientBase):
             latency, waited = quantiles(core.latency_ns), quantiles(core.phase.waits_ns)
             found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
             offset = {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {}
-            found["pictures"] = {name: self._pictures.counts[name] for name in ("sent", "dropped", "refused")}
+            found["pictures"] = {name: self._pictures.counts[name] for name in ("sent", "dropped")}
             found |= {"latency_ms": latency, "waited_ms": waited, "clock": offset}
             return found | {"last_error": core.last_error}
 

@@ -249,7 +249,7 @@ class Link:
         if self._enquiry is not None:
             return None
         socket = self._dealer(context)
-        socket.linger, socket.sndhwm, socket.rcvhwm = 0, 1, HIGH_WATER
+        socket.linger, socket.sndhwm, socket.rcvhwm = 0, 1, 1
         socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, SEND_BUFFER
         socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000  # a server that is silent is connected to again
         socket.connect(self._where)

@@ -12,8 +12,8 @@ import zmq
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.values import instant
-from rtcontrol_client.wire import Code, WireError, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.messages import ErrorMessage, Picture
+from rtcontrol_client.wire import encode_msgpack
+from rtcontrol_client.wire.messages import Picture
 from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, format_of
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ def picture(data: Any, t_ns: int | None) -> Picture:
 
 
 class PictureSender:
-    """Sends the newest of what it is given, by its own thread and connection. What cannot be sent is dropped. `counts`:
-    `sent`, `dropped`, `refused`."""
+    """Sends the newest of what it is given, by its own thread and connection. What cannot be sent is dropped, and what
+    the server says of it is not read. `counts`: `sent`, `dropped`."""
 
     def __init__(self, link: Link) -> None:
         self.counts: Counter[str] = Counter()
@@ -43,7 +43,6 @@ class PictureSender:
         self._newest: Picture | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._refusals: set[str] = {Code.SESSION, Code.STATE}  # not logged: a session's end is seen on its connection
 
     @property
     def wanted(self) -> bool:
@@ -102,7 +101,6 @@ class PictureSender:
     def _send(self, socket: zmq.Socket[bytes]) -> bool:
         """Send the newest one, if there is room soon."""
         there = socket.poll(ROOM_MS, zmq.POLLOUT)
-        self._receive(socket)
         with self._condition:
             newest, self._newest = self._newest, None
         if not there or newest is None:
@@ -113,19 +111,3 @@ class PictureSender:
         except zmq.Again:
             return False
         return True
-
-    def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        """Count and log what the server refused before."""
-        while socket.poll(0):
-            try:
-                answer = decode_msgpack(socket.recv_multipart(zmq.NOBLOCK))
-            except (WireError, zmq.Again):
-                continue
-            if not isinstance(answer, ErrorMessage):
-                continue
-            self.counts["refused"] += 1 + answer.dropped
-            if answer.code not in self._refusals:
-                self._refusals.add(answer.code)
-                log.warning(
-                    "The server does not take a picture (%s): %s %s", answer.code, answer.message, answer.remedy
-                )

@@ -116,13 +116,12 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
         remedy = "Send one JSON object a WebSocket message."
         raise WireError(Code.MALFORMED, f"This is no JSON ({_line(error)}).", remedy) from None
     # The caps on strings are for text; a buffer's size is bounded by the message's.
-    held = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
-    entries = held[0] if isinstance(held[0], list) else []
-    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in (*entries, held[1])]
-    of_picture = encoded.pop()
-    for i, (place, entry) in enumerate(_holders(_checked(header, limits))):
+    arrays, image = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
+    entries = [*(arrays if isinstance(arrays, list) else []), image]
+    encoded = {id(entry): entry.pop("base64", None) for entry in entries if isinstance(entry, dict)}
+    for place, entry in _holders(_checked(header, limits)):
         try:
-            entry["data"] = base64.b64decode(of_picture if place == "image" else encoded[i], validate=True)
+            entry["data"] = base64.b64decode(encoded[id(entry)], validate=True)
         except (TypeError, ValueError):
             field, remedy = f"{place}.base64", "Give the bytes as base64 (RFC 4648, padded, no line breaks)."
             raise WireError(Code.INVALID, f"{field} is no base64.", remedy, field=field) from None

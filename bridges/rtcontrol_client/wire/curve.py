@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,8 +46,6 @@ def _load(path: Path) -> KeyPair:
     try:
         if path.stat().st_size > 65_536:
             raise ValueError("too long")
-        if path.read_bytes()[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
-            raise KeyFileError(f"{path} is UTF-16, no text that ZeroMQ reads.", "Copy the file as it was made.")
         keys = [key for key in load_certificate(path) if key is not None]
         if any(len(key) != 40 or len(z85.decode(key)) != 32 for key in keys):
             raise ValueError("a key is no 40 characters of Z85")
@@ -57,8 +54,6 @@ def _load(path: Path) -> KeyPair:
         raise KeyFileError(f"There is no key file {path}.", f"Make one: {again}") from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read ({error.strerror}).", "Give a readable key file.") from None
-    except KeyFileError:
-        raise
     except Exception as error:  # whatever a damaged file provokes; its text is not repeated: it may hold a secret
         what = f"{path} is no ZeroMQ certificate ({type(error).__name__})."
         raise KeyFileError(what, f"Make a new one: {again}") from None

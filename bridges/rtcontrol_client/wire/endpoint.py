@@ -33,8 +33,6 @@ class Endpoint:
         scheme, mark, rest = text.partition("://")
         if mark and rest and scheme in ("ipc", "inproc"):
             return cls(scheme)
-        if mark and "," in rest and "://" in rest:
-            raise EndpointError(f"{text} is a list of endpoints.", "Give one, or http://HOST:PORT/connect of several.")
         if not mark or scheme != "tcp":
             guess = f" Did you mean tcp://{text}?" if not mark and text.rpartition(":")[2].isdigit() else ""
             raise EndpointError(f"{text} is no endpoint.", f"Write {FORM}.{guess}")
