@@ -189,6 +189,8 @@ def _word_of(why: str) -> str:
 
 def _befell(event: Mapping[str, Any]) -> str | None:
     """What an event says befell the run, but of ticks and of what acted."""
+    if "observation" in event:  # it has an instruction, and is no change of it
+        return None
     if "host_event" in event:
         return f"{decoder(event['host_event'])} {event['host_event']['event']}"
     if "understood" in event:

@@ -70,6 +70,8 @@ def flown(
                 tick |= {"latency_ms": executed - r, "age_ms": executed - r + 2, "confidence": 0.9}
                 tick |= {"passes": 1, "tokens": 20, "jitter_ms": abs(executed - last - period)} if last else {}
                 last = executed
+                acted = {"called": "push", "arguments": {"force": k % 3}, "k": k, "why": "fresh"}
+                yield {**acted, "epoch": 0, "t_s": round(executed / 1e3, 6)}
             else:
                 tick |= {"kind": "miss", "cause": "decide", "subcause": "decoder_slow", "action": "hold"}
                 tick["evidence"] = {"decide_ms": round(decide, 3)}

@@ -252,6 +252,7 @@ def test_a_page_holds_every_tick_and_why_it_missed(run_shown: Recorded) -> None:
     for k, row in zip(unpacked(data["numbers"]["decided"]), range(len(causes)), strict=True):
         assert k == pytest.approx(run_shown.timeline.numbers["decided"][row], rel=1e-6, nan_ok=True)
     assert "misses==0" in page and 'class="fails"' in page
+    assert not data["marks"], "nothing but ticks befell it"
 
 
 def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: Path) -> None:
