@@ -32,20 +32,14 @@ def tools(named: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 def naming(name: str, build: str = "") -> Any:
     """A source whose deciders call the function `name`, made of local classes, which Ray carries by value; `build` is
-    seconds to sleep, or "patient", "user" or "bug"."""
+    seconds to sleep, or "user" or "bug"."""
 
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.errors import UserError
 
-    waits = build == "patient"
-
     class Naming:
-        patient = waits
-
         def build(self) -> Naming:
 
-            if build == "patient":
-                return self
             if build == "user":
                 raise UserError("No such checkpoint.", "Give another.")
             if build == "bug":
@@ -55,10 +49,6 @@ def naming(name: str, build: str = "") -> Any:
 
         def decide(self, request: DecisionRequest) -> Decision:
 
-            if request.instruction == "fail":
-                raise ValueError("cannot")
-            if request.instruction == "exit":
-                raise SystemExit("enough")
             if request.instruction.startswith("sleep"):
                 time.sleep(float(request.instruction.split()[1]))
             return Decision(Call(name, {"at": request.observation}), {"function": 0.5}, 1, 9, 3)

@@ -51,20 +51,6 @@ def test_without_lanes_it_decides_on_the_callers_thread() -> None:
     assert reply is not None and (reply.tick, reply.decision) == (3, Decision(None))
 
 
-def test_closed_session_frees_its_place_once() -> None:
-    pool = InProcessPool(limit=2, lanes=0)
-    hosts = [pool.open(name, Named(name)) for name in ("left", "right")]
-    with pytest.raises(DecoderUnavailable, match="2 open sessions"):
-        pool.open("c", Named("third"))
-    hosts[0].close()
-    hosts[0].close()
-    assert called(pool.open("c", Named("third")), 1) == 'third(at="x 1")'
-    with pytest.raises(DecoderUnavailable):
-        pool.open("d", Named("fourth"))
-    hosts[0].submit(request(1))
-    assert hosts[0].wait(0) is None and called(hosts[1], 2) == 'right(at="x 2")'
-
-
 @pytest.mark.parametrize(("word", "error"), [("exit", "SystemExit: enough"), ("fail", "ValueError: cannot")])
 def test_error_costs_its_tick_alone(word: str, error: str) -> None:
     host = InProcessPool(lanes=0).open("a", Named("left"))

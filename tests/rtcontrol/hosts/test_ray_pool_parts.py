@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pooled import TOOLS, asked, assert_equal, called, naming, reply_of, request, tools
+from pooled import asked, assert_equal, called, naming, reply_of, request, tools
 
 from rtcontrol.hosts.deciders import ANSWERS, QuestionSource, STSource, answer_together, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
@@ -130,9 +130,6 @@ def test_closed_pool_decides_nothing_and_opens_no_session(kind: Any, ray_pool: R
     host.close()
     with pytest.raises(UserError, match="closed"):
         pool.open("c", naming("third"))
-
-
-GO, TURN = (tools(named) for named in TOOLS[:2])
 
 
 QUESTIONS = [StateQuestion("go left?", ("true", "false")), StateQuestion("which?", ("red", "green blue", "green red"))]
