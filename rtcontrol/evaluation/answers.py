@@ -14,6 +14,7 @@ from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.prefix_store import nothing_kept
 from rtcontrol.models.runners.weights import fingerprint
 from rtcontrol.run.api import Model, ModelSession
 
@@ -101,5 +102,7 @@ class HeadsAnswerer:
             return self._sessions[key]
         while len(self._sessions) >= OPEN:
             self._sessions.popitem(last=False)
-        self._sessions[key] = made = self._model.session(list(tools), value_tokens=self._value_tokens, untrained=True)
+        with nothing_kept():  # on disk: none of these tools comes again
+            made = self._model.session(list(tools), value_tokens=self._value_tokens, untrained=True)
+        self._sessions[key] = made
         return made
