@@ -116,13 +116,17 @@ def check_tools(
         str | None,
         typer.Option(help="Bundled name or checkpoint folder. (default: the tokenizer of lander)", show_default=False),
     ] = None,
+    skip_unsupported: Annotated[
+        bool, typer.Option(help="Leave out tools that cannot be taken, and say which.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
     worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
     the cached prompt, which rules of its values are checked when a value is decoded and not enforced token by token,
     and what bound would make it one pass. What else of a .py file is no tool is told, too. A tool that every session
-    would be refused ends it with exit status 2. `rtcontrol run --tools` and `serve --tools` take the same SOURCE.
+    would be refused ends it with exit status 2, or is left out (--skip-unsupported). `rtcontrol run --tools` and
+    `serve --tools` take the same SOURCE.
 
     Examples:
 
@@ -141,7 +145,7 @@ def check_tools(
     if model is not None and chats(model):
         what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
         raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
-    found = tools_from(source)
+    found = tools_from(source, skip_unsupported=skip_unsupported)
     check_decodable(found.schemas, checkpoint.tokenizer)
     if model is not None:
         check_context(found.schemas, checkpoint)

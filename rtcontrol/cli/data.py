@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, for_people, group, save, say
+from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, group, save, say
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def convert(
         raise UserError("--balance is for training.", "Leave it out with --for eval.")
     shares = shares_of(PAPER if balance == "paper" else balance) if balance else None
     tally, found = Tally(), chain.from_iterable(map(registry.read, sources))
-    rows: Iterable[DataRow] = converting.rows(found, tally, purpose, seed)
+    rows: Iterable[DataRow] = count_rows(converting.rows(found, tally, purpose, seed))
     if shares is not None:
         rows = balanced(list(rows), shares, seed, tally)
     count, console = write_rows(out, _some(rows, tally)), for_people(json_file)
@@ -143,7 +143,7 @@ def synthesise(
 
     sets, tally, console = read_tools(tools), Tally(), for_people(json_file)
     shares = shares_of(PAPER if balance == "paper" else balance)
-    count = write_rows(out, made(sets, rows, seed, tally, shares))
+    count = write_rows(out, count_rows(made(sets, rows, seed, tally, shares)))
     for (_, reason), refused in tally.dropped.most_common():
         console.print(f"{refused} refused: {reason}", highlight=False)
     say(console, f"{count} rows: {out}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.telemetry.table import FigureTable, Terminal
 from rtcontrol_client.console import printable
+
+if TYPE_CHECKING:
+    from rtcontrol.models.data.row import DataRow
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")]
 
@@ -34,6 +37,21 @@ def group(**more: Any) -> typer.Typer:
 
 
 STDOUT = Path("-")
+
+
+ROWS = 10_000  # between two lines of progress where there is no terminal
+
+
+def count_rows(rows: Iterable[DataRow]) -> Iterator[DataRow]:
+    """Yield the rows, and show on stderr how many there are so far."""
+    console = Terminal(stderr=True)
+    with console.status("reading") as status:
+        for n, row in enumerate(rows, 1):
+            if console.is_terminal and not n % 100:
+                status.update(f"{n} rows: {row.source}")
+            elif not console.is_terminal and not n % ROWS:
+                print(printable(f"{n} rows: {row.source}"), file=sys.stderr, flush=True)
+            yield row
 
 
 def check_writable(path: Path | None) -> Path | None:

@@ -135,6 +135,7 @@ class RunOptions(RunConfig):
         str | None,
         Flag("What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."),
     ] = None
+    skip_unsupported: Annotated[bool, Flag("--tools: leave out those that cannot be taken, and say which.")] = False
     tools: Annotated[
         str | None,
         Flag(

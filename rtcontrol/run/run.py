@@ -127,7 +127,7 @@ def _agent(options: RunOptions, thread: WorldThread) -> Agent:
     no agent. UserError."""
     if options.tools is None:
         return _named(options, thread)
-    tools = tools_from(options.tools)
+    tools = tools_from(options.tools, skip_unsupported=options.skip_unsupported)
     if options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
             raise UserError("--tools without an agent: nobody says what to do.", "Say it: --instruct TEXT.")

@@ -102,15 +102,15 @@ def _on_stderr(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def tools_from(source: str, say: Callable[[str], None] = _on_stderr) -> Tools:
+def tools_from(source: str, say: Callable[[str], None] = _on_stderr, skip_unsupported: bool = False) -> Tools:
     """The tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there
-    are none, and for one that cannot be taken.
+    are none, and for those that cannot be taken; with `skip_unsupported` they are left out, and `say` is told.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
     model that is a part of another one is no tool. `say` is told, a line each, what else there was and is none.
     """
     if source.startswith(MCP):
-        return _read(listed(source.removeprefix(MCP)))
+        return _read(source, listed(source.removeprefix(MCP)), say, skip_unsupported)
     if source.endswith(".py"):
         return _of_module(source, say)
     path = Path(source)
@@ -126,13 +126,27 @@ def tools_from(source: str, say: Callable[[str], None] = _on_stderr) -> Tools:
     definitions = given.get("tools", [given]) if isinstance(given, Mapping) else given
     if not isinstance(definitions, list):
         raise UserError(f"{source} holds no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
-    return _read(definitions)
+    return _read(source, definitions, say, skip_unsupported)
 
 
-def _read(definitions: Sequence[Any]) -> Tools:
+def _read(source: str, definitions: Sequence[Any], say: Callable[[str], None], skip: bool) -> Tools:
     check_size(definitions)
-    room = Room()
-    return Tools([remote_tool(definition, room) for definition in definitions])
+    room, found, refused = Room(), list[Tool](), list[UserError]()
+    for definition in definitions:
+        try:
+            tool = remote_tool(definition, room)
+            if skip:
+                check_decodable([tool.schema], Checkpoint.open("lander").tokenizer)
+            found.append(tool)
+        except UserError as error:
+            refused.append(error)
+    if refused and not (skip and found):
+        first = refused[0]
+        more = f" {len(refused)} of the {len(definitions)} tools of {source} are refused." if len(refused) > 1 else ""
+        raise UserError(f"{first.what}{more}", f"{first.remedy} Or leave such tools out: --skip-unsupported.")
+    for one in refused:
+        say(f"{source}: left out: {one}")
+    return Tools(found)
 
 
 def _of_module(source: str, say: Callable[[str], None]) -> Tools:

@@ -26,6 +26,7 @@ class ServeOptions(DeciderOptions):
     agent: Annotated[str | None, Flag("Serve this one only. (default: clients bring tools, or name a bundled one)")] = (
         None
     )
+    skip_unsupported: Annotated[bool, Flag("--tools: leave out those that cannot be taken, and say which.")] = False
     tools: Annotated[
         str | None,
         Flag("Tools of clients and /v1 requests that bring none: a .json or .py file, mcp:COMMAND or mcp:URL."),
@@ -56,7 +57,7 @@ class ServeOptions(DeciderOptions):
         from rtcontrol.run.model_compatibility import model_for
         from rtcontrol.run.toolsets import tools_from
 
-        tools = tools_from(self.tools)
+        tools = tools_from(self.tools, skip_unsupported=self.skip_unsupported)
         if model_for(tools.schemas, self.model) == "random":
             check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))

@@ -14,6 +14,7 @@ from commands import call, refused
 
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.toolsets import tools_from
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import free_port, until
 from tests.rtcontrol.run.yard import world_file
@@ -235,3 +236,33 @@ def test_tools_that_cannot_act_or_be_decided_are_refused_before_the_run(
     assert "carla-bridge" in refused(capsys, "run", "--env", "carla-bridge", "--tools", tools(GO))
     assert "cannot be read as tools" in refused(capsys, *lander, "--tools", str(tmp_path / "none.json"))
     assert not out.exists()
+
+
+GOOD = {"name": "lift", "parameters": {"properties": {"up": {"type": "boolean"}}}}
+BAD = [
+    {"name": "a", "parameters": {"propertys": {"x": {"type": "string"}}}},
+    {"name": "b", "params": {"x": {"type": "string"}}},
+    {"name": "c", "parameters": {"properties": {"x": {"type": "string", "pattern": "(?=x)"}}}},
+    {"name": "d", "parameters": {"properties": {"x": {}}, "patternProperties": {"^y": {}}}},
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([BAD[0], GOOD, *BAD[1:]]))
+    return path
+
+
+def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("tools", "check", str(file), "--skip-unsupported") == 0
+    told = capsys.readouterr()
+    assert [line.split("left out: Tool ")[1][0] for line in told.err.splitlines()] == ["a", "b", "c", "d"]
+    assert "lift" in told.out
+    with pytest.raises(UserError, match="--skip-unsupported"):
+        tools_from(str(file))
+    said: list[str] = []
+    assert [tool.name for tool in tools_from(str(file), said.append, skip_unsupported=True)] == ["lift"]
+    assert len(said) == len(BAD)
