@@ -9,7 +9,7 @@ import logging
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import Room, check_size
 from rtcontrol.models.schema.mask import mask_of
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
+from rtcontrol.models.web import ENCODING, packed_by
 from rtcontrol.run.user_code import load_module
 from rtcontrol_client.console import printable
 
@@ -185,6 +186,7 @@ MCP = "mcp:"
 TIMEOUT_S = 30.0
 # Of a list, of its bytes, and of what is shown of an error.
 MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
+PACKED = "Let it, or the proxy before it, heed accept-encoding: identity."
 HINT = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
 
 
@@ -215,6 +217,39 @@ def listed(server: str) -> list[dict[str, Any]]:
             raise UserError(f"{MCP}{server} gave no list of tools ({why}).", HINT) from None
 
 
+def http_client(server: str) -> Any:
+    """Return an `httpx2.AsyncClient` for MCP's transport, which follows no redirects. Reading from it raises UserError
+    for answers that are compressed, or longer than `MOST_BYTES` in all."""
+    import httpx2
+
+    left = MOST_BYTES
+
+    class Counted(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            nonlocal left
+            async for part in self._stream:
+                left -= len(part)
+                if left < 0:
+                    what = f"{MCP}{server} answers more than {MOST_BYTES} bytes."
+                    raise UserError(what, "Give a server with fewer tools.")
+                yield part
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def look(response: httpx2.Response) -> None:
+        if packed := packed_by(response.headers):
+            what = f"{MCP}{server} answers packed ({packed}), though it was asked for answers as they are."
+            raise UserError(what, PACKED)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = Counted(response.stream)
+
+    return httpx2.AsyncClient(headers=ENCODING, timeout=TIMEOUT_S, event_hooks={"response": [look]})
+
+
 async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
     """Collect the pages of the list. `stderr` takes what a command writes there."""
     from mcp import Client, StdioServerParameters, stdio_client
@@ -222,7 +257,7 @@ async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
 
     place: Any
     if server.startswith(("http://", "https://")):
-        place = streamable_http_client(server)
+        place = streamable_http_client(server, http_client=http_client(server))
     else:
         command, *arguments = shlex.split(server)
         given = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")

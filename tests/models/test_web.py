@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
+from rtcontrol.run import toolsets
 from tests.helpers.packed import ENDLESS, WAYS, answering
 
 TOOL = {"name": "go", "description": "Go.", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}}}
@@ -30,20 +33,33 @@ def decides(url: str) -> str:
     return str(lost.value)
 
 
+def lists_tools(url: str) -> str:
+    pytest.importorskip("mcp")
+    with pytest.raises(UserError) as error:
+        toolsets.listed(f"{url}/mcp")
+    return str(error.value)
+
+
+CLIENTS = (decides, lists_tools)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_packed_answer_is_refused_by_name_and_never_unpacked(way: str) -> None:
+def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, asked):
         before = peak_mib() and peak_mib()
-        told = decides(url)
+        told = client(url)
         assert f"packed ({way})" in told and set(asked) == {"identity"}
         assert peak_mib() - before < 60, "it was unpacked"
 
 
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", ENDLESS)
-def test_an_answer_without_an_end_is_given_up_at_its_bound(way: str) -> None:
+def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, _):
-        told = decides(url)
-    assert f"{MOST_BYTES} bytes" in told
+        told = client(url)
+    most = toolsets.MOST_BYTES if client is lists_tools else MOST_BYTES
+    assert f"{most} bytes" in told
 
 
 @pytest.mark.parametrize("way", ["slow body", "slow headers"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import shutil
@@ -89,9 +88,3 @@ class Chromium:
 
     def write(self, text: str) -> None:
         self.call("Input.insertText", text=text)
-
-    def point(self, x: float, y: float) -> None:
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def shoot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
