@@ -11,10 +11,7 @@ from commands import call, refused
 from rtcontrol.bench import decide
 from rtcontrol.bench.decide import JsonWriter
 from rtcontrol.bench.situations import schemas, situations
-from rtcontrol.bench.train import PROMPTS, random_groups
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.train.groups import pack_groups
-from rtcontrol.models.train.packing import pad_together, separate
 
 CASES = [
     ("lander", "bundled", {"token_by_token": 2, "json": 22}),
@@ -74,14 +71,3 @@ def test_the_command_shows_and_saves_every_way(
     assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--model", "nope")
     assert "Choose auto, fp32" in refused(capsys, "bench", "decide", "--dtype", "int3")
     assert "has no vllm" in refused(capsys, "bench", "serving")
-
-
-def test_training_samples_share_nothing_and_have_eight_heads() -> None:
-    groups = random_groups(8)
-    assert all(len(g.heads) == 8 and PROMPTS[0] <= len(g.suffix) <= PROMPTS[1] for g in groups)
-    assert len({g.suffix[:2] for g in groups}) == 8
-    packed, apart = pack_groups((1,), groups), pad_together(separate((1,), groups))
-    assert sorted(packed.labels.tolist()) == sorted(apart.labels.tolist())
-    # Every prompt stands there once, whichever its neighbours are.
-    assert packed.tokens.numel() == 1 + sum(len(g.suffix) + sum(len(h.ids) for h in g.heads) for g in groups)
-    assert apart.tokens.shape[0] == 64

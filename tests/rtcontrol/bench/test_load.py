@@ -8,11 +8,6 @@ from pathlib import Path
 import pytest
 from commands import call
 
-from rtcontrol.bench.load import LoadClient
-from rtcontrol.bench.wire import Servers, free_port
-from rtcontrol.models.errors import UserError
-from rtcontrol_client.wire.messages import CallMessage
-
 pytestmark = pytest.mark.integration
 
 
@@ -26,22 +21,6 @@ def test_clients_of_a_server_are_counted(
     (case,) = json.loads(out.read_text())["cases"]
     assert case["expected"] == 20 and case["calls"] + case["missing"] >= 10
     assert case["way_ms"]["p50"] > 0
-
-
-def test_ticks_without_a_call_are_missing() -> None:
-    client = LoadClient(f"tcp://127.0.0.1:{free_port()}", 10.0)  # no server is there
-    assert client.missing() == 0
-    for k in (4, 5, 7):
-        stamps = {"deadline_ns": 0, "t_server_ns": 0}
-        client._take(CallMessage(session="x" * 20, tick=k, epoch=0, status="held", ttl_ms=0, **stamps))
-    assert client.missing() == 1
-    client.socket.close(0)
-
-
-def test_a_server_that_ends_is_named() -> None:
-    with Servers() as servers, pytest.raises(UserError, match=r"ended: .*no such model"):
-        servers.start("-c", "raise SystemExit('no such model')")
-        servers.wait_for(free_port())
 
 
 @pytest.mark.slow

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rtcontrol.bench.page import BLOCK, fill
 from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.models.errors import UserError
 from tests.helpers.processes import ROOT
 
 FOLDER = ROOT / "docs" / "benchmarks"
@@ -68,17 +63,3 @@ def test_the_readmes_results_are_those_of_the_files() -> None:
     assert results[3] == saved(gpu["schemas"]["qwen2.5-0.5b"]["ms"]) and gpu["machine"]["gpu"] in table[5]
     assert results[4] == f"one pass {one:.2f} ms; heads on vLLM at best {heads:.2f} ms, its JSON {text:.2f} ms"
     assert len(results) == 6
-
-
-def test_a_changed_figure_changes_the_page_and_a_missing_file_is_named(tmp_path: Path) -> None:
-    folder = shutil.copytree(FOLDER, tmp_path / "benchmarks")
-    load = document("load")
-    load["cases"][0]["calls"] = 12_345
-    (folder / "load.json").write_text(json.dumps(load))
-    assert "12345 of about 2560" in fill(PAGE, folder)
-    (folder / "load.json").write_text("{")
-    with pytest.raises(UserError, match=r"load.json cannot be read"):
-        fill(PAGE, folder)
-    (folder / "load.json").unlink()
-    with pytest.raises(UserError, match="Measure it again"):
-        fill(PAGE, folder)
