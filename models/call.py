@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
+def pickled_by_fields(cls: type[T]) -> type[T]:
+    """Pickle a dataclass by its fields' values: with slots it takes three times as long by itself."""
+    values = attrgetter(*(f.name for f in fields(cls)))  # type: ignore[arg-type]
+    cls.__reduce__ = lambda self: (cls, values(self))  # type: ignore[method-assign]
+    return cls
+
+
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function call with typed arguments (absent optional parameters are left out)."""
@@ -36,6 +47,7 @@ class Plan:
     step_ns: int
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What one decision gave.

@@ -118,7 +118,7 @@ class DecoderLink:
 
     def send(self, request: DecisionRequest) -> bool:
         """Everything but the raw observation; False when the process is cut off."""
-        return self._send(request.sendable())
+        return self._send(request)
 
     def cancel(self, tick: int) -> None:
         self._send(tick)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, pickled_by_fields
 from rtcontrol.models.errors import UserError
 
 # Sessions of one pool.
@@ -54,11 +54,14 @@ class DecisionRequest:
     standing: Call | None = None
     members: tuple[DecisionRequest, ...] = ()
 
-    def sendable(self) -> DecisionRequest:
-        """Return it without raw observations."""
-        return replace(self, data=None, members=tuple(replace(one, data=None) for one in self.members))
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it without the raw observation."""
+        head = (self.tick, self.epoch, self.observation, self.instruction, self.history, None)
+        stamps = (self.received_ns, self.within_ns, self.seq, self.captured_ns)
+        return DecisionRequest, (*head, *stamps, self.standing, self.members)
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised; `mistake` is a UserError's

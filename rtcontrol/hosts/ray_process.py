@@ -94,7 +94,7 @@ class DecoderProcess:
         UserError."""
         build = self.actor.open.options(concurrency_group=BUILD)
         try:
-            return build.remote(key, source, last and last.sendable())
+            return build.remote(key, source, last)
         except TypeError as error:
             raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
 
