@@ -93,6 +93,7 @@ class ChatRequest(BaseModel):
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=256)]
     tools: list[dict[str, Any]] | None = None
+    functions: None = None  # of OpenAI's first API: they would be passed over, and other tools called
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None

@@ -96,6 +96,7 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice.function.name"),
         ({"n": 2}, "n"),
         ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"functions": [{"name": "go"}]}, "functions"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     ],
