@@ -1,0 +1,49 @@
+"""The glossary: `.ci/words.txt` counts the words that a field engineer would not write. Counts may only shrink."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.helpers.processes import ROOT
+
+WORDS = ROOT / ".ci" / "words.txt"
+# Strings and comments are prose; what is left of a Python file is names.
+PROSE = re.compile(r'"""[\s\S]*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*')
+NAME_PART = re.compile(r"[A-Z]?[a-z]+")
+
+
+def counted() -> dict[tuple[str, str], int]:
+    """Return the limit of each word by its kind: `name` (a part of an identifier) or `prose`."""
+    lines = (line.split(maxsplit=2) for line in WORDS.read_text().splitlines() if line and not line.startswith("#"))
+    return {(kind, word): int(count) for kind, count, word in lines}
+
+
+def prose_and_code() -> Iterator[tuple[str, str]]:
+    for folder in ("rtcontrol", "agents", "envs", "models", "bridges", "tests", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            yield " ".join(PROSE.findall(text)), PROSE.sub(" ", text)
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bridges").rglob("*.md")):
+        if page.name != "CHANGELOG.md":
+            yield page.read_text(), ""
+
+
+def count() -> dict[tuple[str, str], int]:
+    """Return how often each word of the list stands in names or prose."""
+    listed = counted()
+    words = sorted((word for kind, word in listed if kind == "prose"), key=len, reverse=True)
+    pattern = re.compile(rf"(?<![a-z])({'|'.join(words)})(?![a-z])", re.IGNORECASE)
+    prose: Counter[str] = Counter()
+    names: Counter[str] = Counter()
+    for text, code in prose_and_code():
+        prose.update(word.lower() for word in pattern.findall(" ".join(text.split())))
+        names.update(part.lower() for part in NAME_PART.findall(code))
+    return {(kind, word): (names if kind == "name" else prose)[word] for kind, word in listed}
+
+
+def test_no_word_of_the_glossary_is_more_frequent() -> None:
+    limits = counted()
+    more = {key: (limits[key], now) for key, now in count().items() if now > limits[key]}
+    assert not more, f"more than {WORDS.name} allows (kind, word: limit, now); CONTRIBUTING.md has the words to use"
