@@ -26,7 +26,7 @@ def prose_and_code() -> Iterator[tuple[str, str]]:
             text = path.read_text()
             yield " ".join(PROSE.findall(text)), PROSE.sub(" ", text)
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bridges").rglob("*.md")):
-        if page.name != "CHANGELOG.md":
+        if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md"):  # the one is history, the other has the glossary
             yield page.read_text(), ""
 
 
@@ -43,7 +43,7 @@ def count() -> dict[tuple[str, str], int]:
     return {(kind, word): (names if kind == "name" else prose)[word] for kind, word in listed}
 
 
-def test_no_word_of_the_glossary_is_more_frequent() -> None:
+def test_no_word_of_the_glossary_became_more_frequent() -> None:
     limits = counted()
     more = {key: (limits[key], now) for key, now in count().items() if now > limits[key]}
     assert not more, f"more than {WORDS.name} allows (kind, word: limit, now); CONTRIBUTING.md has the words to use"

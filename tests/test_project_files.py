@@ -1,0 +1,53 @@
+"""What contributors meet before any code: issue forms, CI, hooks, the dev container."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.helpers.processes import ROOT
+
+GITHUB = ROOT / ".github"
+SCHEMAS = {
+    "vendor.github-workflows": ["workflows/ci.yml"],
+    "vendor.github-issue-forms": ["ISSUE_TEMPLATE/bug.yml", "ISSUE_TEMPLATE/feature.yml"],
+    "vendor.github-issue-config": ["ISSUE_TEMPLATE/config.yml"],
+}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_github_file_matches_its_schema(schema: str) -> None:
+    files = [str(GITHUB / name) for name in SCHEMAS[schema]]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pre_commit_config_is_valid() -> None:
+    command = [sys.executable, "-m", "pre_commit", "validate-config", str(ROOT / ".pre-commit-config.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_hook_runs_a_command_of_ci() -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["id"] for hook in hooks if " ".join(hook["entry"].split()[:1]) not in ci] == []
+
+
+def test_code_owners_name_paths_that_exist() -> None:
+    lines = (GITHUB / "CODEOWNERS").read_text().splitlines()
+    paths = [line.split()[0] for line in lines if line and not line.startswith("#")]
+    assert [path for path in paths if path != "*" and not (ROOT / path.strip("/")).exists()] == []
+
+
+def test_dev_container_installs_what_readme_installs() -> None:
+    command = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())["postCreateCommand"]
+    packages = re.search(r"torch==\S+ -e \./bridges -e '\.\[dev\]'", (ROOT / "README.md").read_text())
+    assert packages is not None
+    assert packages[0] in command
