@@ -46,7 +46,7 @@ def test_code_owners_name_paths_that_exist() -> None:
     assert [path for path in paths if path != "*" and not (ROOT / path.strip("/")).exists()] == []
 
 
-def test_dev_container_installs_what_readme_installs() -> None:
+def test_dev_container_installs_the_packages_of_readme() -> None:
     command = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())["postCreateCommand"]
     packages = re.search(r"torch==\S+ -e \./bridges -e '\.\[dev\]'", (ROOT / "README.md").read_text())
     assert packages is not None
