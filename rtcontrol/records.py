@@ -1,7 +1,7 @@
-"""The data of a run: ticks, commands, what became of them, and what people say. No behaviour, no clock.
+"""The data of a run: ticks, commands and their results. No behaviour, no clock.
 
-Below them is the vocabulary of the loop's core: what it receives (events), and what it wants done (actions).
-Completion, SafeAttempt, Fault, OperatorCommand and HostChanged are events as they are.
+Below them are the events that the loop's core takes and the actions that it returns. Completion, SafeAttempt, Fault,
+OperatorCommand and HostChanged are events as they are. Instants are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -16,34 +16,21 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-# The stamps of a tick, in order; the event's `spans_ms` has those that are known.
-SPANS = (
-    "captured",
-    "woke",
-    "text",
-    "submitted",
-    "received",
-    "begun",
-    "decided",
-    "replied",
-    "executing",
-    "executed",
-)
-
-
+# The stamps of a tick, in order; a line's `spans_ms` has those that are known.
+SPANS = ("captured", "woke", "text", "submitted", "received", "begun", "decided", "replied", "executing", "executed")
 NOTHING = DecisionRequest(-1, -1, "", "")
+KnownCause = tuple[Cause, str | None]
 
 
 @dataclass(slots=True)
 class Tick:
-    """One tick under way; instants are CLOCK_MONOTONIC nanoseconds, 0 where it did not come so far.
+    """One tick in flight; an instant is 0 where the tick did not get so far.
 
-    `skip` is what the event says of releases that were skipped before it; `runs` are the schedstat files of the loop's
-    thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `behind`
-    says that the host was still busy with older requests; `fresh` that the world had made an observation since the
-    release before; `request` is what is asked. Where a tick takes several calls each further one has a copy of it:
-    `calls` are those that acted before. `asked_ns` is when the observation was made whose answer decides it, where that
-    is an older one.
+    `skip`: the record's fields about releases that were skipped before it. `runs`: schedstat files of the loop's, the
+    actuator's and the deciding threads when it woke; `runs_before`: the same at the release before. `behind`: the host
+    was busy with older requests. `fresh`: the world made an observation since the release before. `calls`: those of
+    this tick that acted before (each further call has its own copy of the tick). `requested_ns`: when the observation
+    was made that decides the tick, where it is an older one.
     """
 
     k: int
@@ -66,15 +53,15 @@ class Tick:
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()
     waited_ns: int = 0
-    asked_ns: int = 0
+    requested_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """A valid call to execute, its arguments converted to the annotated types; never begun after `not_after_ns`.
+    """A legal call to execute, its arguments converted to the annotated types; not started after `not_after_ns`.
 
-    `fresh` and `void` are what an emitting world is told: that it acted, or that its epoch was over. `asked_ns` is when
-    its decision was asked for. It is the `Barrier` of its own call: what was shut once stays shut, whoever resumes.
+    `fresh` and `void`: emissions for a call that acted, and for one whose epoch was over. `requested_ns`: when its
+    decision was requested. It is the `Barrier` of its own call: once `shut`, it stays so.
     """
 
     tick: int
@@ -83,39 +70,39 @@ class Command:
     not_after_ns: int | None
     fresh: Emission | None = None
     void: Emission | None = None
-    asked_ns: int = 0
+    requested_ns: int = 0
     demand: int = 0
     shut: str | None = None
 
 
 class Event:
-    """What the core of a loop receives."""
+    """What the loop's core takes."""
 
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completion(Event):
-    """What became of an order. `stands`: no safe call was demanded since it was given."""
+    """A command ended. `current`: no safe call was demanded since it was ordered."""
 
     tick: int
     effect: Effect | Literal["failed"]
     began_ns: int
     ended_ns: int
-    stands: bool
+    current: bool
     error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SafeAttempt(Event):
-    """One try to bring one safe call (None: the agent has none) in force. `in_force`: now all that were demanded are;
-    `acted`: False where the world is over and takes no calls; `over`: there, or where it makes no step with it."""
+    """One attempt of a safe call (None: the agent has none). `active`: now all that were demanded are; `acted`: False
+    where the world takes no calls; `over`: there, or where it makes no step with it."""
 
     call: Call | None
     why: str
     attempt: int
     ended_ns: int
-    in_force: bool
+    active: bool
     acted: bool
     error: BaseException | None = None
     over: bool = False
@@ -123,21 +110,17 @@ class SafeAttempt(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fault(Event):
-    """The environment raised over what it was told."""
+    """The environment raised over an emission or an instruction."""
 
     doing: str
     error: BaseException
 
 
-KnownCause = tuple[Cause, str | None]
-
-
 @dataclass(slots=True, eq=False)
 class TickOutcome:
-    """How a tick ended. `kind` is call, null, held, overtaken, repeated, epoch_over or miss.
+    """How a tick ended. `kind`: call, null, held, overtaken, repeated, epoch_over or miss; `why` it was held.
 
-    `why` a call was held. Of a miss, `fault` is what the loop itself saw (None: there was no call in time), `doing`
-    what raised the `error`.
+    Of a miss, `fault` is what the loop itself saw (None: no call in time), `doing` what raised the `error`.
     """
 
     tick: Tick
@@ -153,8 +136,8 @@ class TickOutcome:
 
 @dataclass(slots=True, eq=False)
 class InFlightCall:
-    """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `overdue`:
-    it was over before the call ended, and `settled`: so was the tick, then."""
+    """A tick whose call the actuator has, since `ordered_ns`. `late`: the tick was over before; `overdue`: its deadline
+    passed before the call ended, and `settled`: the tick is over since."""
 
     tick: Tick
     reply: DecisionReply
@@ -163,14 +146,14 @@ class InFlightCall:
     late: bool
     overdue: bool = False
     settled: bool = False
-    given_ns: int = 0
+    ordered_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand(Event):
-    """What a person said, and by what: keyboard, page or wire. `k`: the tick whose call is meant."""
+    """A word of a person, by keyboard, page or wire. `k`: the tick whose call is meant."""
 
-    said: str
+    word: str
     by: str
     t_ns: int
     k: int | None = None
@@ -183,14 +166,14 @@ class PendingApproval:
     tick: Tick
     reply: DecisionReply
     call: Call
-    asked_ns: int
+    requested_ns: int
     expires_ns: int
     denied: bool = False
 
 
 class Doubt(NamedTuple):
-    """What holds a decision back: the head or parameter, its confidence, the least that is accepted. Of a null function
-    that says that nothing was understood, `least` is 1."""
+    """Why a decision is withheld: head or parameter, its confidence, and the least that is accepted. A null function
+    that says that nothing was understood has `least` 1."""
 
     head: str
     confidence: float
@@ -199,8 +182,8 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """One reading of a thread: its state (a letter; X: it is gone), and since its start its major faults, how long its
-    group was throttled, how long it ran and waited for a processor. None where the kernel does not tell."""
+    """A thread's state (a letter; X: it is gone), and since its start: major faults, how long its group was throttled,
+    how long it ran and waited for a processor. None where the kernel does not say."""
 
     role: str
     state: str | None = None
@@ -212,11 +195,11 @@ class ThreadReading:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSample:
-    """Evidence that only the process itself can give, as of `t_ns`; instants are CLOCK_MONOTONIC nanoseconds.
+    """Evidence that only the process itself has, as of `t_ns`.
 
-    `pauses` of this process (begin, end, kind), `acting` of the actuator (begin, end; 0: under way), readings of the
-    `threads`: loop, actuator, then those that decide (as of the host's `incarnation`) and carry. `apart`: these are of
-    another process.
+    `pauses` of the process (start, end, kind), `acting` of the actuator (start, end; 0: it goes on). `threads`: loop,
+    actuator, those that decide (of this `incarnation` of the host) and those that carry. `apart`: the deciding ones
+    are in another process.
     """
 
     t_ns: int = 0
@@ -229,7 +212,7 @@ class EvidenceSample:
 
 @dataclass(frozen=True, slots=True)
 class HostChanged(Event):
-    """The decoder host at one instant: as `Host` says of each. `sample` is the first of the threads that decide now."""
+    """The decoder's host at one instant, as `Host` says. `sample`: the first of the threads that decide now."""
 
     alive: bool = True
     incarnation: int = 0
@@ -243,39 +226,41 @@ class HostChanged(Event):
 
 @dataclass(slots=True)
 class Started(Event):
-    """The world runs: the first release may come. `sample` is what later samples are compared with."""
+    """The world runs: the first release may come. Later samples are compared with this one."""
 
     sample: EvidenceSample
 
 
-@dataclass(slots=True)
 class Woke(Event):
-    """`wake_ns` is reached, or nothing else came meanwhile."""
+    """`wake_ns` is reached, or nothing else came."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
 class Advanced(Event):
-    """Answers `Advance`."""
+    """Answers `Advance`: the next release is due since then; None: not yet."""
 
-    due_ns: int | None  # since when the next release is due; None: not yet
+    due_ns: int | None
 
 
 @dataclass(slots=True)
 class Observed(Event):
-    """Answers `Observe`. `runs` are the schedstat files of the threads that count, unread; `sample` where one was asked
-    for. `heard` is what a client says became of calls: it may grow at any time, the core alone takes."""
+    """Answers `Observe`. `runs`: schedstat files of the threads that count. `acks`: a client's acknowledgements, which
+    may grow at any time and which the core alone takes. `episodes`: all that ended so far."""
 
     observation: Observation | None
     finished: bool = False
     runs: tuple[bytes, ...] = ()
-    heard: deque[Acknowledgement] | None = None
+    acks: deque[Acknowledgement] | None = None
     sample: EvidenceSample | None = None
+    episodes: Sequence[Episode] = ()
 
 
 @dataclass(slots=True)
 class TextRead(Event):
-    """Answers `Read`: the agent's text of the observation, or what its code raised. `acknowledged`: calls that the
-    world says were executed since the last time; None: one that was sent counts."""
+    """Answers `Read`: the agent's text, or the error that its code raised. `acknowledged`: calls that the world says
+    were executed since the last time; None: one that was sent counts."""
 
     text: str
     error: BaseException | None = None
@@ -306,15 +291,15 @@ class GaveWay(Event):
 
 @dataclass(slots=True)
 class Withdrawn(Event):
-    """Answers `Withdraw`."""
+    """Answers `Withdraw`. `dropped`: False where the call of tick `k` does not wait any more."""
 
     k: int
-    dropped: bool  # False: the call of tick `k` does not wait any more
+    dropped: bool
 
 
 @dataclass(slots=True)
 class SafeState(Event):
-    """The safe calls: whether one is to be attempted, and whether one that was demanded is not in force yet."""
+    """Whether a safe call is to be attempted, and whether one that was demanded is not active yet."""
 
     attempting: bool
     pending: bool
@@ -329,15 +314,8 @@ class Sampled(Event):
 
 
 @dataclass(slots=True)
-class Ended(Event):
-    """Answers `ListEpisodes`."""
-
-    episodes: Sequence[Episode]  # all that ended so far
-
-
-@dataclass(slots=True)
 class Instructed(Event):
-    """Somebody gives an instruction: it is taken at a release, one at each."""
+    """A new instruction: it is taken at a release, one at each."""
 
     text: str
 
@@ -349,15 +327,16 @@ class Stopped(Event):
     why: str
 
 
-@dataclass(slots=True)
 class Left(Event):
     """The ticks are over: the safe call is to be active, and nothing else acts."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
 class Overdue(Event):
-    """The ticks were over at `t_ns`: what was due by then, and was never begun, is missed. `sample` is of the time
-    since the release that was next, `runs` are the schedstat files now."""
+    """The ticks were over at `t_ns`: a release that was due by then and never started is missed. `sample`: of the time
+    since that release."""
 
     t_ns: int
     sample: EvidenceSample
@@ -369,14 +348,14 @@ class Closed(Event):
     """Nothing comes any more: what is open is recorded as it is."""
 
     episodes: Sequence[Episode]
-    heard: deque[Acknowledgement] | None = None
+    acks: deque[Acknowledgement] | None = None
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
 
 
 class Action:
-    """What the shell does for the core, on the loop's thread."""
+    """What the runner does for the core, on the loop's thread."""
 
     __slots__ = ()
 
@@ -390,9 +369,9 @@ class Advance(Action):
 
 @dataclass(slots=True)
 class Observe(Action):
-    """Take the freshest observation."""
+    """Take the freshest observation, with a sample of the time since then, if any."""
 
-    sample_since_ns: int | None = None  # with a sample of the time since then
+    sample_since_ns: int | None = None
 
 
 @dataclass(slots=True)
@@ -404,14 +383,14 @@ class Read(Action):
 
 @dataclass(slots=True)
 class Ask(Action):
-    """Send it to the decider."""
+    """Send the request to the decider."""
 
     request: DecisionRequest
 
 
 @dataclass(slots=True)
 class Cancel(Action):
-    """Nobody waits for the decision of tick `k` any more."""
+    """The decision of tick `k` is not waited for any more."""
 
     k: int
 
@@ -425,22 +404,23 @@ class Execute(Action):
 
 @dataclass(slots=True)
 class Withdraw(Action):
-    """Drop the call of tick `k`, if it has not begun."""
+    """Drop the call of tick `k`, if it has not started."""
 
     k: int
 
 
 @dataclass(slots=True)
 class Safe(Action):
-    """Bring the safe calls in force; an emitting world receives the emission."""
+    """Make the safe calls active; an emitting world receives the emission first."""
 
     why: str
     emission: Emission | None
 
 
-@dataclass(slots=True)
 class Retry(Action):
-    """Attempt again what is not in force yet."""
+    """Attempt again the safe calls that are not active yet."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -452,8 +432,8 @@ class Tell(Action):
 
 @dataclass(slots=True)
 class Guard(Action):
-    """Where the loop is not back by `until_ns` (None: no limit), the safe calls are demanded without it, and an
-    emitting world receives `emission`; also at a person's word."""
+    """Demand the safe calls without the loop where it is not back by `until_ns` (None: no limit), or at a person's
+    word; an emitting world receives the emission then."""
 
     until_ns: int | None
     emission: Emission | None
@@ -468,9 +448,9 @@ class Instruct(Action):
 
 @dataclass(slots=True)
 class Question(Action):
-    """A call waits for a person's yes; None: no longer, and it was `unanswered`, with this text, or not (empty)."""
+    """A call waits for a person's yes; None: no longer. `unanswered`: its text, where no answer came."""
 
-    asking: PendingApproval | None
+    approval: PendingApproval | None
     unanswered: str = ""
 
 
@@ -490,10 +470,10 @@ class Notify(Action):
 
 @dataclass(slots=True)
 class LoopReport(Action):
-    """For whoever listens to the run: `what` is accepted, refused or doubted (an instruction, and why), or changed
-    (what the operator may see)."""
+    """For the run's listener: an instruction (`text`) is accepted, refused or doubted (`why`), or the operator's view
+    changed."""
 
-    what: Literal["accepted", "refused", "doubted", "changed"]
+    kind: Literal["accepted", "refused", "doubted", "changed"]
     text: str = ""
     why: str = ""
 
@@ -504,11 +484,6 @@ class TakeSample(Action):
 
     k: int
     since_ns: int
-
-
-@dataclass(slots=True)
-class ListEpisodes(Action):
-    """Which episodes have ended?"""
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.http_server import ABORT
-from rtcontrol.loop.desk import take_word
-from rtcontrol.loop.operator import SAID
+from rtcontrol.loop.operator import COMMANDS
+from rtcontrol.loop.operator_control import take_word
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.live import snapshot
 from rtcontrol.serve.session import SessionThread
@@ -122,12 +122,12 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
     try:
         wish = json.loads(text)
         said, k, instruction = wish.get("say"), wish.get("k"), wish.get("instruct")
-        if said in SAID and (k is None or (isinstance(k, int) and not isinstance(k, bool))):
+        if said in COMMANDS and (k is None or (isinstance(k, int) and not isinstance(k, bool))):
             answer = watched.say(said, k)
         elif isinstance(instruction, str) and instruction.strip():
             answer = watched.instruct(instruction.strip())
         else:
-            answer = f"Not understood: say one of {', '.join(SAID)}, or instruct."
+            answer = f"Not understood: say one of {', '.join(COMMANDS)}, or instruct."
     except UserError as error:
         answer = str(error)
     except (ValueError, AttributeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Whatever reaches the environment goes through here, on a thread of its own: calls, safe calls, what it is told."""
+"""The actuator's thread: carries out in an environment what its core decides. All of that may block."""
 
 from __future__ import annotations
 
@@ -6,35 +6,85 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from operator import attrgetter
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Emission, Environment
-from rtcontrol.loop.acting import Acting
-from rtcontrol.loop.actuator_core import Action, ActuatorCore, Perform
-from rtcontrol.loop.realtime import beside
-from rtcontrol.loop.safe_calls import Attempt
-from rtcontrol.records import Command
+from rtcontrol.agents.signatures import carry_out
+from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
+from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult, Emit, Perform
+from rtcontrol.models.call import Call
+from rtcontrol.records import Command, Instruct
 
 T = TypeVar("T")
-JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # the end waits so long for the thread: the latter where the safe calls are untried
+JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # how long the end waits for the thread: the latter where the safe calls are untried
+
+
+class Acting:
+    """The environment, and the agent's functions for tools that it has no binding for."""
+
+    def __init__(self, agent: Agent, env: Environment) -> None:
+        self.functions = {tool.name: tool.function for tool in agent.tools}
+        self._convert, self._env, self._bindings = agent.tools.convert, env, env.bindings
+        self.emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
+        self._stepping = env if isinstance(env, Stepping) else None
+
+    def act(self, call: Call, command: Command | None = None) -> Effect:
+        """Execute the call; without a command: a safe call, which nothing holds back. Raises what it raises."""
+        if call.name in self._bindings:
+            epoch, not_after_ns = (None, None) if command is None else (command.epoch, command.not_after_ns)
+            return self._env.execute(call, epoch, not_after_ns, command)
+        if command is not None:
+            if self._env.finished or ((newest := self._env.latest()) and newest.epoch != command.epoch):
+                return "epoch_over"
+            if command.not_after_ns is not None and time.monotonic_ns() > command.not_after_ns:
+                return "too_late"
+            if command.shut is not None:
+                return "refused"
+        carry_out(self.functions[call.name], **call.arguments)
+        return "acted"
+
+    def perform(self, command: Command) -> tuple[Effect | Literal["failed"], BaseException | None]:
+        """Execute a command. Return its effect, and what it raises."""
+        try:
+            return self.act(command.call, command), None
+        except BaseException as error:  # also SystemExit: a tool must not end the one thread that can stop it
+            return "failed", error
+
+    def attempt(self, attempt: Attempt) -> AttemptResult:
+        """Execute a safe call, and ask whether the world has stepped with it."""
+        effect: Effect = "acted"
+        acted_ns, call = attempt.acted_ns, attempt.safe.call
+        stepped: bool | None = True
+        try:
+            if acted_ns is None and call is not None:
+                effect = self.act(Call(call.name, self._convert(call)))
+                acted_ns = time.monotonic_ns()
+            if effect == "acted" and acted_ns is not None and self._stepping is not None:
+                stepped = self._stepping.settle(acted_ns)
+        except BaseException as error:  # it is tried again
+            return AttemptResult(effect, acted_ns, stepped, error)
+        return AttemptResult(effect, acted_ns, stepped)
+
+    def send(self, job: Emit | Instruct) -> BaseException | None:
+        """Send it to the world. Return what that raises."""
+        try:
+            self._env.instruct(job.text) if isinstance(job, Instruct) else self.emit(job.emission)
+        except BaseException as error:
+            return error
+        return None
 
 
 class Actuator:
-    """The thread, lock and bell around an `ActuatorCore`, which decides, and says what its attributes mean.
+    """The thread, lock and bell around an `ActuatorCore`, which decides.
 
-    A world that blocks stops this thread alone. Any thread may give orders: none blocks. `wake` tells of `effects`."""
-
-    parting, over = property(attrgetter("core.parting")), property(attrgetter("core.over"))
-    attempting, pending = property(attrgetter("core.attempting")), property(attrgetter("core.pending"))
+    A world that blocks stops this thread alone. Any thread may give orders: none blocks. `wake` announces `effects`."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._acting, self._wake = Acting(agent, env), wake
         self.core = ActuatorCore(agent.fallback.safe_calls, retry_ns)
-        self.effects, self.doings, self._news = self.core.effects, self.core.doings, 0
-        self._lock, self._bell, self._in_force = threading.Lock(), SimpleQueue[None](), threading.Event()
+        self.effects, self._news = self.core.effects, 0
+        self._lock, self._bell, self._active = threading.Lock(), SimpleQueue[None](), threading.Event()
         self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
 
     def start(self) -> None:
@@ -60,15 +110,15 @@ class Actuator:
         return self._order(self.core.withdraw, tick)
 
     def bar(self, why: str | None) -> None:
-        """Let no command act from now on, nor one that waits or is under way; None: those asked for from now on may."""
+        """Let no command act from now on, nor one that waits or is under way; None: those requested from now on may."""
         self._order(self.core.bar, why, time.monotonic_ns())
 
     def safe(self, why: str, emission: Emission | None = None) -> Command | None:
-        """Bring each safe call in force; `emission` is told before. Return the command that waited: it is dropped."""
+        """Make each safe call active, after the emission. Return the command that waited: it is dropped."""
         return self._order(self.core.demand, why, emission)
 
     def retry(self) -> bool:
-        """A period of the world's time is over: try again what is not in force. False: all is."""
+        """A period of the world's time is over: try again what is not active. False: all is."""
         return self._order(self.core.retry)
 
     def tell(self, emission: Emission) -> None:
@@ -78,8 +128,8 @@ class Actuator:
         self._order(self.core.instruct, text)
 
     def wait_safe(self, timeout_s: float) -> bool:
-        """Whether what `safe` demanded is in force, or the world `over`, within the time."""
-        return self._in_force.wait(timeout_s)
+        """Whether the safe calls that were demanded are active, or the world over, within the time."""
+        return self._active.wait(timeout_s)
 
     def close(self) -> None:
         """Start nothing any more but what is wanted and was not tried: an interrupt comes here before it, and the world
@@ -87,13 +137,13 @@ class Actuator:
         self.core.closed = True
         self._bell.put(None)
         if self.thread.ident is not None:
-            self.thread.join(JOIN_S if self._in_force.is_set() else JOIN_UNTRIED_S)
+            self.thread.join(JOIN_S if self._active.is_set() else JOIN_UNTRIED_S)
 
-    def _order(self, order: Callable[..., T], *given: Any) -> T:
+    def _order(self, order: Callable[..., T], *arguments: Any) -> T:
         with self._lock:
-            result = order(*given)
-            if self._in_force.is_set() and not self.core.safe.in_force:
-                self._in_force.clear()
+            result = order(*arguments)
+            if self._active.is_set() and not self.core.safe.active:
+                self._active.clear()
         self._bell.put(None)
         return result
 
@@ -118,18 +168,23 @@ class Actuator:
     def _do(self, action: Action) -> None:
         if isinstance(action, Perform):
             self._perform(action.command)
-        elif isinstance(action, Attempt):
-            beside("safe-call", self._attempt, action) if action.threaded else self._attempt(action)
-        else:
-            error = self._acting.tell(action)
+        elif not isinstance(action, Attempt):
+            error = self._acting.send(action)
             with self._lock:
                 self.core.sent(action, error)
+        elif action.threaded:
+            try:
+                threading.Thread(target=self._attempt, args=(action,), name="safe-call", daemon=True).start()
+            except RuntimeError:  # no thread can be had
+                self._attempt(action)
+        else:
+            self._attempt(action)
 
     def _perform(self, command: Command) -> None:
         effect, error = self._acting.perform(command)
-        with self._lock:  # a world elsewhere is told of no call after a bar
+        with self._lock:  # a world elsewhere receives no call after a bar
             if (emit := self.core.confirmation(command, effect)) is not None:
-                error = self._acting.tell(emit)
+                error = self._acting.send(emit)
             self.core.performed(command, effect, error, time.monotonic_ns())
 
     def _attempt(self, attempt: Attempt) -> None:
@@ -141,10 +196,10 @@ class Actuator:
 
     def _report(self) -> None:
         core = self.core
-        if core.safe.in_force and not self._in_force.is_set():
+        if core.safe.active and not self._active.is_set():
             with self._lock:
-                if core.safe.in_force:
-                    self._in_force.set()
+                if core.safe.active:
+                    self._active.set()
         if core.news != self._news:
             self._news = core.news
             self._wake()

@@ -1,58 +1,253 @@
-"""Decide what reaches the environment, and when: a state machine without thread, lock, clock or environment.
+"""Decide what reaches the environment, and when: state machines without thread, lock, clock or environment.
 
-Any thread gives orders: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next` action, does it and
-reports the result: `performed`, `attempted`, `told`. Instants are CLOCK_MONOTONIC nanoseconds. Not thread-safe: the
-shell (actuator.py) holds a lock around every use.
+`ActuatorCore` takes orders from any thread: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next`
+action, does it and reports the result: `performed`, `attempted`, `sent`. Instants are CLOCK_MONOTONIC nanoseconds. Not
+thread-safe: the shell (actuator.py) holds a lock around every use.
 
-At most one command waits: the newest wins. A demand for the safe calls clears it, and they are what acts first
-(safe_calls.py); other calls wait for all of them. Emissions are told in order, each demand's before its calls. Where
-the loop does not come back by `guard_ns`, the safe calls are demanded here.
+At most one command waits: the newest wins. A demand for the safe calls clears it, and they act first (`SafeCalls`);
+other calls wait for all of them. Emissions are sent in order, each demand's before its calls. Where the loop does not
+come back by `guard_ns`, the safe calls are demanded here.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rtcontrol.envs.base import Effect, Emission
-from rtcontrol.loop.safe_calls import Attempt, AttemptResult, Emit, Round, SafeCalls
 from rtcontrol.models.call import Call
-from rtcontrol.records import Command, Completion, Fault, OperatorCommand, SafeAttempt
+from rtcontrol.records import Command, Completion, Fault, Instruct, OperatorCommand, SafeAttempt
+
+EXIT_RETRY_NS = 50_000_000  # between two attempts at the end of a run, where no clock of the world's says when
+# So long one of several safe calls is waited for before the next one starts; and where the world waits.
+PATIENCE_NS, PATIENCE_LOCKSTEP_NS = 20_000_000, 1_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class SafeCall:
+    """One of the agent's safe calls, and how far it is.
+
+    `call`: None where the agent has none, and the world only receives an emission. `wanted`: demanded and not active;
+    `acted_ns`, `number`: when it acted, and with which attempt, while the world has yet to step with it."""
+
+    call: Call | None
+    wanted: bool = False
+    under_way: bool = False
+    acted_ns: int | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """Execute a safe call, unless it has acted (`acted_ns`); then ask a stepping world to settle it. Result:
+    `attempted`. `threaded`: on its own thread; `error`: what sending its demand's emission raised."""
+
+    safe: SafeCall
+    demand: int
+    why: str
+    number: int
+    acted_ns: int | None
+    error: BaseException | None
+    threaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """The result of an attempt. `stepped`: what the world's `settle` returned; True where it has none."""
+
+    effect: Effect = "acted"
+    acted_ns: int | None = None
+    stepped: bool | None = True
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
 class Perform:
     """Execute a command on the worker's thread. Result: `performed`."""
 
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class Instruct:
-    """Tell the world its new instruction. Result: `told`."""
+@dataclass(slots=True)
+class Emit:
+    """Send it to the world. `demand`: the demand of the safe calls that it is of. Result: `sent`."""
 
-    text: str
+    emission: Emission
+    demand: int = 0
 
 
 Action = Perform | Attempt | Emit | Instruct
 Report = Completion | SafeAttempt | Fault | OperatorCommand
 
 
+@dataclass(slots=True, eq=False)
+class Round:
+    """One attempt at each safe call that is wanted and not under way. `left` are to start; None: the emission comes
+    first, and `error` is what that raised. `last` started last, at `last_ns`."""
+
+    left: deque[SafeCall] | None = None
+    started_ns: int = 0
+    error: BaseException | None = None
+    last: SafeCall | None = None
+    last_ns: int = 0
+
+
+class SafeCalls:
+    """The safe calls, from a demand until they are active.
+
+    One that fails is tried again every `retry_ns` (None: when the world has moved on) until it is active or a newer
+    call of its tool acted. One that acted in a world that has yet to step with it is not called again: the world is
+    asked so often whether it has, unless a newer call acts first. Several start in order, on a thread each: one that
+    hangs or fails holds up none of the others. Where the emission could not be sent, its calls have failed too.
+
+    `demand` counts demands, `number` the attempts since the last one. `due_ns`: when the next round opens, 0 at once;
+    `unsent`: the demand's emission waits among the jobs; `again`: it could not be sent. `over`: the world took no calls
+    any more, or made no step with one, since the last demand."""
+
+    def __init__(self, calls: Sequence[Call], retry_ns: int | None, post: Callable[[SafeAttempt], None]) -> None:
+        self.calls = [SafeCall(call) for call in calls] or [SafeCall(None)]
+        self._retry_ns, self._post = retry_ns, post
+        self.demand = self.number = 0
+        self._why = ""
+        self.due_ns: int | None = None
+        self.round: Round | None = None
+        self.unsent = False
+        self.again: Emit | None = None
+        self.over = self.active = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether one was demanded that is not active."""
+        return any(safe.wanted for safe in self.calls)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an attempt is under way, or a round open."""
+        return self.round is not None or any(safe.under_way for safe in self.calls)
+
+    @property
+    def patience_ns(self) -> int | None:
+        """Until when the attempt that started last holds up the next one; None: it does not."""
+        round_ = self.round
+        if round_ is None or round_.last is None or not round_.last.under_way:
+            return None
+        return round_.last_ns + (PATIENCE_LOCKSTEP_NS if self._retry_ns is None else PATIENCE_NS)
+
+    def require(self, why: str, unsent: bool) -> int:
+        """Demand all of them, whatever became of the demand before. Return the demand's number."""
+        self._overtake(None)
+        self.active = self.over = False
+        self.round, self.number, self._why, self.unsent = None, 0, why, unsent
+        for safe in self.calls:
+            safe.wanted = True
+        self.due_ns = 0
+        self.demand += 1
+        return self.demand
+
+    def replace(self, tool: str) -> None:
+        """Drop the safe call of this tool, of which a newer call acted."""
+        self._overtake(tool)
+        for safe in self.calls:
+            if safe.call is None or safe.call.name == tool:
+                safe.wanted = False
+        if not self.wanted:
+            self.due_ns = self.again = None
+
+    def _overtake(self, tool: str | None) -> None:
+        """Report the calls that acted and give way before the world stepped with them: to a newer call of the tool (of
+        any tool, where there is one safe call), or to a newer demand (None)."""
+        for safe in self.calls:
+            concerned = tool is None or len(self.calls) == 1 or (safe.call is not None and safe.call.name == tool)
+            if concerned and safe.wanted and safe.acted_ns is not None:
+                self._post(SafeAttempt(safe.call, self._why, safe.number, safe.acted_ns, False, True))
+                safe.wanted, safe.acted_ns = False, None
+
+    def open(self, now_ns: int) -> Round | None:
+        """Open a round if one is due. Return the round that is open."""
+        if self.due_ns is not None and self.due_ns <= now_ns:
+            self.round, self.due_ns = Round(), None
+        return self.round
+
+    def start(self, now_ns: int, looks: bool = False) -> bool:
+        """Start a round of all that is wanted and not under way, and return whether there is any. `looks`: only of
+        those that have acted; the world is asked about them."""
+        left = deque(s for s in self.calls if s.wanted and not s.under_way and (s.acted_ns is not None or not looks))
+        self.number += any(safe.acted_ns is None for safe in left)
+        self.round = Round(left, now_ns, None if self.round is None else self.round.error)
+        return bool(left)
+
+    def look(self, now_ns: int) -> bool:
+        """Start a round that asks whether the world has stepped with the calls that acted, and return whether there
+        are any."""
+        acted = any(safe.wanted and safe.acted_ns is not None for safe in self.calls)
+        return acted and self.start(now_ns, looks=True)
+
+    def next_attempt(self, now_ns: int) -> Attempt | None:
+        """Return the round's next attempt; None: the one before is waited for, or the round is over."""
+        while (round_ := self.round) is not None and round_.left:
+            if now_ns < (self.patience_ns or 0):
+                return None
+            safe = round_.left.popleft()
+            safe.under_way = True
+            round_.last, round_.last_ns = safe, now_ns
+            number = self.number if safe.acted_ns is None else safe.number
+            threaded = len(self.calls) > 1
+            attempt = Attempt(safe, self.demand, self._why, number, safe.acted_ns, round_.error, threaded)
+            if safe.call is not None:
+                return attempt
+            self.ended(attempt, AttemptResult(), now_ns)  # the emission was sent, which is all
+        self._close(now_ns)
+        return None
+
+    def ended(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
+        """An attempt ended. One of an older demand is made again for the newest."""
+        safe, error = attempt.safe, result.error or attempt.error
+        current, acted = attempt.demand == self.demand, result.effect == "acted"
+        over = error is None and (not acted or result.stepped is None)
+        waits = current and error is None and acted and result.stepped is False
+        safe.acted_ns, safe.number = (result.acted_ns, attempt.number) if waits else (None, 0)
+        if not current:
+            self.due_ns = 0
+        elif error is None and not waits:
+            safe.wanted = False
+            self.over |= over
+        if not waits and (current or attempt.acted_ns is None):  # else it was reported when it gave way
+            active = current and not self.wanted and not self.over
+            self._post(SafeAttempt(safe.call, attempt.why, attempt.number, now_ns, active, acted, error, over))
+        safe.under_way = False
+        self._close(now_ns)
+
+    def _close(self, now_ns: int) -> None:
+        """End the round once all its attempts have started, and the last one ended or was waited for."""
+        round_ = self.round
+        started = round_ is not None and round_.left is not None and not round_.left
+        if round_ is not None and started and now_ns >= (self.patience_ns or 0):
+            self.round = None
+            if self.wanted and self.due_ns is None and (self._retry_ns is not None or self._why == "exit"):
+                self.due_ns = round_.started_ns + (self._retry_ns or EXIT_RETRY_NS)
+        if not self.busy and not self.wanted and self.due_ns != 0:
+            self.active = True
+
+
 class Jobs(deque[Perform | Emit | Instruct]):
     """What waits, in order; at most one command and one instruction."""
+
+    def command(self) -> Command | None:
+        """Return the command that waits."""
+        for job in self:
+            if type(job) is Perform:
+                return job.command
+        return None
 
     def clear_command(self) -> Command | None:
         """Remove the command that waits, and return it."""
         for job in self:
-            if isinstance(job, Perform):
+            if type(job) is Perform:
                 self.remove(job)
                 return job.command
         return None
-
-    def command(self) -> Command | None:
-        return next((job.command for job in self if isinstance(job, Perform)), None)
 
     def take_emission(self) -> Emit | None:
         """Remove and return the first emission that no command comes before."""
@@ -69,10 +264,9 @@ class ActuatorCore:
     """What waits, what is under way, and the results.
 
     `effects`: the results, in order, which the loop takes; `news` grows with each, with a demand, and when an attempt
-    ends.
-    `doings`: start and end (0: not yet) of the last calls. `shut`: why nothing but the safe calls may act; `open_ns`:
-    until then it was shut, and what was asked for before does not act. `guard_ns`: by then the loop is to be back
-    (None: no limit); `parting`: what the world is told where it is not."""
+    ends. `doings`: start and end (0: not yet) of the last calls. `shut`: why nothing but the safe calls may act;
+    `open_ns`: until then it was shut, and what was requested before does not act. `guard_ns`: by then the loop is to be
+    back (None: no limit); `parting`: what the world receives where it is not."""
 
     def __init__(self, safe_calls: Sequence[Call], retry_ns: int | None) -> None:
         self.effects: deque[Report] = deque()
@@ -94,7 +288,7 @@ class ActuatorCore:
         """Let the command wait for its turn. Return the one that waited until now, which is dropped."""
         replaced = self.jobs.clear_command()
         command.demand = self.safe.demand
-        command.shut = self.shut or ("paused" if command.asked_ns < self.open_ns else None)
+        command.shut = self.shut or ("paused" if command.requested_ns < self.open_ns else None)
         self.jobs.append(Perform(command))
         return replaced
 
@@ -104,7 +298,7 @@ class ActuatorCore:
         return waiting is not None and waiting.tick == tick and self.jobs.clear_command() is not None
 
     def bar(self, why: str | None, now_ns: int) -> None:
-        """Let no command act from now on, nor the one that waits or is under way, and say why; None: those asked for
+        """Let no command act from now on, nor the one that waits or is under way, and say why; None: those requested
         from now on may act."""
         self.shut = why
         if why is None:
@@ -115,7 +309,7 @@ class ActuatorCore:
                 command.shut = why
 
     def demand(self, why: str, emission: Emission | None) -> Command | None:
-        """Bring each safe call in force; `emission` is told before. Return the command that waited: it is dropped."""
+        """Make each safe call active, after the emission. Return the command that waited: it is dropped."""
         cleared = self.jobs.clear_command()
         if self.safe.again is not None:  # of the demand before: it comes first
             self.jobs.appendleft(self.safe.again)
@@ -127,7 +321,7 @@ class ActuatorCore:
         return cleared
 
     def retry(self) -> bool:
-        """Try again at once what is not in force; False if all is."""
+        """Try again at once what is not active; False if all is."""
         if self.safe.wanted:
             self.safe.due_ns = 0
         return self.safe.wanted
@@ -136,7 +330,7 @@ class ActuatorCore:
         self.jobs.append(Emit(emission))
 
     def instruct(self, text: str) -> None:
-        """Tell the world its instruction; of several that wait, the newest."""
+        """Give the world its instruction; of several that wait, the newest."""
         for job in [job for job in self.jobs if isinstance(job, Instruct)]:
             self.jobs.remove(job)
         self.jobs.append(Instruct(text))
@@ -154,13 +348,8 @@ class ActuatorCore:
 
     @property
     def pending(self) -> bool:
-        """Whether safe calls were demanded that are not in force yet."""
+        """Whether safe calls were demanded that are not active yet."""
         return self.attempting or self.safe.wanted
-
-    @property
-    def over(self) -> bool:
-        """Whether the world took no calls any more when they were demanded last."""
-        return self.safe.over
 
     @property
     def done(self) -> bool:
@@ -188,27 +377,27 @@ class ActuatorCore:
         return None if self.closed else self._of_jobs(now_ns)
 
     def _take_over(self, now_ns: int) -> None:
-        """The loop did not come back in time: nobody else will bring the safe calls in force."""
+        """The loop did not come back in time: demand the safe calls in its place."""
         self.guard_ns = None
         if (cleared := self.demand("loop", self.parting)) is not None:
             self._complete(cleared, "too_late", now_ns, now_ns)
 
     def _of_round(self, round_: Round, now_ns: int) -> Action | None:
         if round_.left is None:
-            if round_.error is None and (emit := self._telling()) is not None:
+            if round_.error is None and (emit := self._emission_first()) is not None:
                 return emit
             if self.safe.start(now_ns):
                 self._does(now_ns)
         return self._attempt(now_ns)
 
-    def _telling(self) -> Emit | None:
-        """What is told before the round's calls: all up to the emission of their demand."""
+    def _emission_first(self) -> Emit | None:
+        """Return what is sent before the round's calls: all up to the emission of their demand."""
         safe = self.safe
         emit = safe.again
         safe.again = None
-        if emit is None and safe.untold:
+        if emit is None and safe.unsent:
             emit = self.jobs.take_emission()
-            safe.untold = emit is not None and emit.demand != safe.demand
+            safe.unsent = emit is not None and emit.demand != safe.demand
         return emit
 
     def _of_jobs(self, now_ns: int) -> Action | None:
@@ -239,7 +428,7 @@ class ActuatorCore:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def confirmation(self, command: Command, effect: Effect | Literal["failed"]) -> Emit | None:
-        """Return what the world is told of a call that acted: nothing after a bar, which must not come between."""
+        """Return what the world receives of a call that acted: nothing after a bar, which must not come between."""
         if effect != "acted" or command.fresh is None or command.shut is not None:
             return None
         return Emit(command.fresh)
@@ -251,7 +440,7 @@ class ActuatorCore:
         if error is not None:
             effect = "failed"
         elif command.fresh is not None and effect == "acted" and command.shut is not None:
-            effect = "refused"  # the world was not told
+            effect = "refused"  # the world did not receive it
         elif command.void is not None and effect == "epoch_over":
             self.jobs.appendleft(Emit(command.void))
         self._acting = self._looked = None
@@ -265,7 +454,7 @@ class ActuatorCore:
         self._did(now_ns)
 
     def sent(self, job: Emit | Instruct, error: BaseException | None) -> None:
-        """The world was told, or raised the `error`."""
+        """The world received it, or raised the `error`."""
         round_ = self.safe.round
         if error is None:
             return
@@ -284,10 +473,10 @@ class ActuatorCore:
         ended_ns: int,
         error: BaseException | None = None,
     ) -> None:
-        stands = command.demand == self.safe.demand
-        if effect == "acted" and stands:
+        current = command.demand == self.safe.demand
+        if effect == "acted" and current:
             self.safe.replace(command.call.name)
-        self._post(Completion(command.tick, effect, began_ns, ended_ns, stands, error))
+        self._post(Completion(command.tick, effect, began_ns, ended_ns, current, error))
 
     def _post(self, report: Report) -> None:
         self.effects.append(report)

@@ -1,15 +1,29 @@
-"""From a tick's evidence to the one cause of its miss. Pure: it looks at nothing but what it is given.
+"""From a tick's stamps and a sample of the process to the evidence of its miss, and from that to the one cause. Pure.
 
-Times are milliseconds from the tick's release, as in its event's `spans_ms`.
+    sampling.Sampler -> EvidenceSample -> Witness -> Evidence -> attribute -> Verdict -> the record's line
+
+Instants are CLOCK_MONOTONIC nanoseconds, spans milliseconds from the tick's release.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any, NamedTuple
 
+from rtcontrol.hosts.protocol import DecisionReply
+from rtcontrol.records import (
+    SPANS,
+    Completion,
+    EvidenceSample,
+    HostChanged,
+    KnownCause,
+    ThreadReading,
+    Tick,
+    TickOutcome,
+)
 from rtcontrol.telemetry.causes import Cause
 
 # The steps of a tick, each with the stamp that ends it.
@@ -23,19 +37,20 @@ STEPS = (
     ("wait", "executing"),
     ("execute", "executed"),
 )
-# Less than this explains nothing, however little the tick was late.
-LEAST_MS = 1.0
-# A thread that ran for less had no processor: one that has just woken runs longer before it is seen to.
-NOTHING_MS = 0.1
-# The kernel's letters for a thread that a signal stopped, and for one that is dead.
-STOPPED, GONE = ("T", "t"), ("X", "Z")
+LEAST_MS = 1.0  # less than this explains nothing, however little the tick was late
+NOTHING_MS = 0.1  # a thread that ran for less had no processor
+STOPPED, GONE = ("T", "t"), ("X", "Z")  # the kernel's letters
+USUAL = 15  # the newest ticks on time that say what is usual
+LOCAL = 2  # a sample's first threads, the loop's and the actuator's, stay the same after a restart of the decoder
 
 Span = tuple[float, float]
 
 
+# -- what is known -----------------------------------------------------------------------------------------------------
+
+
 class Verdict(NamedTuple):
-    """`explained_ms` is how much of the lateness the cause's evidence accounts for; None where a cause is no matter of
-    time (a call that is illegal, say)."""
+    """`explained_ms`: how much of the lateness the evidence accounts for; None where time is not what failed."""
 
     cause: Cause
     subcause: str | None = None
@@ -44,8 +59,8 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadUsage:
-    """What the kernel counted of a thread from the tick's release on, `waking_ms` (of waiting for a processor) from the
-    release before until it woke; `state` is of the moment at which the miss was named. None: it does not tell."""
+    """What the kernel counted of a thread since the tick's release. `waking_ms` of waiting for a processor, from the
+    release before until it woke; `state` when the miss was named. None: the kernel does not say."""
 
     state: str | None = None
     ran_ms: float | None = None
@@ -55,28 +70,27 @@ class ThreadUsage:
     throttled_ms: float | None = None
 
 
-USAGE = tuple(one.name for one in fields(ThreadUsage))
+USAGE = tuple(usage.name for usage in fields(ThreadUsage))
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of a tick that missed.
 
-    `end_ms` is when its call had acted, or where there is none (`over` is False) when the miss was named. `fault` is
-    what the loop itself saw (None: there was no call in time). `late_ms` is the lateness where it is not the tick's own
-    (an observation's age), `since_ms` from when on it grew. `usual` are the steps of ticks on time, lately. `apart`:
-    the decoder is a process of its own, with `gaps` in its heartbeat; `behind`: older requests are not answered yet.
-    `arrival`: the release was the arrival of an observation, which waits while an earlier one is decided. `host` is
-    what is wrong with the decoder's. `texts` is when the loop's thread was at work on texts of any tick, `acting` when
-    the actuator's was at work on calls. `loop`, `actuator` and `decoder` are these threads, `sockets` those that
-    carry requests and replies between them.
+    `end_ms`: when its call had acted, or where there is none (`over` is False) when the miss was named. `fault`: what
+    the loop itself saw (None: no call in time). `late_ms`: the lateness where it is an observation's, `since_ms`: from
+    when on that grew. `usual`: the steps of ticks on time, lately. `apart`: the decoder is its own process, with `gaps`
+    in its heartbeat. `behind`: older requests are not answered yet. `arrival`: the release was an observation's
+    arrival, which waits while an earlier one is decided. `host`: what is wrong with the decoder's. `texts`: when the
+    loop's thread was at work on texts of any tick; `acting`: when the actuator's was at work on calls. `loop`,
+    `actuator`, `decoder`, `sockets`: these threads, the last those that carry requests and replies.
     """
 
     deadline_ms: float
     end_ms: float
     spans: Mapping[str, float]
     over: bool = False
-    fault: tuple[Cause, str | None] | None = None
+    fault: KnownCause | None = None
     late_ms: float | None = None
     since_ms: float = 0.0
     usual: Mapping[str, float] = field(default_factory=dict)
@@ -100,72 +114,306 @@ class Evidence:
 
     @property
     def excess_ms(self) -> float:
-        """How much longer it took than a tick usually does, which is no less than it was late: one that is late by a
+        """By how much it took longer than a tick usually does. Not less than its lateness: a tick that is late by a
         hair is so for what took long, and not for the first trifle."""
         if self.late_ms is not None:
             return self.late_ms
         return self.end_ms - min(sum(self.usual.values()), self.deadline_ms)
 
     def to_dict(self, verdict: Verdict) -> dict[str, Any]:
-        """What the event says of it: numbers first, then whatever stood still, then what the kernel counted."""
+        """Return the record's `evidence`: numbers first, then what stood still, then what the kernel counted."""
         line: dict[str, Any] = {"late_ms": round(self.lateness_ms, 3)}
         if verdict.explained_ms is not None:
             line["explained_ms"] = round(verdict.explained_ms, 3)
         line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
-        names = {"pauses": "pauses", "gaps": "decoder_gaps", "acting": "acting", "texts": "texts"}
-        for name, shown in names.items():
+        for name, shown in (("pauses",) * 2, ("gaps", "decoder_gaps"), ("acting",) * 2, ("texts",) * 2):
             if spans := getattr(self, name):
                 line[shown] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
         for name in ("loop", "actuator", "decoder", "sockets"):
             usage = getattr(self, name)
-            counted = {key: value for key in USAGE if (value := getattr(usage, key)) is not None}
-            if counted:
+            if counted := {key: value for key in USAGE if (value := getattr(usage, key)) is not None}:
                 line[name] = counted
         return line
 
     def steps(self) -> dict[str, float]:
-        """How long each step took; the one under way until the end."""
+        """Return how long each step took; the one that is not over until the end."""
         took = steps(self.spans)
         if not self.over:
             reached = max((i for i, (_, stamp) in enumerate(STEPS) if stamp in self.spans), default=-1)
             if reached + 1 < len(STEPS):
                 name = STEPS[reached + 1][0]
                 if name == "queue" and not self.behind:
-                    name = "decide"  # nobody said that it was begun; nothing else keeps the decoder
-                took[name] = took.get(name, 0.0) + max(0.0, self.end_ms - max(_stamps(self.spans), default=0.0))
+                    name = "decide"  # no stamp says that it started; nothing else keeps the decoder
+                last = max((self.spans[stamp] for _, stamp in STEPS if stamp in self.spans), default=0.0)
+                took[name] = took.get(name, 0.0) + max(0.0, self.end_ms - last)
         return took
 
 
-def steps(spans: Mapping[str, float]) -> dict[str, float]:
-    """How long each step took whose end is known."""
-    took: dict[str, float] = {}
-    at = 0.0
-    for name, stamp in STEPS:
-        if (t := spans.get(stamp)) is not None:
-            if stamp == "submitted":
-                t = min(t, spans.get("begun", t))  # decided inside: no queue
-            took[name] = max(0.0, t - at)
-            at = max(at, t)
-    return took
+@dataclass(slots=True)
+class MissFinding:
+    """A miss with its evidence, and the verdict so far."""
+
+    tick: Tick
+    evidence: Evidence
+    verdict: Verdict = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.verdict = attribute(self.evidence)
+
+    @property
+    def open(self) -> bool:
+        """Whether later evidence may change it: only a matter of time, or the unknown."""
+        return self.verdict.explained_ms is not None or self.verdict.cause is Cause.UNKNOWN
+
+    def fields(self) -> dict[str, Any]:
+        """Return the record's fields: cause, sub-cause and evidence."""
+        line: dict[str, Any] = {"cause": self.verdict.cause.value}
+        if self.verdict.subcause is not None:
+            line["subcause"] = self.verdict.subcause
+        line["evidence"] = self.evidence.to_dict(self.verdict)
+        return line
 
 
-def usual(recent: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each step over ticks, of which the `spans` are given."""
-    taken: dict[str, list[float]] = {}
-    for spans in recent:
-        for name, took in steps(spans).items():
-            taken.setdefault(name, []).append(took)
-    return {name: median(times) for name, times in taken.items()}
+# -- from stamps and samples to evidence -------------------------------------------------------------------------------
+
+
+class Witness:
+    """Keeps what evidence needs beyond the tick itself: spans of ticks on time, when the loop's thread was long at work
+    on `texts`, the `gaps` in which the decoder stood still (by its newest reply), and the sample `before`.
+    `periodic`: a release comes by the clock, not by an arrival."""
+
+    def __init__(self, periodic: bool) -> None:
+        self.texts: deque[tuple[int, int]] = deque(maxlen=8)
+        self.gaps: Sequence[tuple[int, int]] = ()
+        self.before = EvidenceSample()
+        self._on_time: deque[Mapping[str, float]] = deque(maxlen=USUAL)
+        self._usual: Mapping[str, float] | None = {}  # None: to be computed
+        self._periodic = periodic
+
+    def on_time(self, spans: Mapping[str, float]) -> None:
+        """A tick was on time."""
+        self._on_time.append(spans)
+        self._usual = None
+
+    def finding(self, outcome: TickOutcome, sample: EvidenceSample, host: HostChanged, end_ns: int) -> MissFinding:
+        """Judge a tick that was over at `end_ns`: with a call, or a reply, that came after its deadline, or without."""
+        tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
+        spans = spans_of(tick, reply, outcome.done)
+        late_ms, since_ms = self._lateness(outcome)
+        evidence = self._evidence(
+            tick,
+            sample,
+            _filled(spans, reply),
+            to_ms(end_ns - tick.release_ns),
+            since_ms,
+            over=reply is not None and fault is None,
+            fault=fault,
+            late_ms=late_ms,
+            behind=tick.behind,
+            host=_host_failure(tick, host) if reply is None else None,
+        )
+        self.before = sample
+        return MissFinding(tick, evidence)
+
+    def completed(
+        self, finding: MissFinding, sample: EvidenceSample, spans: dict[str, float], reply: DecisionReply
+    ) -> MissFinding:
+        """Judge a miss again whose steps are known to the end now: its reply came, or its call ended."""
+        tick, before = finding.tick, finding.evidence
+        end = max(spans.values())
+        evidence = replace(
+            before,
+            end_ms=end,
+            spans=_filled(spans, reply),
+            over=True,
+            host=None,
+            gaps=list(dict.fromkeys([*before.gaps, *_clip(tick, self.gaps, end)])),
+            pauses=_pauses(tick, sample, before.since_ms, end),
+            acting=_acting(tick, sample, end),
+            texts=_clip(tick, self.texts, end),
+        )
+        # State, faults and throttling stay those of the miss.
+        for role, usage in _worst(sample, _times(tick, sample)).items():
+            if usage.ran_ms is not None:
+                thread = replace(getattr(before, role), ran_ms=usage.ran_ms, delayed_ms=usage.delayed_ms)
+                evidence = replace(evidence, **{role: thread})
+        return MissFinding(tick, evidence)
+
+    def final(self, finding: MissFinding) -> MissFinding:
+        """Judge a miss whose reply did not come: by the gaps that other replies reported meanwhile."""
+        before = finding.evidence
+        gaps = [gap for gap in _clip(finding.tick, self.gaps, before.end_ms) if gap not in before.gaps]
+        if not gaps or not finding.open:
+            return finding
+        evidence = replace(before, gaps=[*before.gaps, *gaps])
+        return MissFinding(finding.tick, evidence)
+
+    def skip_fields(self, tick: Tick, first_ns: int, sample: EvidenceSample) -> dict[str, Any]:
+        """Return why the releases from `first_ns` until the tick's did not start: the loop's thread was away."""
+        skipped = replace(tick, release_ns=first_ns)
+        woke = to_ms(tick.woke_ns - first_ns)
+        away: dict[str, Any] = {"over": True, "late_ms": woke, "decoder": ThreadUsage()}
+        evidence = self._evidence(skipped, sample, {"woke": woke}, woke, **away)
+        return {f"skip_{name}": value for name, value in MissFinding(skipped, evidence).fields().items()}
+
+    def _evidence(
+        self, tick: Tick, sample: EvidenceSample, spans: dict[str, float], end: float, since: float = 0.0, **more: Any
+    ) -> Evidence:
+        """Return what is known of a tick from its release until `end`."""
+        if self._usual is None:
+            self._usual = usual(self._on_time)
+        known: dict[str, Any] = {
+            "usual": self._usual,
+            "pauses": _pauses(tick, sample, since, end),
+            "apart": sample.apart,
+            "gaps": _clip(tick, self.gaps, end),
+            "arrival": not self._periodic,
+            "texts": _clip(tick, self.texts, end),
+            "acting": _acting(tick, sample, end),
+            **self._usages(tick, sample),
+        }
+        deadline = to_ms(tick.deadline_ns - tick.release_ns)
+        return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
+
+    def _lateness(self, outcome: TickOutcome) -> tuple[float | None, float]:
+        """Return an observation's lateness, and from when on it grew, where that is what is judged."""
+        tick, fault = outcome.tick, outcome.fault
+        if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
+            return None, 0.0
+        # What kept the loop from looking kept the world's thread, too.
+        ages = [spans["woke"] - spans["captured"] for spans in self._on_time if "captured" in spans]
+        late_ms = to_ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
+        return late_ms, to_ms(tick.capture_ns - tick.release_ns)
+
+    def _usages(self, tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
+        """Return what the kernel counted of each role since the release; what is older is not this tick's."""
+        recent = self.before.t_ns >= 2 * tick.release_ns - tick.deadline_ns
+        before = self.before.threads if recent and len(self.before.threads) == len(sample.threads) else None
+        usages = []
+        for i, (thread, usage) in enumerate(zip(sample.threads, _times(tick, sample), strict=True)):
+            past = ThreadReading("") if before is None else before[i]
+            throttled = _since(thread.throttled_ns, past.throttled_ns)
+            usages.append(
+                replace(
+                    usage,
+                    state=thread.state,
+                    major_faults=_since(thread.major_faults, past.major_faults),
+                    throttled_ms=None if throttled is None else to_ms(throttled),
+                )
+            )
+        return _worst(sample, usages)
+
+
+def ran_and_delayed(raw: bytes) -> tuple[int, int]:
+    """Return nanoseconds on a processor, and of waiting for one, from a schedstat file. ValueError for another."""
+    ran, delayed = raw.split()[:2]
+    return int(ran), int(delayed)
+
+
+def spans_of(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
+    """Return when each step was done, in ms from the release on, as far as it is known."""
+    release_ns = tick.release_ns
+    stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
+    if reply is not None:
+        decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
+        stamps += (reply.received_ns, reply.begun_ns, decided_ns, tick.replied_ns)
+    if done is not None:
+        stamps += (done.began_ns, done.ended_ns)
+    spans = {}
+    for name, t_ns in zip(SPANS, stamps, strict=False):
+        if t_ns:
+            spans[name] = round((t_ns - release_ns) / 1e6, 4)
+    return spans
+
+
+def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
+    """Return the spans with the decoder's, where its clock is another: it started so long before its reply was
+    there."""
+    filled = {name: t for name, t in spans.items() if name not in ("captured", "received")}
+    if reply is not None and "begun" not in filled and "submitted" in filled and "replied" in filled:
+        filled["decided"] = filled["replied"]
+        filled["begun"] = max(filled["submitted"], filled["replied"] - to_ms(reply.decide_ns))
+    return filled
+
+
+def _host_failure(tick: Tick, host: HostChanged) -> str | None:
+    """Return what is wrong with the decoder of the request; None: nothing."""
+    if host.gave_up is not None:
+        return "gave_up"
+    if host.incarnation != tick.incarnation:
+        return "lost"
+    if host.alive:
+        return None
+    lost = [event.t_ns for event in host.events if event.event == "lost"]
+    return "restarting" if lost and lost[-1] < tick.release_ns else "lost"
+
+
+def _times(tick: Tick, sample: EvidenceSample) -> list[ThreadUsage]:
+    """Return for each thread how long it ran and had no processor since the release, as far as that is known."""
+    # After a restart other threads decide.
+    runs = tick.runs if tick.incarnation == sample.incarnation else tick.runs[:LOCAL]
+    times = [ThreadUsage() for _ in sample.threads]
+    for i, (thread, raw) in enumerate(zip(sample.threads, runs, strict=False)):
+        if thread.ran_ns is None or thread.delayed_ns is None:
+            continue
+        try:
+            ran, delayed = ran_and_delayed(raw)
+            waking = None
+            if i < min(LOCAL, len(tick.runs_before)):
+                waking = to_ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
+        except ValueError:
+            continue
+        times[i] = ThreadUsage(None, to_ms(thread.ran_ns - ran), to_ms(thread.delayed_ns - delayed), waking)
+    return times
+
+
+def _worst(sample: EvidenceSample, usages: Sequence[ThreadUsage]) -> dict[str, ThreadUsage]:
+    """Return by role, of several threads, the one that waited longest for a processor."""
+    worst: dict[str, ThreadUsage] = {}
+    for thread, usage in zip(sample.threads, usages, strict=True):
+        role = thread.role
+        if role not in worst or (usage.delayed_ms or 0.0) > (worst[role].delayed_ms or 0.0):
+            worst[role] = usage
+    return worst
+
+
+def _pauses(tick: Tick, sample: EvidenceSample, since: float, until: float) -> list[tuple[float, float, str]]:
+    spans = ((to_ms(start - tick.release_ns), to_ms(end - tick.release_ns), kind) for start, end, kind in sample.pauses)
+    return [(max(b, since), min(e, until), kind) for b, e, kind in spans if e > since and b < until]
+
+
+def _acting(tick: Tick, sample: EvidenceSample, until: float) -> list[Span]:
+    # One that has not ended goes on, or did so until the next started.
+    starts = [*(start for start, _ in sample.acting[1:]), sample.t_ns]
+    spans = [(start, end or next_) for (start, end), next_ in zip(sample.acting, starts, strict=False)]
+    return _clip(tick, spans, until)
+
+
+def _clip(tick: Tick, spans: Iterable[tuple[int, int]], until: float) -> list[Span]:
+    relative = [(to_ms(start - tick.release_ns), to_ms(end - tick.release_ns)) for start, end in spans]
+    return [(max(b, 0.0), min(e, until)) for b, e in relative if e > 0.0 and b < until]
+
+
+def _since(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before
+
+
+def to_ms(ns: int) -> float:
+    """Return milliseconds, as the record has them."""
+    return round(ns / 1e6, 4)
+
+
+# -- from evidence to the cause ----------------------------------------------------------------------------------------
 
 
 def attribute(e: Evidence) -> Verdict:
-    """The cause: the first, in order of precedence, whose evidence explains at least half of the lateness.
+    """Return the cause: the first, in order of precedence, whose evidence explains at least half of the lateness.
 
-    What failed in time, was illegal or raised is not blamed on a pause or a late wake-up: without them it would have
-    failed just the same.
+    A call that failed in time, was illegal or raised is not blamed on a pause or a late wake-up: without them it would
+    have failed just the same.
     """
     in_time = e.late_ms is None and e.end_ms < e.deadline_ms
-    gave_way = in_time and e.fault == (Cause.EXECUTE, "busy")  # what kept the call waiting is to be found
+    gave_way = in_time and e.fault == (Cause.EXECUTE, "busy")  # for a reason that is to be determined
     if e.fault is not None and ((in_time and not gave_way) or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.excess_ms / 2, LEAST_MS)
@@ -180,11 +428,11 @@ def attribute(e: Evidence) -> Verdict:
     if e.fault is not None and (gave_way or e.fault[0] is not Cause.EXECUTE):
         return Verdict(*e.fault)
     decided = _all(Cause.DECIDE, _deciding(e, took), e.usual, need)
-    return decided or _all(Cause.EXECUTE, _acting(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
+    return decided or _all(Cause.EXECUTE, _executing(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
 
 
 def _pause(e: Evidence, need: float) -> Verdict | None:
-    """The process stood still while something was its own to do."""
+    """The process stood still while it had something to do."""
     awaited = (e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms))
     windows = [(e.since_ms, e.end_ms)]
     if e.apart and awaited[0] is not None and awaited[1] is not None and awaited[0] < awaited[1]:
@@ -222,28 +470,16 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
 
 
 def _away(e: Evidence) -> list[Span]:
-    """When the tick waited for the loop's thread: for its release, and for the reply that was there."""
+    """Return when the tick waited for the loop's thread: for its release, and for the reply that was there."""
     windows = [(0.0, e.spans.get("woke", 0.0))]
     if "decided" in e.spans and "replied" in e.spans:
         windows.append((e.spans["decided"], e.spans["replied"]))
     return windows
 
 
-def _acting(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """What the time after the reply went to, by sub-cause: only while the actuator was at work the world was busy."""
-    if (replied := e.spans.get("replied")) is None:
-        return {}
-    begun = e.spans.get("executing")
-    if e.fault is not None and e.fault[1] is not None:
-        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the loop knows which, and not since when
-    if begun is None:
-        return {}
-    return {"busy": covered_ms(e.acting, [(replied, begun)]), "slow": took.get("execute", 0.0)}
-
-
 def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """What the time between the release and the reply went to, by sub-cause."""
-    # Other ticks' texts kept the loop from this one's release, or from its reply.
+    """Return by sub-cause where the time between the release and the reply went."""
+    # Other ticks' texts kept the loop from this tick's release, or from its reply.
     observe = took.get("observe", 0.0) + covered_ms(e.texts, _away(e))
     parts = {"observe": observe, "send": took.get("send", 0.0)}
     submitted = e.spans.get("submitted")
@@ -251,23 +487,36 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
         return parts
     until = e.spans.get("replied", e.end_ms)
     queued, decide = took.get("queue", 0.0), took.get("decide", 0.0)
-    heard = still = covered_ms(e.gaps, [(submitted, until)])
+    noticed = still = covered_ms(e.gaps, [(submitted, until)])
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
     still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
-    # While it stood still it neither decided nor kept the request waiting. Of what the kernel alone tells nobody knows
-    # when it was: it is the decision's first.
-    begun = e.spans.get("begun", until if queued else submitted)
-    in_queue = covered_ms(e.gaps, [(submitted, begun)])
-    in_decide = covered_ms(e.gaps, [(begun, e.spans.get("decided", until))])
+    # While it stood still it neither decided nor kept the request waiting. The kernel alone does not say when that was:
+    # such time is the decision's first.
+    started = e.spans.get("begun", until if queued else submitted)
+    in_queue = covered_ms(e.gaps, [(submitted, started)])
+    in_decide = covered_ms(e.gaps, [(started, e.spans.get("decided", until))])
     parts["decoder_stopped"] = still
-    parts["queued"] = max(0.0, queued - in_queue - max(0.0, still - heard - decide))
-    parts["decoder_slow"] = max(0.0, decide - in_decide - (still - heard))
+    parts["queued"] = max(0.0, queued - in_queue - max(0.0, still - noticed - decide))
+    parts["decoder_slow"] = max(0.0, decide - in_decide - (still - noticed))
     return parts
 
 
+def _executing(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
+    """Return by sub-cause where the time after the reply went: only while the actuator was at work the world was
+    busy."""
+    if (replied := e.spans.get("replied")) is None:
+        return {}
+    if e.fault is not None and e.fault[1] is not None:
+        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the loop knows which, and not since when
+    if (started := e.spans.get("executing")) is None:
+        return {}
+    return {"busy": covered_ms(e.acting, [(replied, started)]), "slow": took.get("execute", 0.0)}
+
+
 def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
-    """What all parts together took beyond the usual, if that explains enough; the sub-cause is the most of it."""
+    """Return what all parts together took beyond the usual, if that explains enough; the sub-cause is the most of
+    it."""
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
     beyond = {name: max(0.0, took - usual.get(normal.get(name, name), 0.0)) for name, took in parts.items()}
     if (explained := sum(beyond.values())) < need:
@@ -275,9 +524,39 @@ def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], n
     return Verdict(cause, max(beyond, key=lambda name: beyond[name]), explained)
 
 
+def _kept(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
+    """Return how long of `waited` the thread had no processor. The kernel counts it when it is over: a thread that has
+    not run at all, and wants to, has had none all the time."""
+    if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:
+        return waited
+    return min(kernel.delayed_ms or 0.0, waited)
+
+
+def steps(spans: Mapping[str, float]) -> dict[str, float]:
+    """Return how long each step took whose end is known."""
+    took: dict[str, float] = {}
+    at = 0.0
+    for name, stamp in STEPS:
+        if (t := spans.get(stamp)) is not None:
+            if stamp == "submitted":
+                t = min(t, spans.get("begun", t))  # decided inside: no queue
+            took[name] = max(0.0, t - at)
+            at = max(at, t)
+    return took
+
+
+def usual(recent: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each step over ticks with these `spans`."""
+    taken: dict[str, list[float]] = {}
+    for spans in recent:
+        for name, took in steps(spans).items():
+            taken.setdefault(name, []).append(took)
+    return {name: median(times) for name, times in taken.items()}
+
+
 def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
-    """How much of the windows the spans cover, each instant once."""
-    clipped = [(max(b, begin), min(e, end)) for begin, end in windows for b, e in spans]
+    """Return how much of the windows the spans cover, each instant once."""
+    clipped = [(max(b, start), min(e, end)) for start, end in windows for b, e in spans]
     total, reached = 0.0, float("-inf")
     for b, e in sorted(span for span in clipped if span[1] > span[0]):
         total += max(0.0, e - max(b, reached))
@@ -285,17 +564,5 @@ def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
     return total
 
 
-def _kept(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
-    """How long of `waited` the thread had no processor. The kernel counts it when it is over: one that has not run at
-    all, and wants to, has had none all the time."""
-    if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:
-        return waited
-    return min(kernel.delayed_ms or 0.0, waited)
-
-
 def _sum(took: Mapping[str, float], *names: str) -> float:
     return sum(took.get(name, 0.0) for name in names)
-
-
-def _stamps(spans: Mapping[str, float]) -> list[float]:
-    return [spans[stamp] for _, stamp in STEPS if stamp in spans]

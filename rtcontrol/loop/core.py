@@ -1,13 +1,13 @@
-"""The control loop without a clock: events and `now_ns` in, actions out. Read top to bottom it is the life of a tick.
+"""The control loop without a clock: events and `now_ns` in, actions out. Top to bottom it is the life of a tick.
 
-    release -> observe -> ask -> wait -> check -> execute -> settle, or miss -> account
+    release -> observe -> request -> wait -> check -> dispatch -> execute -> settle, or miss -> account
 
-`advance` takes one event, and returns what is to be done, in order. What the shell can answer at once (the freshest
-observation, a sample of evidence) it answers with an event before it takes the next one: `loop.py` does this with
-threads and real time, a simulation without. By `wake_ns` the core wants `Woke`, if nothing else comes before.
+`advance` takes one event and returns what is to be done, in order. The runner (`runner.py`, or the simulation) answers
+an action that has an answer by an event, before it takes the next event. By `wake_ns` the core wants `Woke`, if nothing
+else comes before.
 
-To add a cause of misses: name it in `telemetry.causes`. What the loop sees by itself is a `_miss` with that cause,
-here; what follows from the evidence of times is a rule in `attribution`.
+To limit what may act: `_dispatch`, which every call passes. To add a cause of misses: name it in `telemetry.causes`;
+what the loop sees by itself is a `_miss` with that cause, what follows from times is a rule in `attribution`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy, FallbackState, Measure, Status
-from rtcontrol.loop.evidence import MissFinding, Witness, spans_of, to_ms
+from rtcontrol.loop.attribution import MissFinding, Witness, spans_of, to_ms
+from rtcontrol.loop.fallback import ActiveCall, FallbackPolicy, FallbackState, Measure, Status
 from rtcontrol.loop.grid import ReleaseGrid
 from rtcontrol.loop.instructions import GoalList, Instructions, Requests
 from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields
-from rtcontrol.loop.operator import ConfidenceMonitor, People
+from rtcontrol.loop.operator import ConfidenceMonitor, OperatorGate
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import (
     Command,
@@ -43,8 +43,7 @@ from rtcontrol.records import (
 )
 from rtcontrol.telemetry.causes import Cause
 
-# Of these nobody changes a value.
-PLAIN = frozenset({bool, int, float, str, type(None)})
+IMMUTABLE = frozenset({bool, int, float, str, type(None)})
 GAVE_WAY = "the call could not begin, and gave way to the safe call"
 TOO_LATE = "the call was too late when the world was free for it"
 
@@ -53,8 +52,8 @@ TOO_LATE = "the call was too late when the world was free for it"
 class LoopSettings:
     """The numbers of a run, in nanoseconds where not said otherwise. None: no limit, or not used.
 
-    `pipeline` decisions may be in flight; `records`: the record keeps what was observed; `emits`: the world wants to be
-    told of each tick; `steady`: there is hysteresis; `cuts`: no further call is asked for that would come too late.
+    `pipeline`: decisions in flight. `records`: the record keeps observations. `emits`: the world receives an emission
+    of each tick. `steady`: there is hysteresis. `cuts`: a further call that would come too late is not requested.
     """
 
     instruction: str
@@ -84,8 +83,8 @@ class Rules:
     """What an agent brings, as functions and values.
 
     `check` returns a legal call, ready to act, and its text; it raises ValueError for any other. `doubt` says why a
-    decision must not act (None: nothing is ever in doubt), `confirm` are the tools that wait for a yes. Requests show
-    the last `history` calls. `describe` gives an exception's text and place, `plain` a copy of a value for the record.
+    decision must not act (None: all may), `confirm` are the tools that wait for a yes. Requests show the last `history`
+    calls. `describe` returns an exception's text and place, `plain` a copy of a value for the record.
     """
 
     check: Callable[[Call], tuple[Call, str]]
@@ -100,10 +99,9 @@ class Rules:
 
 @dataclass(slots=True, eq=False)
 class OpenMiss:
-    """A tick that missed, and is being judged, or waits for evidence still to come: until `until_ns` at most.
+    """A tick that missed and is not recorded yet: it waits for evidence until `until_ns` at most.
 
-    Its `line` is recorded at `slot`. `measure` is what the fallback does. `completed`: spans and reply, known to the
-    end.
+    Its `line` is recorded at `slot`. `measure`: what the fallback does. `completed`: spans and reply, known to the end.
     """
 
     outcome: TickOutcome
@@ -117,11 +115,10 @@ class OpenMiss:
 
 
 @dataclass(slots=True)
-class Flights:
-    """What is under way: ticks whose decision is `pending`, or `late`; calls that the actuator has (`ordered`);
-    `misses` that are not recorded yet.
+class InFlight:
+    """Ticks whose decision is `pending` or `late`, calls that the actuator has (`ordered`), `misses` not yet recorded.
 
-    `newest_k` is the last release, `ordered_k` the newest tick of which a call was ordered. `called`: one was ordered
+    `newest_k`: the last release; `ordered_k`: the newest tick of which a call was ordered. `called`: one was ordered
     since the safe call was demanded last, so it may act, or have acted and raised.
     """
 
@@ -140,11 +137,11 @@ class Flights:
 
 @dataclass(slots=True)
 class World:
-    """What is known of the world, the decoder's host and the safe calls.
+    """The state of the world, the decoder's host and the safe calls, as far as the core knows it.
 
-    `woke_ns` is when the loop woke for the release that is due, `tick` what it became, `seen` the observation (number
-    `seq`, of `epoch`) that it looks at, `runs` the schedstat files then. `retried`: the safe call was, at this release.
-    `stopped`: no further tick begins; `left`: nothing but the safe call acts.
+    `woke_ns`: when the loop woke for the release that is due, and `runs` the schedstat files then; `tick`: the tick of
+    it. `observation` (number `seq`, of `epoch`) is the newest. `retried`: the safe call was, at this release.
+    `stopped`: no further tick starts; `left`: nothing but the safe call acts.
     """
 
     host: HostChanged = field(default_factory=HostChanged)
@@ -152,7 +149,7 @@ class World:
     started_ns: int = 0  # by the world's time
     woke_ns: int = 0
     tick: Tick | None = None
-    seen: Observation | None = None
+    observation: Observation | None = None
     seq: int | None = None
     epoch: int = -1
     runs: tuple[bytes, ...] = ()
@@ -168,15 +165,15 @@ class LoopCore:
         self.settings, self.rules, self.grid = settings, rules, grid
         self.now_ns = 0
         self.out: list[ev.Action] = []
-        self.world, self.flights = World(), Flights()
+        self.world, self.in_flight = World(), InFlight()
         policy = FallbackPolicy(settings.on_miss, settings.hold_ns)
         self.fallback = FallbackState(policy, settings.emits, rules.safe_calls)
         self.ledger = Ledger(self.out, rules.describe)
         self.witness = Witness(grid.enforced)
         monitor = ConfidenceMonitor(settings.hz, self.out)
-        self.people = People(self.out, self.ledger, rules.doubt, rules.confirm, settings.confirm_ns, monitor)
+        self.operator = OperatorGate(self.out, self.ledger, rules.doubt, rules.confirm, settings.confirm_ns, monitor)
         instructions = Instructions(settings.instruction, self.out, self.ledger, rules.goals)
-        self.requests = Requests(instructions, rules.history, CallInForce(policy) if settings.steady else None)
+        self.requests = Requests(instructions, rules.history, ActiveCall(policy) if settings.steady else None)
 
     def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
         """Take an event at `now_ns`. Return what is to be done, in order: a list that the next event clears."""
@@ -187,50 +184,52 @@ class LoopCore:
 
     @property
     def over(self) -> bool:
-        """Whether no further tick begins."""
+        """Whether no further tick starts."""
         return self.world.stopped
 
     @property
     def open(self) -> list[Tick]:
         """The ticks that are not over."""
-        ticks = [*self.flights.pending.values(), *(flight.tick for flight in self.flights.unsettled())]
+        in_flight = self.in_flight
+        ticks = [*in_flight.pending.values(), *(flight.tick for flight in in_flight.unsettled())]
         return [tick for tick in ticks if not tick.calls]
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that may end."""
-        flights = self.flights
-        return bool(flights.pending or flights.ordered or (self.world.safe.attempting and not self.grid.enforced))
+        """Whether something is in flight that may end."""
+        in_flight = self.in_flight
+        return bool(in_flight.pending or in_flight.ordered or (self.world.safe.attempting and not self.grid.enforced))
 
     @property
     def awaits_late(self) -> bool:
         """Whether a miss waits for its tick's reply."""
-        return any(k in self.flights.late for k in self.flights.misses)
+        return any(k in self.in_flight.late for k in self.in_flight.misses)
 
     @property
     def wake_ns(self) -> int | None:
         """By when the core wants `Woke`, where nothing else comes; None: whenever, but soon."""
-        if not self.grid.enforced:
-            waits = self.busy or (self.grid.waits and not self.world.host.alive)
+        grid, in_flight = self.grid, self.in_flight
+        if not grid.enforced:
+            waits = self.busy or (grid.waits and not self.world.host.alive)
             return None if waits else self.now_ns
-        first = self.grid.next_release_ns
+        first = grid.next_release_ns
         expires_ns = self.fallback.policy.expires_ns
         if expires_ns is not None and expires_ns < first:
             first = expires_ns
-        for tick in self.flights.pending.values():
+        for tick in in_flight.pending.values():
             if tick.deadline_ns < first:
                 first = tick.deadline_ns
-        for flight in self.flights.ordered.values():
+        for flight in in_flight.ordered.values():
             if flight.tick.deadline_ns < first and not (flight.overdue or flight.late):
                 first = flight.tick.deadline_ns
-        for miss in self.flights.misses.values():
+        for miss in in_flight.misses.values():
             if miss.until_ns < first:
                 first = miss.until_ns
         return first
 
     def slack_ns(self, now_ns: int) -> int:
         """Return how long nothing is due."""
-        return 0 if self.flights.pending or self.flights.ordered else self.grid.slack_ns(now_ns)
+        return 0 if self.in_flight.pending or self.in_flight.ordered else self.grid.slack_ns(now_ns)
 
     @property
     def _world_ns(self) -> int:
@@ -251,33 +250,33 @@ class LoopCore:
         self._release()
 
     def _advanced(self, event: ev.Advanced) -> None:
-        self.grid.advanced(event.due_ns)  # it is taken at the next `Woke`: after what came meanwhile
+        self.grid.advanced(event.due_ns)  # taken at the next `Woke`: after what came meanwhile
 
     def _release(self) -> None:
-        """Look at the world, if the next release is due."""
+        """Observe the world, if the next release is due."""
         grid, world = self.grid, self.world
         due = grid.due(self.now_ns)
         if world.stopped:
             return
         if grid.enforced:
             if due:
-                self._look()
+                self._observe()
         elif self.busy:
             return
         elif not due:
             if world.host.alive or not grid.waits:
                 self.out.append(ev.Advance(self.settings.period_ns))
         elif world.safe.pending and not world.retried:
-            world.retried = True  # first what is not active yet
+            world.retried = True  # the safe call first
             self.out.append(ev.Retry())
         else:
             world.retried = False
-            self._look()
+            self._observe()
 
-    def _look(self) -> None:
-        self.world.woke_ns = self.now_ns
+    def _observe(self) -> None:
+        now = self.world.woke_ns = self.now_ns
         next_ns = self.grid.next_release_ns
-        skips = self.grid.enforced and self.now_ns - next_ns >= self.settings.period_ns
+        skips = self.grid.enforced and now - next_ns >= self.settings.period_ns
         self.out.append(ev.Observe(next_ns if skips else None))
 
     def _observed(self, event: ev.Observed) -> None:
@@ -287,108 +286,108 @@ class LoopCore:
         elif duration_ns is not None and self.grid.world_ns(world.woke_ns) - world.started_ns >= duration_ns:
             self._stop("duration")
         else:
-            tick = world.tick = self._begin(event)
-            self._see(tick, event.observation)
+            world.tick = self._start_tick(event)
+            self._take(world.tick, event)
 
-    def _begin(self, event: ev.Observed) -> Tick:
-        """Begin the tick of the release that is due."""
+    def _start_tick(self, event: ev.Observed) -> Tick:
+        """Start the tick of the release that is due."""
         world, settings = self.world, self.settings
         k, release_ns, skipped = self.grid.take(world.woke_ns)
         tick = Tick(k, release_ns, release_ns + settings.deadline_ns, world.woke_ns)
         tick.incarnation = world.host.incarnation
         tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
-        self.flights.newest_k = k
+        self.in_flight.newest_k = k
         guard_ns = world.woke_ns + settings.guard_ns if self.grid.enforced else None
         self.out.append(ev.Guard(guard_ns, self.fallback.parting(tick)))
         if skipped:
             self._skip(tick, skipped, event.sample or self.witness.before)
         self.requests.instructions.change(self.now_ns)
-        if event.heard:
-            self._acknowledge(event.heard)
-        self.people.expire(self.now_ns)
+        if event.acks:
+            self._acknowledge(event.acks)
+        self.operator.expire(self.now_ns)
         return tick
 
     def _skip(self, tick: Tick, skipped: int, sample: EvidenceSample) -> None:
-        """Releases before this tick's did not begin: say why."""
+        """Note why releases before this tick's did not start."""
         first_ns = tick.release_ns - skipped * self.settings.period_ns
         tick.skip = {"skipped": skipped, **self.witness.skip_fields(tick, first_ns, sample)}
 
     # -- observe -------------------------------------------------------------------------------------------------------
 
-    def _see(self, tick: Tick, seen: Observation | None) -> None:
-        if seen is None:
+    def _take(self, tick: Tick, event: ev.Observed) -> None:
+        """Let the agent read the observation, if it is fresh enough and a decoder is there."""
+        observation = event.observation
+        if observation is None:
             self._miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
             return
         world, enforced = self.world, self.grid.enforced
-        # Where the world waits, what was seen before the first release is as fresh as at that release.
-        tick.capture_ns = seen.t_capture_ns if enforced else max(seen.t_capture_ns, self.ledger.t0_ns)
-        tick.seq, tick.epoch = seen.seq, seen.epoch
+        captured_ns, seq = observation.t_capture_ns, observation.seq
+        # Where the world waits, an observation from before the first release is as fresh as at that release.
+        tick.capture_ns = captured_ns if enforced else max(captured_ns, self.ledger.t0_ns)
+        tick.seq, tick.epoch = seq, observation.epoch
         if world.seq is not None:
-            tick.superseded, tick.fresh = max(seen.seq - world.seq - 1, 0), seen.seq != world.seq
-        world.seq, world.seen = seen.seq, seen
-        if seen.epoch != world.epoch:
-            self._begin_epoch(seen.epoch)
-        if enforced and world.woke_ns - seen.t_capture_ns > self.settings.max_age_ns:
+            tick.superseded, tick.fresh = max(seq - world.seq - 1, 0), seq != world.seq
+        world.seq, world.observation = seq, observation
+        if observation.epoch != world.epoch:
+            self._start_epoch(event, observation.epoch)
+        if enforced and world.woke_ns - captured_ns > self.settings.max_age_ns:
             self._miss(tick, (Cause.STALE_OBSERVATION, "late" if tick.fresh else "frozen"))
         elif not world.host.alive or (enforced and self.now_ns > tick.deadline_ns):
             self._miss(tick, None)
         else:
-            self.out.append(ev.Read(seen))
+            self.out.append(ev.Read(observation))
 
-    def _begin_epoch(self, epoch: int) -> None:
+    def _start_epoch(self, event: ev.Observed, epoch: int) -> None:
         self.world.epoch = epoch
         self.requests.history.clear()
-        self.out.append(ev.ListEpisodes())
+        self.ledger.ended(event.episodes)
         self.fallback.policy.epoch(self._world_ns)
 
     def _text_read(self, event: ev.TextRead) -> None:
-        world, tick, seen = self.world, self.world.tick, self.world.seen
-        assert tick is not None and seen is not None, "an observation was read"
+        world, tick, observation = self.world, self.world.tick, self.world.observation
+        assert tick is not None and observation is not None, "an observation was read"
         self.requests.acknowledge(event.acknowledged)
-        if event.error is not None:  # of the agent's code: it is no observation
+        if event.error is not None:  # raised by the agent's code
             self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
             return
         tick.text_ns = self.now_ns
         if tick.text_ns - world.woke_ns > self.settings.period_ns // 8:
             self.witness.texts.append((world.woke_ns, tick.text_ns))
-        tick.request = self.requests.make(tick.k, seen, event.text, tick.deadline_ns - world.woke_ns)
-        tick.behind = len(self.flights.pending) + len(self.flights.late) >= self.settings.pipeline
-        self._ask(tick)
-
-    # -- ask -----------------------------------------------------------------------------------------------------------
-
-    def _ask(self, tick: Tick) -> None:
-        self.world.tick = tick
+        tick.request = self.requests.make(tick.k, observation, event.text, tick.deadline_ns - world.woke_ns)
+        tick.behind = len(self.in_flight.pending) + len(self.in_flight.late) >= self.settings.pipeline
         self.out.append(ev.Ask(tick.request))
 
+    # -- request -------------------------------------------------------------------------------------------------------
+
     def _sent(self, event: ev.Sent) -> None:
-        tick, seen = self.world.tick, self.world.seen
-        assert tick is not None and seen is not None, "a request was sent"
-        if event.error is not None:  # it costs its tick, not the run
+        tick, observation = self.world.tick, self.world.observation
+        assert tick is not None and observation is not None, "a request was sent"
+        if event.error is not None:  # costs the tick, not the run
             self._miss(tick, (Cause.DECIDE, "send"), error=event.error, doing="submit: ")
             return
         tick.submitted_ns = self.now_ns
-        self.flights.pending[tick.k] = tick
+        self.in_flight.pending[tick.k] = tick
         if self.settings.records and not tick.calls:
-            self.ledger.observed(tick.request, seen, tick.capture_ns, snapshot(seen.data, self.rules.plain))
+            data = snapshot(observation.data, self.rules.plain)
+            self.ledger.observed(tick.request, observation, tick.capture_ns, data)
 
     # -- wait ----------------------------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
         """End what is over by now: deadlines, holds, misses; in lockstep only decisions of a decoder that died."""
-        enforced, now, flights = self.grid.enforced, self.now_ns, self.flights
-        if not (flights.pending or flights.ordered or flights.misses):
+        enforced, now, in_flight = self.grid.enforced, self.now_ns, self.in_flight
+        if not (in_flight.pending or in_flight.ordered or in_flight.misses):
             self._expire_hold()
             return
-        for tick in tuple(flights.pending.values()):
+        for tick in tuple(in_flight.pending.values()):
             if now >= tick.deadline_ns if enforced else self._lost(tick):
-                del flights.pending[tick.k]
+                del in_flight.pending[tick.k]
                 self._expect_late(tick)
                 self._miss(tick, None)
-        for miss in tuple(flights.misses.values()):
+        for miss in tuple(in_flight.misses.values()):
             if miss.finding is not None and now >= miss.until_ns:
                 self._close(miss, self.witness.final(miss.finding))
-        overdue = [flight for flight in flights.unsettled() if enforced and now >= flight.tick.deadline_ns]
+        overdue = [flight for flight in in_flight.unsettled() if enforced and now >= flight.tick.deadline_ns]
         for flight in overdue:
             if not flight.overdue:
                 flight.overdue = True
@@ -400,43 +399,43 @@ class LoopCore:
         """Demand the safe call where a call is held for too long, also between two ticks."""
         policy = self.fallback.policy
         ends_ns = policy.expires_ns
-        idle = not (self.flights.pending or self.flights.ordered)
+        idle = not (self.in_flight.pending or self.in_flight.ordered)
         if ends_ns is None or not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return
         measure = policy.expire(self._world_ns)
         # A call that failed since the safe call took over may have acted in part.
-        if measure == "safe" or (measure == "none" and self.flights.called):
-            self._demand("miss", self.fallback.parting(), self.flights.newest_k)
+        if measure == "safe" or (measure == "none" and self.in_flight.called):
+            self._demand("miss", self.fallback.parting(), self.in_flight.newest_k)
 
     def _lost(self, tick: Tick) -> bool:
-        """Whether the decoder that was asked is not there any more."""
+        """Whether the decoder of the request is gone."""
         return not self.world.host.alive or self.world.host.incarnation != tick.incarnation
 
     def _expect_late(self, tick: Tick) -> None:
         self.out.append(ev.Cancel(tick.k))
         if tick.incarnation != self.world.host.incarnation:
             return  # it died with its decoder
-        late = self.flights.late
+        late = self.in_flight.late
         late[tick.k] = tick
         while len(late) > 2 * self.settings.pipeline:
             del late[min(late)]
 
     def _replied(self, event: ev.Replied) -> None:
-        reply, flights = event.reply, self.flights
-        if self.world.left and reply.tick not in flights.late:
+        reply, in_flight = event.reply, self.in_flight
+        if self.world.left and reply.tick not in in_flight.late:
             return  # no release any more
-        if flights.late:
+        if in_flight.late:
             oldest = reply.tick - self.settings.pipeline
-            for k in [k for k in flights.late if k <= oldest]:
-                del flights.late[k]  # cancelled before it was begun, or lost with its decoder
-        tick = flights.pending.pop(reply.tick, None)
-        asked = tick or flights.late.get(reply.tick)
-        if asked is not None:
-            self._take_reply(asked, reply)
+            for k in [k for k in in_flight.late if k <= oldest]:
+                del in_flight.late[k]  # cancelled before its decision started, or lost with its decoder
+        tick = in_flight.pending.pop(reply.tick, None)
+        answered = tick or in_flight.late.get(reply.tick)
+        if answered is not None:
+            self._take_reply(answered, reply)
         if reply.gaps:
             self.witness.gaps = reply.gaps
         if tick is None:
-            self._drop(flights.late.pop(reply.tick, None), reply)
+            self._drop(in_flight.late.pop(reply.tick, None), reply)
         elif self.grid.enforced and self.now_ns > tick.deadline_ns:
             self._miss(tick, None, reply)
             self._drop(tick, reply)
@@ -446,16 +445,16 @@ class LoopCore:
     def _take_reply(self, tick: Tick, reply: DecisionReply) -> None:
         instructions = self.requests.instructions
         if instructions.proven != instructions.now:
-            unsure = reply.decision is not None and self.people.unsure(reply.decision)
+            unsure = reply.decision is not None and self.operator.unsure(reply.decision)
             instructions.judge(tick, reply, unsure, self.now_ns)
         tick.replied_ns = self.now_ns
         if (older := reply.answers) is not None:  # its call is of that observation
-            tick.seq, tick.capture_ns, tick.asked_ns = older.seq, older.captured_ns, older.captured_ns
+            tick.seq, tick.capture_ns, tick.requested_ns = older.seq, older.captured_ns, older.captured_ns
 
     def _drop(self, tick: Tick | None, reply: DecisionReply) -> None:
         """Drop a decision that came after its deadline."""
-        for waiting in self.flights.pending.values():
-            waiting.behind = len(self.flights.late) >= self.settings.pipeline
+        for waiting in self.in_flight.pending.values():
+            waiting.behind = len(self.in_flight.late) >= self.settings.pipeline
         if tick is not None and tick.calls:
             return  # it was cut
         self.ledger.late(tick, reply, None, self.now_ns)
@@ -465,22 +464,22 @@ class LoopCore:
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def _check(self, tick: Tick, reply: DecisionReply) -> None:
-        """Let the decision's call act, if nothing speaks against it."""
+        """Dispatch the decision's call, if nothing speaks against it."""
         decision = reply.decision
         if decision is None:
             self._miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
-        elif (why := self.people.holds(tick, decision)) is not None:
+        elif (why := self.operator.holds(tick, decision)) is not None:
             self._hold(tick, reply, decision.call, why)
         elif decision.call is None:
             self.fallback.policy.renew(self._world_ns)
             self._tell(tick, "fresh", reply)
             self._settle(TickOutcome(tick, "null", reply), reply)
-        elif tick.k < self.flights.ordered_k:
+        elif tick.k < self.in_flight.ordered_k:
             self._leave_out("overtaken", tick, reply, decision.call)
         elif tick.calls and decision.call.text() in tick.calls:
             self._leave_out("repeated", tick, reply, decision.call)
         else:
-            self._order(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
+            self._dispatch(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
 
     def _hold(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
         """The tick has a decision that must not act (yet)."""
@@ -488,32 +487,33 @@ class LoopCore:
             self._withhold(tick, reply, call)
             return
         if why == "confirm" and call is not None:
-            self.people.ask(tick, reply, call, self.now_ns)
-        # What is active goes on, and is not renewed.
+            self.operator.ask(tick, reply, call, self.now_ns)
+        # The active call continues, and is not renewed.
         measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
         self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
         self._fall_back(measure, tick, reply=reply)
 
     def _withhold(self, tick: Tick, reply: DecisionReply, call: Call | None) -> None:
-        """The tick has its decision, and people hold the calls back: the safe call acts alone, in a new episode too."""
+        """People hold the calls back: the safe call acts alone, in a new episode too."""
         if self.fallback.policy.safe:
             self._tell(tick, "safe", reply)
         else:
             self._suspend(tick.k)
             self._demand("pause", self.fallback.emission(tick, "safe", reply=reply), tick.k)
-        why = self.people.state if self.people.state != "running" else "paused"
+        why = self.operator.state if self.operator.state != "running" else "paused"
         self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
 
     def _leave_out(self, kind: str, tick: Tick, reply: DecisionReply, call: Call) -> None:
         self._tell(tick, "held", reply)
         self._settle(TickOutcome(tick, kind, reply, call.text()), reply)
 
-    # -- execute -------------------------------------------------------------------------------------------------------
+    # -- dispatch ------------------------------------------------------------------------------------------------------
 
-    def _order(
+    def _dispatch(
         self, tick: Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
     ) -> None:
-        """Give a legal call to the actuator; what becomes of it settles the tick. `late`: the tick is over."""
+        """Let a call act, if the agent's rules allow it. Every call passes here, confirmed ones (`late`: their tick is
+        over) too: this is the place for limits of range, step, rate and dwell."""
         try:
             ready, text = self.rules.check(call)
         except ValueError as error:
@@ -522,46 +522,52 @@ class LoopCore:
             else:
                 self._miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        command = Command(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.asked_ns or tick.woke_ns)
+        self._execute(InFlightCall(tick, reply, call, text, late, ordered_ns=self.now_ns), ready, not_after_ns)
+
+    # -- execute -------------------------------------------------------------------------------------------------------
+
+    def _execute(self, flight: InFlightCall, ready: Call, not_after_ns: int | None) -> None:
+        """Give the call to the actuator. Its result settles the tick."""
+        tick, in_flight = flight.tick, self.in_flight
+        command = Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
         if self.fallback.emits:
-            last = late or len(tick.calls) + 1 == self.settings.calls_per_tick
-            command.fresh = self.fallback.emission(tick, "fresh", call, reply, more=not last)
-            command.void = None if late else self.fallback.emission(tick, "held", None, reply)
-        flights = self.flights
-        flights.ordered[tick.k] = InFlightCall(tick, reply, call, text, late, given_ns=self.now_ns)
-        flights.ordered_k, flights.called = max(flights.ordered_k, tick.k), True
+            last = flight.late or len(tick.calls) + 1 == self.settings.calls_per_tick
+            command.fresh = self.fallback.emission(tick, "fresh", flight.call, flight.reply, more=not last)
+            command.void = None if flight.late else self.fallback.emission(tick, "held", None, flight.reply)
+        in_flight.ordered[tick.k] = flight
+        in_flight.ordered_k, in_flight.called = max(in_flight.ordered_k, tick.k), True
         self.out.append(ev.Execute(command))
 
     def _gave_way(self, event: ev.GaveWay) -> None:
         """A call that waited for the world was dropped for a newer one, or for the safe call."""
         if self.world.left:
-            return  # what waits when the run ends is no release
-        flight = self.flights.ordered.pop(event.k)
+            return  # what waits when the run ends is not a release
+        flight = self.in_flight.ordered.pop(event.k)
         newer = event.to == "call"
         if flight.late:
             self.ledger.late(flight.tick, flight.reply, None, self.now_ns)
-        elif newer and self.now_ns - flight.given_ns < max(self.settings.period_ns // 4, 1_000_000):
+        elif newer and self.now_ns - flight.ordered_ns < max(self.settings.period_ns // 4, 1_000_000):
             self._leave_out("overtaken", flight.tick, flight.reply, flight.call)
         else:  # the world is busy
             self._overrun(flight, "the call could not begin, and gave way to a newer one" if newer else GAVE_WAY)
 
     def _withdrawn(self, event: ev.Withdrawn) -> None:
-        """The deadline is here, and the call has not ended: it was dropped if it had not begun."""
-        flight = self.flights.ordered.get(event.k)
+        """The deadline is here and the call has not ended: it was dropped if it had not started."""
+        flight = self.in_flight.ordered.get(event.k)
         if flight is not None and not flight.settled:
             if event.dropped:
-                del self.flights.ordered[event.k]
+                del self.in_flight.ordered[event.k]
                 self._overrun(flight, "the call could not begin by its deadline, and is dropped")
-            elif not self.fallback.emits:  # what a world that does not block did is on its way
+            elif not self.fallback.emits:  # a world that does not block has sent it already
                 flight.settled = True
                 self._overrun(flight, "the call has not ended by its deadline", "slow")
         self._expire_hold()
 
-    def _overrun(self, flight: InFlightCall, what: str, which: str = "busy") -> None:
-        self._miss(flight.tick, (Cause.EXECUTE, which), flight.reply, error=what, call=flight.text)
+    def _overrun(self, flight: InFlightCall, error: str, subcause: str = "busy") -> None:
+        self._miss(flight.tick, (Cause.EXECUTE, subcause), flight.reply, error=error, call=flight.text)
 
     def _completed(self, done: Completion) -> None:
-        flight = self.flights.ordered.pop(done.tick)
+        flight = self.in_flight.ordered.pop(done.tick)
         tick, reply, acted = flight.tick, flight.reply, done.effect == "acted"
         if acted:
             self._acted(flight, done)
@@ -576,30 +582,30 @@ class LoopCore:
         elif acted or done.effect == "epoch_over":
             self._settle(TickOutcome(tick, "call" if acted else "epoch_over", reply, flight.text, done), reply)
             if acted and self.settings.calls_per_tick > 1:
-                self._go_on(flight, done)
+                self._ask_further(flight, done)
         else:
-            what = done.error or (GAVE_WAY if done.ended_ns < tick.deadline_ns else TOO_LATE)
+            error = done.error or (GAVE_WAY if done.ended_ns < tick.deadline_ns else TOO_LATE)
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
-            self._miss(tick, fault, reply, error=what, call=flight.text, done=done)
+            self._miss(tick, fault, reply, error=error, call=flight.text, done=done)
 
     def _acted(self, flight: InFlightCall, done: Completion) -> None:
         """The call is active from now on."""
         tick, call = flight.tick, flight.call
-        if done.stands:
+        if done.current:
             self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
         self.requests.acted(tick, call, flight.text)
         why = "late" if flight.late else "further" if tick.calls else "fresh"
         self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
 
-    def _go_on(self, flight: InFlightCall, done: Completion) -> None:
-        """Ask for the tick's next call (`calls_per_tick`): of the same observation, with those before it in its
+    def _ask_further(self, flight: InFlightCall, done: Completion) -> None:
+        """Request the tick's next call (`calls_per_tick`): of the same observation, with those before it in its
         history, by the same deadline. Not where that was the last, or the safe call was demanded meanwhile. It is cut
-        where the decoder is lost, or less time is left than the last decision took: to begin what would be dropped
-        keeps the decoder from the next tick."""
+        where the decoder is lost, or less time is left than the last decision took: it would be dropped, and keep the
+        decoder from the next tick."""
         last, settings, now = flight.tick, self.settings, self.now_ns
-        if len(last.calls) + 1 == settings.calls_per_tick or not done.stands:
+        if len(last.calls) + 1 == settings.calls_per_tick or not done.current:
             return
-        if self.people.state != "running" or self.over:
+        if self.operator.state != "running" or self.over:
             return
         history = (*last.request.history, flight.text)[-(self.rules.history or 1) :]
         request = replace(last.request, history=history, within_ns=last.deadline_ns - now)
@@ -608,7 +614,8 @@ class LoopCore:
         if (settings.cuts and now + took_ns > tick.deadline_ns) or not self.world.host.alive:
             self._miss(tick, None)
         else:
-            self._ask(tick)
+            self.world.tick = tick
+            self.out.append(ev.Ask(request))
 
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
@@ -649,7 +656,7 @@ class LoopCore:
         self._judge(OpenMiss(outcome, self.ledger.reserve(), line, self.now_ns, measure))
 
     def _cut(self, outcome: TickOutcome, line: Line) -> None:
-        """There is no further call of the tick. The last one goes on; but one that was begun and failed may have acted
+        """There is no further call of the tick. The last one continues; but one that started and failed may have acted
         in part."""
         line |= cut_fields(outcome)
         cause = line.get("cause")
@@ -660,12 +667,12 @@ class LoopCore:
 
     def _judge(self, miss: OpenMiss) -> None:
         tick, fault = miss.outcome.tick, miss.outcome.fault
-        self.flights.misses[tick.k] = miss
+        self.in_flight.misses[tick.k] = miss
         stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
         self.out.append(ev.TakeSample(tick.k, tick.capture_ns if stale else tick.release_ns))
 
     def _sampled(self, event: ev.Sampled) -> None:
-        miss = self.flights.misses.get(event.k)
+        miss = self.in_flight.misses.get(event.k)
         if miss is None:
             return
         if miss.finding is not None and miss.completed is not None:
@@ -680,33 +687,33 @@ class LoopCore:
             self._close(miss, finding)
 
     def _follow_up(self, outcome: TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
-        """Do what the fallback policy says. A world elsewhere receives the cause that is known now."""
+        """Do what the fallback policy says. An emitting world receives the cause that is known now."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         if cause is not None:
             self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
-        # A remote world executes nothing: that its call waited is our business.
-        ours = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
-        line["action"] = self._fall_back(measure, tick, cause, reply, None if ours else line.get("error"))
+        # A remote world executes nothing: why a call waited here does not concern it.
+        local = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
+        line["action"] = self._fall_back(measure, tick, cause, reply, None if local else line.get("error"))
         if reply is not None and fault is not None:
             line["decide_ms"] = to_ms(reply.decide_ns)
 
     def _expects(self, miss: OpenMiss, finding: MissFinding) -> bool:
-        """Whether evidence is still to come that may change the cause: the tick's own reply, or the end of its call."""
-        k, flights = miss.outcome.tick.k, self.flights
+        """Whether evidence is still to come that may change the cause: the tick's reply, or the end of its call."""
+        k, in_flight = miss.outcome.tick.k, self.in_flight
         if not (self.grid.enforced and finding.open) or self.world.left:
             return False
-        return k in flights.late or (k in flights.ordered and flights.ordered[k].settled)
+        return k in in_flight.late or (k in in_flight.ordered and in_flight.ordered[k].settled)
 
     def _complete(self, tick: Tick, spans: dict[str, float], reply: DecisionReply) -> None:
         """All steps of the tick are known: judge its miss, if it waits for that."""
-        miss = self.flights.misses.get(tick.k)
+        miss = self.in_flight.misses.get(tick.k)
         if miss is not None and miss.finding is not None:
             miss.completed = spans, reply
             self.out.append(ev.TakeSample(tick.k, tick.release_ns))
 
     def _close(self, miss: OpenMiss, finding: MissFinding) -> None:
         """Record the miss with its cause."""
-        del self.flights.misses[miss.outcome.tick.k]
+        del self.in_flight.misses[miss.outcome.tick.k]
         self.ledger.fill(miss.slot, miss.line | finding.fields())
 
     def _fall_back(
@@ -717,12 +724,12 @@ class LoopCore:
         reply: DecisionReply | None = None,
         error: str | None = None,
     ) -> str:
-        """Do it, and tell the world. Return what the record says of it: `none` where the safe call is active since an
-        earlier tick, `pending` where it was demanded and is not active yet."""
+        """Take the measure, and tell the world. Return the record's word for it: `none` where the safe call is active
+        since an earlier tick, `pending` where it was demanded and is not active yet."""
         if measure == "stop":
             self._stop("miss")
         emission = self.fallback.emission(tick, "held" if measure == "hold" else "safe", None, reply, cause, error)
-        if measure == "safe" or (measure == "none" and self.flights.called):
+        if measure == "safe" or (measure == "none" and self.in_flight.called):
             self._demand("miss", emission, tick.k)
             return "pending" if measure == "none" else measure
         if emission is not None:
@@ -731,40 +738,40 @@ class LoopCore:
 
     def _demand(self, why: str, emission: Any, k: int) -> None:
         """Demand the safe call, for the sake of tick `k`."""
-        self.ledger.safe_k, self.flights.called = k, False
+        self.ledger.safe_k, self.in_flight.called = k, False
         self.world.safe = ev.SafeState(True, True)
         self.out.append(ev.Safe(why, emission))
 
     def _tell(self, tick: Tick, status: Status, reply: DecisionReply) -> None:
-        """Tell the world, if it wants to know, of a tick that brought no call."""
+        """Tell an emitting world of a tick that brought no call."""
         if (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
             self.out.append(ev.Tell(emission))
 
     def _suspend(self, k: int) -> None:
         """People hold the calls back: the safe call was demanded, at tick `k`."""
-        self.fallback.policy.suspend(self._world_ns, self.people.state != "running")
+        self.fallback.policy.suspend(self._world_ns, self.operator.state != "running")
         self.ledger.safe_k = k
 
     # -- account: what else happens to a run ---------------------------------------------------------------------------
 
     def _commanded(self, command: OperatorCommand) -> None:
-        """A person said something; a pause or stop has shut the actuator already."""
-        confirmed = self.people.commanded(command, self.now_ns)
-        if command.said in ("pause", "stop"):
-            self.flights.called = False
-            self._suspend(self.flights.newest_k)
-        elif command.said == "resume":
+        """A person gave a command; a pause or stop has shut the actuator already."""
+        confirmed = self.operator.commanded(command, self.now_ns)
+        if command.word in ("pause", "stop"):
+            self.in_flight.called = False
+            self._suspend(self.in_flight.newest_k)
+        elif command.word == "resume":
             self.fallback.policy.suspended = False
         if confirmed is not None:
-            self._order(confirmed.tick, confirmed.reply, confirmed.call, confirmed.expires_ns, late=True)
+            self._dispatch(confirmed.tick, confirmed.reply, confirmed.call, confirmed.expires_ns, late=True)
         self.out.append(ev.LoopReport("changed"))
 
     def _host_changed(self, state: HostChanged) -> None:
         self.world.host, self.witness.before = state, state.sample
         if len(state.events) != self.ledger.events:
             self.ledger.host_events(state.events)
-            late = self.flights.late.values()
-            self.flights.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
+            late = self.in_flight.late.values()
+            self.in_flight.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
         if state.gave_up is not None and not self.over:
             self.out.append(ev.Notify(f"no more decisions: {state.gave_up}"))
             self._stop("host")
@@ -772,14 +779,14 @@ class LoopCore:
     def _safe_changed(self, state: ev.SafeState) -> None:
         self.world.safe = state
 
-    def _acknowledge(self, heard: deque[Acknowledgement]) -> None:
-        """Take what the world says became of calls, but of those whose tick is not over."""
-        words = [heard.popleft() for _ in range(len(heard))]  # more may come meanwhile
+    def _acknowledge(self, acks: deque[Acknowledgement]) -> None:
+        """Take a client's acknowledgements of calls, but of those whose tick is not over."""
+        taken = [acks.popleft() for _ in range(len(acks))]  # more may come meanwhile
         if self.requests.steady is not None:
-            self.requests.steady.carried_out(words)
-        for ack in words:
-            if ack.tick in self.flights.ordered:
-                heard.append(ack)
+            self.requests.steady.carried_out(taken)
+        for ack in taken:
+            if ack.tick in self.in_flight.ordered:
+                acks.append(ack)
             else:
                 self.ledger.acknowledged(ack)
 
@@ -792,9 +799,9 @@ class LoopCore:
     def _left(self, event: ev.Left) -> None:
         """Nothing but the safe call acts from here on, whatever the end is."""
         self.world.stopped = self.world.left = True
-        self.people.state = "stopped"
-        self.people.drop(self.now_ns)
-        self._demand("exit", self.fallback.parting(), self.flights.newest_k)
+        self.operator.state = "stopped"
+        self.operator.drop(self.now_ns)
+        self._demand("exit", self.fallback.parting(), self.in_flight.newest_k)
 
     def _overdue(self, event: ev.Overdue) -> None:
         """The loop was away when the run ended: what was due a period before is missed all the same."""
@@ -802,7 +809,7 @@ class LoopCore:
         due_ns = event.t_ns - settings.period_ns
         if not (self.ledger.t0_ns and grid.enforced and grid.due(due_ns)):
             return
-        self._suspend(self.flights.newest_k)
+        self._suspend(self.in_flight.newest_k)
         k, release_ns, skipped = grid.take(due_ns)
         tick = Tick(k, release_ns, release_ns + settings.deadline_ns, event.t_ns)
         tick.incarnation = self.world.host.incarnation
@@ -810,25 +817,24 @@ class LoopCore:
         if skipped:
             self._skip(tick, skipped, event.sample)
         self._miss(tick, None)
-        self.flights.misses[k].end_ns = event.t_ns  # what came since is none of it
+        self.in_flight.misses[k].end_ns = event.t_ns  # what came since is not part of it
 
     def _closed(self, event: ev.Closed) -> None:
-        for miss in tuple(self.flights.misses.values()):
-            # An interrupt may have come before its sample.
+        for miss in tuple(self.in_flight.misses.values()):
             finding = miss.finding
-            if finding is None:
+            if finding is None:  # an interrupt came before its sample
                 finding = self.witness.finding(miss.outcome, self.witness.before, self.world.host, miss.end_ns)
             self._close(miss, self.witness.final(finding))
-        if event.heard:
-            self.flights.ordered.clear()  # their effects will not come any more
-            self._acknowledge(event.heard)
+        if event.acks:
+            self.in_flight.ordered.clear()  # their effects will not come any more
+            self._acknowledge(event.acks)
         self.ledger.ended(event.episodes)
         self.ledger.finish()
 
 
 def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
-    """Copy what the world showed, now: it may change it, and a large array would wait in memory."""
-    if isinstance(data, dict) and PLAIN.issuperset(map(type, data.values())):
+    """Return a copy of what the world showed: it may change it, and a large array would wait in memory."""
+    if isinstance(data, dict) and IMMUTABLE.issuperset(map(type, data.values())):
         return data.copy()
     return plain(data)
 
@@ -850,7 +856,6 @@ HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
     ev.SafeState: LoopCore._safe_changed,
     SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
     Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
-    ev.Ended: lambda core, event: core.ledger.ended(event.episodes),
     ev.Instructed: lambda core, event: core.requests.instructions.waiting.append(event.text),
     ev.Stopped: lambda core, event: core._stop(event.why),
     ev.Left: LoopCore._left,

@@ -1,16 +1,15 @@
-"""When the next tick is due: on an absolute grid in wall-clock time, or as a world that waits moves on. No clock.
+"""When the next tick is due: on an absolute grid of real time, or as a world that waits moves on. No clock.
 
-Where a grid is `enforced`, releases come at a fixed rate of real time and a deadline ends a tick; otherwise each one
-comes when the one before is settled, and a deadline is only compared with afterwards. `waits`: for a decoder that is
-away. `world_ns` is the world's time, which limits how long a call is held. Instants are CLOCK_MONOTONIC nanoseconds.
+Where a grid is `enforced`, releases come at a fixed rate of real time and a deadline ends a tick; otherwise each
+release comes when the tick before is settled, and a deadline is compared with afterwards. `waits`: for a decoder that
+is away. `world_ns`: the world's time, which limits how long a call is held. Instants are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-# From the start of the clock to release 0.
-LEAD_NS = 1_000_000
+LEAD_NS = 1_000_000  # from the start of the clock to release 0
 
 
 class WallGrid:
@@ -23,23 +22,23 @@ class WallGrid:
 
     def __init__(self, period_ns: int) -> None:
         self.period_ns = period_ns
-        self.begin(0)
+        self.place(0)
 
-    def begin(self, t0_ns: int) -> None:
-        """Release 0 is at `t0_ns`."""
+    def place(self, t0_ns: int) -> None:
+        """Put release 0 at `t0_ns`."""
         self._t0_ns = self.next_release_ns = t0_ns
         self._next = 0
 
     def start(self, now_ns: int) -> tuple[int, int]:
         """Set the first release; return its instant, and the world's time then."""
-        self.begin(now_ns + min(LEAD_NS, self.period_ns))
+        self.place(now_ns + min(LEAD_NS, self.period_ns))
         return self._t0_ns, self._t0_ns
 
     def due(self, now_ns: int) -> bool:
         return now_ns >= self.next_release_ns
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the release that is due: (its index k, r_k, how many releases before it were skipped).
+        """Start the release that is due; return its index k, r_k, and how many before it were skipped.
 
         The invariant afterwards: r_k <= now < r_k + period, unless no release is due (ValueError).
         """
@@ -64,7 +63,7 @@ class WallGrid:
 
 
 class StepGrid:
-    """Each release comes when the one before is settled, and the world has moved on by a period (lockstep) or has made
+    """Each release comes when the tick before is settled and the world has moved on by a period (lockstep), or has made
     an observation (arrival). Deadlines are counted, not enforced; holds are measured in periods."""
 
     enforced = False
@@ -87,7 +86,7 @@ class StepGrid:
         return self._due_ns is not None
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the release that is due: of one in lockstep it is now, of an arrival when that came."""
+        """Start the release that is due: in lockstep it is now, of an arrival when that came."""
         release_ns = now_ns if self.waits or self._due_ns is None else self._due_ns
         self._due_ns = None
         self._k += 1

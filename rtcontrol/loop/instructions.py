@@ -1,4 +1,4 @@
-"""What is decided by: the instruction, new ones on trial, and the calls that acted last. Pure."""
+"""What a decision is requested with: the instruction, a new one on trial, and the calls that acted last. Pure."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from typing import Any, Protocol
 
 from rtcontrol.envs.base import Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.loop.call_in_force import CallInForce
+from rtcontrol.loop.fallback import ActiveCall
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call
 from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 
-# People are shown this much of an instruction.
-ECHO = 120
-# A new instruction whose decisions are unsure gives way after so many, and at once where it has unknown words.
-TRIALS = 3
-# Goals that people are shown when an instruction is not understood.
-EXAMPLES = 4
-# One is taken a tick; of more than this between two ticks, the oldest give way.
-MAX_WAITING = 16
+ECHO = 120  # people are shown this much of an instruction
+TRIALS = 3  # so many unsure decisions refuse a new instruction; one does where it has unknown words
+EXAMPLES = 4  # goals that people are shown when an instruction is not understood
+MAX_WAITING = 16  # one is taken a tick; the oldest are dropped
 
 
 class GoalList(Protocol):
-    """The goals that an agent has, where it lists them."""
+    """The goals of an agent that lists them."""
 
     @property
     def kinds(self) -> Sequence[Any]: ...
 
     def recognise(self, text: str, /) -> Any:
-        """Return the goal of a sentence; None where it is none."""
+        """Return the goal of a sentence, or None."""
 
     def examples(self, most: int, /) -> Sequence[str]: ...
 
 
 class Instructions:
-    """`now` is active, `proven` the last one that something was decided by, `waiting` are to come. `refusal` is the
-    last one where it was not taken, and why. Where the agent has `goals`, a new instruction whose decisions must not
-    act is not understood, and gives way."""
+    """`now` is active, `proven` the last one that a decision was made by, `waiting` are to come. `refusal`: the last
+    one if it was refused, and why. Where the agent has `goals`, a new instruction whose decisions must not act is not
+    understood, and the one before is restored."""
 
     def __init__(self, first: str, out: list[Action], ledger: Ledger, goals: GoalList | None = None) -> None:
         self.now = self.proven = first
@@ -48,30 +44,28 @@ class Instructions:
         self._unsure = 0  # decisions by the new instruction
         self._out, self._ledger = out, ledger
 
-    def begin(self, text: str) -> None:
-        """The run begins with it."""
+    def start(self, text: str) -> None:
+        """Use it from the first release on."""
         self.now = self.proven = text
 
     def change(self, now_ns: int) -> None:
-        """Take the next one that waits, if any: from now on it is decided and judged by."""
+        """Take the next one that waits, if any."""
         if not self.waiting:
             return
-        self.now = self.waiting.popleft()
         self.refusal, self._unsure = None, 0
-        self._out.append(Instruct(self.now))
-        self._ledger.write({"instruction": self.now, "t_s": self._ledger.t_s(now_ns)})
+        self._use(self.waiting.popleft(), now_ns)
         self._out.append(Notify(f"instruction: {echo(self.now)}"))
 
     def judge(self, tick: Tick, reply: DecisionReply, unsure: bool, now_ns: int) -> None:
-        """Let a new instruction that the decider cannot take (it does not fit, say), or does not understand, give way
-        to the last good one. `unsure`: the decision must not act."""
+        """Accept a new instruction by its first decision, or refuse it where the decider cannot take it (it does not
+        fit, say) or does not understand it. `unsure`: the decision must not act."""
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
         if decision is None and reply.mistake is not None:
-            what = reply.mistake[0]
-            shown = f"instruction refused: {echo(self.now)} ({what}) It goes on by the one before."
-            self._give_way(shown, reply.error or what, now_ns)
+            why = reply.mistake[0]
+            shown = f"instruction refused: {echo(self.now)} ({why}) It continues with the one before."
+            self._refuse(shown, reply.error or why, now_ns)
         elif (decision is None or unsure) and self._unlisted():
             self._doubt(decision is not None and bool(decision.unknown), now_ns)
         elif decision is not None:
@@ -82,36 +76,40 @@ class Instructions:
         return self.goals is not None and self.goals.recognise(self.now) is None
 
     def _doubt(self, unknown: bool, now_ns: int) -> None:
-        """A decision by the new instruction failed or must not act; `unknown`: some of its words were never taught."""
+        """A decision by the new instruction failed or must not act; `unknown`: the model never learnt some words."""
         assert self.goals is not None, "without goals nothing is doubted"
         self._unsure += 1
         if unknown or self._unsure >= TRIALS:
             shown = f'"{echo(self.now)}" is not understood, continuing with "{echo(self.proven)}".'
             shown = f"{shown} You can say: {'; '.join(self.goals.examples(EXAMPLES))}."
-            self._give_way(shown, shown, now_ns)
+            self._refuse(shown, shown, now_ns)
 
-    def _give_way(self, shown: str, error: str, now_ns: int) -> None:
-        refused, self.now = self.now, self.proven
+    def _refuse(self, shown: str, error: str, now_ns: int) -> None:
+        refused = self.now
         self.refusal = refused, shown
-        self._out.append(Instruct(self.now))
-        line = {"instruction": self.now, "t_s": self._ledger.t_s(now_ns), "refused": echo(refused)}
-        self._ledger.write(line)
+        self._use(self.proven, now_ns, refused=echo(refused))
         self._out.append(Notify(shown))
         self._out.append(LoopReport("refused", refused, error))
 
+    def _use(self, text: str, now_ns: int, **more: str) -> None:
+        """Decide, and judge, by it from now on."""
+        self.now = text
+        self._out.append(Instruct(text))
+        self._ledger.write({"instruction": text, "t_s": self._ledger.t_s(now_ns), **more})
+
 
 def echo(text: str) -> str:
-    """Return an instruction as people are shown it: its beginning."""
+    """Return the start of an instruction, as people are shown it."""
     return text if len(text) <= ECHO else text[: ECHO - 3] + "..."
 
 
 class Requests:
-    """Makes requests. `history` holds the last calls that acted, as text: by the loop's word, or by the world's where
-    that `acknowledges`; `steady` is the call in force, where there is hysteresis."""
+    """Makes requests. `history`: the last calls that acted, as text: by the loop's word, or by the world's where that
+    `acknowledges`. `steady`: the active call, where there is hysteresis."""
 
-    def __init__(self, instructions: Instructions, most: int, steady: CallInForce | None) -> None:
+    def __init__(self, instructions: Instructions, history: int, steady: ActiveCall | None) -> None:
         self.steady = steady
-        self.history: deque[str] = deque(maxlen=most)
+        self.history: deque[str] = deque(maxlen=history)
         self.acknowledges = False
         self.instructions = instructions
 
@@ -128,19 +126,19 @@ class Requests:
         if self.steady is not None:
             self.steady.acted(tick, call)
 
-    def make(self, k: int, seen: Observation, text: str, within_ns: int = 0) -> DecisionRequest:
+    def make(self, k: int, observation: Observation, text: str, within_ns: int = 0) -> DecisionRequest:
         """Return the request of tick `k`, to be answered within so long; `text` is the agent's of the observation."""
         instruction = self.instructions.now
-        standing = None if self.steady is None else self.steady.standing(seen.epoch, instruction)
+        steady = self.steady
         return DecisionRequest(
             k,
-            seen.epoch,
+            observation.epoch,
             text,
             instruction,
             tuple(self.history),
-            seen.data,
+            observation.data,
             within_ns=within_ns,
-            seq=seen.seq,
-            captured_ns=seen.t_capture_ns,
-            standing=standing,
+            seq=observation.seq,
+            captured_ns=observation.t_capture_ns,
+            standing=None if steady is None else steady.standing(observation.epoch, instruction),
         )

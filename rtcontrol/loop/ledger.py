@@ -1,6 +1,6 @@
 """The lines of a run's record, in the order of its ticks. Pure: a line is an action.
 
-A miss whose evidence is still to come keeps its place: later lines wait behind it, for a period at most.
+A miss whose evidence is still to come keeps its place: later lines wait for it, for a period at most.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.loop.evidence import spans_of, to_ms
+from rtcontrol.loop.attribution import spans_of, to_ms
 from rtcontrol.models.call import Call
 from rtcontrol.records import Action, Completion, Fault, InFlightCall, Notify, Record, SafeAttempt, Tick, TickOutcome
 from rtcontrol.telemetry.causes import Cause
 
-# So many different errors are shown to people; what differs every time must not fill the memory.
-MAX_SHOWN = 256
+MAX_SHOWN = 256  # different errors shown to people; what differs every time must not fill the memory
 Line = dict[str, Any]
 LineSlot = list[Line]  # the place of a line: empty until that is known
-# An exception's text, and where it came from (None: not from code that is ours to show).
+# Return an exception's text, and where it came from (None: not from code that people can change).
 Describe = Callable[[BaseException], tuple[str, str | None]]
 
 
 class Ledger:
-    """Makes the lines. `t0_ns` is the first release (0: not yet); `describe` gives an exception's text and place.
-    `acted_k`, `acted_ns`: tick and instant of the last fresh call that acted."""
+    """Makes the lines. `t0_ns`: the first release (0: not yet). `acted_k`, `acted_ns`: tick and instant of the last
+    fresh call that acted. `safe_k`: the tick for which the safe call took over last. `episodes` and `events`: how many
+    are recorded."""
 
     def __init__(self, out: list[Action], describe: Describe) -> None:
         self.t0_ns = 0
         self.acted_k, self.acted_ns = -1, 0
-        self.safe_k = -1  # for whose sake the safe call took over last
-        self.episodes = self.events = 0  # how many are recorded
+        self.safe_k = -1
+        self.episodes = self.events = 0
         self._out, self._describe = out, describe
         self._shown: set[tuple[str, ...]] = set()
         self._slots: deque[LineSlot] = deque()
@@ -77,7 +77,7 @@ class Ledger:
         if tick.calls:
             line = {"further": tick.k, "n": len(tick.calls), "t_s": t_s, "outcome": "acted" if kind == "call" else kind}
         else:
-            line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
+            line["wake_ms"] = to_ms(tick.woke_ns - tick.release_ns)
         line["spans_ms"] = spans_of(tick, reply, outcome.done)
         if outcome.call is not None:
             line["call"] = outcome.call
@@ -104,14 +104,14 @@ class Ledger:
         line = self.tick_line(outcome)
         if outcome.why is not None:
             line["why"] = outcome.why
-        line["latency_ms"] = round((now_ns - tick.release_ns) / 1e6, 4)
-        line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
-        line["age_ms"] = round((now_ns - tick.capture_ns) / 1e6, 4)
+        line["latency_ms"] = to_ms(now_ns - tick.release_ns)
+        line["decide_ms"] = to_ms(reply.decide_ns)
+        line["age_ms"] = to_ms(now_ns - tick.capture_ns)
         if done is not None:
-            line["execute_ms"] = round((now_ns - done.began_ns) / 1e6, 4)
+            line["execute_ms"] = to_ms(now_ns - done.began_ns)
             if not tick.calls:
                 if outcome.kind == "call" and period_ns and self.acted_ns and self.acted_k == tick.k - 1:
-                    line["jitter_ms"] = round(abs(now_ns - self.acted_ns - period_ns) / 1e6, 4)
+                    line["jitter_ms"] = to_ms(abs(now_ns - self.acted_ns - period_ns))
                 self.acted_k, self.acted_ns = tick.k, now_ns
         if (decision := reply.decision) is not None:
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
@@ -119,27 +119,28 @@ class Ledger:
             line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
         return line
 
-    def observed(self, request: DecisionRequest, seen: Observation, captured_ns: int, data: Any) -> None:
-        """What was asked for, of which observation; `data` is a copy of what the world showed."""
-        line: Line = {"k": request.tick, "t_s": self.t_s(captured_ns), "seq": seen.seq, "epoch": seen.epoch}
-        line["observation"], line["instruction"] = request.observation, request.instruction
-        line["history"] = request.history
+    def observed(self, request: DecisionRequest, observation: Observation, captured_ns: int, data: Any) -> None:
+        """Record a request and its observation; `data` is a copy of what the world showed."""
+        line: Line = {"k": request.tick, "t_s": self.t_s(captured_ns), "seq": observation.seq}
+        line["epoch"], line["observation"] = observation.epoch, request.observation
+        line["instruction"], line["history"] = request.instruction, request.history
         if request.standing is not None:
             line["in_force"] = {"call": request.standing.to_dict()}
         line["data"] = data
         self.write(line)
 
     def called(self, call: Call, k: int, epoch: int | None, why: str, t_ns: int, **more: Any) -> None:
-        """A call acted; `more` is known of it."""
+        """Record that a call acted."""
         line: Line = {"called": call.name, "arguments": call.arguments, "k": k}
         if epoch is not None:
             line["epoch"] = epoch
         self.write({**line, "why": why, "t_s": self.t_s(t_ns), **more})
 
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
-        """A decision came after its tick was over, or its call waited for a yes; `done` is what became of the call."""
+        """Record a decision that came after its tick was over, or whose call waited for a yes, with the result of the
+        call."""
         used = done is not None and done.effect == "acted"
-        waited_ns = 0 if tick is None else tick.waited_ns  # a person's time: none of the loop's figures
+        waited_ns = 0 if tick is None else tick.waited_ns  # a person's time: not part of the loop's figures
         line: Line = {"late": reply.tick, "used": used}
         line |= {"waited_ms": to_ms(waited_ns)} if waited_ns else {"decide_ms": to_ms(reply.decide_ns)}
         if tick is not None and not waited_ns:
@@ -151,13 +152,13 @@ class Ledger:
             line["t_s"] = self.t_s(done.ended_ns)
         if done is not None and done.error is not None:
             self.put_error(line, done.error, "late call: ")
-        elif waited_ns and not used:  # whoever said yes believes that it acts
+        elif waited_ns and not used:  # a person said yes, and believes that it acts
             why = "it gave way" if done is None else done.effect
             self.put_error(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
         self.write(line)
 
     def overran(self, flight: InFlightCall, done: Completion) -> None:
-        """A call ended that was under way at its deadline: its tick was over then."""
+        """Record the end of a call whose deadline, and tick, was over before."""
         tick = flight.tick
         line: Line = {"overran": tick.k, "call": flight.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
         line["spans_ms"] = spans_of(tick, flight.reply, done)
@@ -171,10 +172,9 @@ class Ledger:
     # -- lines of what else happens ------------------------------------------------------------------------------------
 
     def host_events(self, events: Sequence[HostEvent]) -> None:
-        """Record what befell the host since the last time."""
+        """Record the host's losses and returns since the last time."""
         for event in events[self.events :]:
-            line: Line = {"t_s": self.t_s(event.t_ns), "event": event.event}
-            line["seconds"] = round(event.seconds, 3)
+            line: Line = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
             if event.decider:
                 line["decider"] = event.decider
             self.write({"host_event": line})
@@ -188,20 +188,20 @@ class Ledger:
         self.episodes = len(episodes)
 
     def attempted(self, attempt: SafeAttempt) -> None:
-        """One try of a safe call: counted as safe only when all of them are in force."""
-        call = attempt.call
+        """Record an attempt of a safe call: it counts as safe only when all of them are active."""
+        call, t_s = attempt.call, self.t_s(attempt.ended_ns)
         text = None if call is None else call.text()
         if call is not None and attempt.acted and attempt.error is None:
             self.called(call, self.safe_k, None, "safe", attempt.ended_ns)
-        line: Line = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
-        line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
+        line: Line = {"safe": text, "why": attempt.why, "t_s": t_s, "attempt": attempt.attempt}
+        line["in_force"] = attempt.active
         if attempt.over:
             line["world"] = "over"
-        self.put_error(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
+        self.put_error(line, attempt.error, f"safe call {text}, tried again until it is active: ")
         self.write(line)
 
     def acknowledged(self, ack: Acknowledgement) -> None:
-        """What the world says became of a call that it received."""
+        """Record a client's acknowledgement of a call."""
         line: Line = {"ack": ack.tick, "status": ack.status, "why": ack.why, "t_s": self.t_s(ack.t_ns)}
         if ack.result is not None:
             line["result"] = ack.result
@@ -211,13 +211,13 @@ class Ledger:
         self.write(line)
 
     def fault(self, fault: Fault, now_ns: int) -> None:
-        """The world raised over what it received."""
+        """Record that the world raised over an emission or an instruction."""
         line: Line = {"fault": fault.doing, "t_s": self.t_s(now_ns)}
         self.put_error(line, fault.error, f"{fault.doing}: ")
         self.write(line)
 
     def put_error(self, line: Line, error: str | BaseException | None, about: str | None, doing: str = "") -> None:
-        """Set `error` (after `doing`) and `where` in `line`. Each error is shown to people once, after `about` (None:
+        """Set `error` (after `doing`) and `where` in `line`. People are shown each error once, after `about` (None:
         they know of it)."""
         if error is None:
             return
@@ -233,7 +233,7 @@ class Ledger:
 
 
 def cut_fields(outcome: TickOutcome) -> Line:
-    """Return why there is no further call: it is cut where it was not there, or not begun, by the deadline."""
+    """Return why there is no further call: it is cut where it was not there, or had not started, by the deadline."""
     fault = outcome.fault
     if fault is None or fault == (Cause.EXECUTE, "busy"):
         return {"outcome": "cut"}

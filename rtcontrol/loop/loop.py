@@ -4,26 +4,141 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
-from rtcontrol.envs.base import WorldError
-from rtcontrol.loop.phases import broke_down, finish, launch, prepare
+from rtcontrol.agents import Agent
+from rtcontrol.agents.goal_tools import GoalTools
+from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
+from rtcontrol.hosts.layered import executes_plans
+from rtcontrol.hosts.protocol import Host
+from rtcontrol.loop import errors
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.config import RunConfig, instruction_text
+from rtcontrol.loop.core import LoopCore
+from rtcontrol.loop.instructions import Instructions
+from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
+from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.realtime import SlackCollector
-from rtcontrol.loop.running import RunningLoop
+from rtcontrol.loop.rules import rules_of, settings_of
+from rtcontrol.loop.runner import LoopClock, Ports, Runner, WallClock, lockstep_clock, read
+from rtcontrol.loop.sampling import PauseWatch, Sampler
+from rtcontrol.loop.warmup import Warmup, first_observation
+from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Replied, Stopped
 from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.recent import Recent
+from rtcontrol.telemetry.recorder import Recorder
 
 LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
 LEAVE_AT_ONCE_S = 0.5  # the same after the third signal: time enough for a world that is free
+RETRY_NS = 1_000_000_000  # a safe call that is not active is tried again every period, but at least as often as this
+TAKEN_BACK = "{} was taken by the world's code or a library, and is taken back: it ends the run safely."
+UNSAFE = "THE SAFE CALL IS NOT ACTIVE in the world: {}. Whatever acted last may act still: stop it by other means."
+OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
 
 
-class ControlLoop(RunningLoop):
+class Listener:
+    """Follows a run, on the threads of what it reports: must not block."""
+
+    def report(self, report: LoopReport) -> None:
+        """An instruction was accepted, refused or doubted, or what the operator may see has changed."""
+
+    def understood(self, result: Understood) -> None:
+        """The interpreter's result for a sentence."""
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What a loop may be given besides. `sample`: an observation to warm up with before the environment starts.
+    `notify` takes lines for people. `clock`: None: as the configuration says. `watch`: of the whole process, already
+    entered, where many loops share it and garbage is collected for all. `interpreter` is closed with the loop. `retake`
+    takes back signals that user code has taken, and returns the names of new ones. `goals`: the agent's, if any."""
+
+    sample: Observation | None = None
+    notify: Callable[[str], None] = lambda line: None
+    clock: LoopClock | None = None
+    watch: PauseWatch | None = None
+    interpreter: Interpreter | None = None
+    retake: Callable[[], list[str]] = list
+    goals: GoalTools | None = None
+    listener: Listener = field(default_factory=Listener)
+
+
+@dataclass(slots=True)
+class RunState:
+    """How far a run is, and how it ended. `failure`: in one sentence, how the world broke down. `safe_active`: False
+    where the run was over and its safe call was not active; `unsafe`: the same, but for a world whose last episode had
+    ended by itself. `t_end_ns`: when the ticks were over."""
+
+    phase: str = "not started"
+    warmup: Warmup = field(default_factory=Warmup)
+    host_info: dict[str, Any] = field(default_factory=dict)
+    launched: bool = False
+    ended_by: str | None = None
+    failure: str | None = None
+    safe_active: bool = True
+    unsafe: bool = False
+    t_end_ns: int = 0
+    end_written: bool = False
+
+    def stopped(self) -> bool:
+        """Return whether the run is to end."""
+        return self.ended_by is not None
+
+
+class ControlLoop:
     """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
 
-    Its ticks happen on the thread that calls `run` (`TickShell`), what reaches the environment on the actuator's;
-    `instruct` and `stop` any thread (or signal handler) may call.
+    Its ticks happen on the thread that calls `run` (`Runner`), what reaches the environment on the actuator's; all but
+    `run` and `suspend` may be called by any thread (or signal handler).
     """
 
-    # -- for whoever looks on, from any thread ------------------------------------------------------------------------
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        env: Environment,
+        host: Host,
+        recorder: Recorder,
+        options: LoopOptions | None = None,
+    ) -> None:
+        self.config, self.agent, self.env, self.host = config, agent, env, host
+        self.recorder, self.options = recorder, options or LoopOptions()
+        self.state = RunState()
+        self._watch = self.options.watch or PauseWatch(config.period_ns)
+        self.runner = self._assemble()
+        self.interpretation: Interpretation | None = None
+        if (interpreter := self.options.interpreter) is not None:
+            answered = self.options.listener.understood
+            self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
+
+    def _assemble(self) -> Runner:
+        """Return what runs the ticks."""
+        config, agent, env, host, options = self.config, self.agent, self.env, self.host, self.options
+        clock = options.clock
+        if clock is None:
+            wall = config.clock == "wall"
+            clock = WallClock(config.period_ns) if wall else lockstep_clock(config.period_ns, env.advance)
+        core = LoopCore(settings_of(config, agent, env), rules_of(config, agent, options.goals), clock.grid)
+        retry_ns = min(config.period_ns, RETRY_NS) if clock.grid.enforced else None
+        actuator = Actuator(agent, env, retry_ns, host.wake)
+        ports = Ports(
+            agent=agent,
+            env=env,
+            host=host,
+            actuator=actuator,
+            sampler=Sampler(self._watch, host, actuator),
+            operator=OperatorControl(actuator, core.settings.confirm_ns, self.stop, host.wake),
+            write=self.recorder.write,
+            notify=self.tell,
+            stop=self.stop,
+            report=options.listener.report,
+            retake=self._retake,
+        )
+        return Runner(core, clock, ports)
+
+    # -- what others look at ------------------------------------------------------------------------------------------
 
     @property
     def ended_by(self) -> str | None:
@@ -35,8 +150,32 @@ class ControlLoop(RunningLoop):
         return self.state.phase
 
     @property
+    def recent(self) -> Recent:
+        """The newest ticks and counts."""
+        return self.recorder.recent
+
+    @property
     def account(self) -> Account:
         return self.recent.account
+
+    @property
+    def operator(self) -> OperatorControl:
+        """What people may do to the run."""
+        return self.runner.ports.operator
+
+    @property
+    def instructions(self) -> Instructions:
+        return self.runner.core.requests.instructions
+
+    @property
+    def instruction(self) -> str:
+        return self.instructions.now
+
+    def now_s(self) -> float:
+        """Return the run's time: seconds since the first release."""
+        return self.runner.core.ledger.t_s(time.monotonic_ns())
+
+    # -- what others may do -------------------------------------------------------------------------------------------
 
     def instruct(self, text: str) -> bool:
         """From the next release on, decide (and judge) by `text`, or by what an interpreter makes of it. False where
@@ -46,30 +185,48 @@ class ControlLoop(RunningLoop):
         self.put(text)
         return self.ended_by is None
 
+    def put(self, text: str) -> None:
+        """Decide by this text, as it is."""
+        self.runner.inbox.append(Instructed(instruction_text(text)))
+
+    def tell(self, line: str) -> None:
+        """Show people a line, and record it."""
+        self.recorder.write({"log": line, "t_s": self.now_s()})
+        self.options.notify(line)
+
+    def stop(self, why: str) -> None:
+        """End the run soon, with the safe call and the report; the first reason stays."""
+        if self.state.ended_by is None:
+            self.state.ended_by = why
+            self.runner.inbox.append(Stopped(why))
+
     def suspend(self, halt: Callable[[], None]) -> None:
         """Call `halt`, which stops the process, once the safe call is active; for a signal handler of this thread.
         Before the first tick nothing has acted; a run that ends brings its safe call anyway, and does not stop."""
         if self.phase == "running":
-            self.shell.halt = halt
+            self.runner.halt = halt
         elif self.phase != "ending":
             halt()
+
+    def _retake(self) -> None:
+        for name in self.options.retake():
+            self.tell(TAKEN_BACK.format(name))
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """The whole run. On every way out the safe call is executed, whatever it was: `state.failure` says how the
-        world broke down, other exceptions pass through. A KeyboardInterrupt while the run is ending leaves at once."""
+        """Run from start to end. On every exit the safe call is executed: `state.failure` says how the world broke
+        down, other exceptions pass through. A KeyboardInterrupt while the run is ending leaves at once."""
         state, patience_s = self.state, LEAVE_S
         try:
             prepare(self)
             if state.ended_by is None:
-                # Their threads come before `favour`, which is for this thread and the actuator's alone.
-                shared = self.options.watch is not None  # by all loops of the process, and garbage is collected for all
+                shared = self.options.watch is not None
                 watching = nullcontext() if shared else self._watch
                 with watching, nullcontext() if shared else SlackCollector() as collector:
                     launch(self)
                     state.phase = "running"
-                    self.shell.run(collector)
+                    self.runner.run(collector)
         except WorldError as error:
             state.ended_by, state.failure = "error", broke_down(self, error)
             self.tell(state.failure)
@@ -83,3 +240,146 @@ class ControlLoop(RunningLoop):
         finally:
             state.phase, state.t_end_ns = "ending", time.monotonic_ns()
             finish(self, patience_s)
+
+
+# -- before the first tick ---------------------------------------------------------------------------------------------
+
+
+def prepare(loop: ControlLoop) -> None:
+    """Understand the first instruction, start the decoder, warm up. Raises UserError."""
+    state = loop.state
+    if loop.interpretation is not None:
+        _understand(loop, loop.interpretation)
+        if state.stopped():
+            return
+    state.phase = f"starting the decoder (host {loop.host.name})"
+    state.host_info = loop.host.start(state.stopped)
+    if note := state.host_info.get("prefix_note"):
+        loop.tell(f"{str(note).rstrip('.')}; it was computed again")
+    if not state.stopped():
+        state.phase = "warming up"
+        _warm_up(loop, loop.options.sample)
+
+
+def _understand(loop: ControlLoop, interpretation: Interpretation) -> None:
+    """Replace the first instruction by its canonical words. UserError where it is not understood."""
+    state = loop.state
+    if state.stopped():
+        return
+    state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
+    interpretation.interpreter.start()
+    if not state.stopped():
+        state.phase = "understanding the instruction"
+        loop.instructions.start(interpretation.first(loop.instruction, state.stopped))
+
+
+def launch(loop: ControlLoop) -> None:
+    """Start the world. It runs on from here, so all that takes time and can be done before is done."""
+    config, state, env = loop.config, loop.state, loop.env
+    loop.recorder.file.keep()
+    env.instruct(loop.instruction)
+    env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
+    state.launched = True
+    state.safe_active, state.unsafe = False, True  # until the end shows that it is active
+    loop.runner.ports.retake()
+    loop.runner.ports.actuator.start()
+    first = first_observation(config, env, state.stopped, loop.tell)
+    if loop.options.sample is None:
+        _warm_up(loop, first)
+    loop.recorder.write({"start": {"host_info": state.host_info, "warmup": state.warmup.to_dict()}})
+
+
+def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
+    """Decide upon an observation a few times; nothing where there is none."""
+    config, host, warmup = loop.config, loop.host, Warmup(loop.config.pipeline)
+    if observation is not None and config.warmup:
+        make = loop.runner.core.requests.make
+        ask = lambda tick: make(tick, observation, read(loop.agent, observation.data))  # noqa: E731
+        warmup.decide(host, ask, config.warmup, config.warmup_s)
+    loop.state.warmup = warmup
+    # By a plan's steps ticks are in time that the plan itself is not.
+    if not executes_plans(host) and (warning := warmup.warning(config)):
+        loop.tell(warning)
+
+
+# -- after the last tick -----------------------------------------------------------------------------------------------
+
+
+def finish(loop: ControlLoop, patience_s: float) -> None:
+    """Make the safe call active, waiting for it so long, and close everything."""
+    with ExitStack() as then:  # each of them, whatever the one before raises; the last comes first
+        then.callback(loop.env.close)
+        then.callback(loop.host.close)
+        then.callback(write_end, loop)
+        then.callback(_close_world, loop)
+        if loop.state.launched:
+            _leave(loop, patience_s)
+
+
+def _leave(loop: ControlLoop, patience_s: float) -> None:
+    state, runner = loop.state, loop.runner
+    actuator = runner.ports.actuator
+    with ExitStack() as then:  # whatever interrupts what comes before, the safe call is demanded
+        then.callback(_demand_safe, runner)
+        actuator.disarm()
+        loop.env.conclude()
+        loop.operator.end()
+    ended = actuator.wait_safe(patience_s)
+    over = actuator.core.safe.over
+    state.safe_active = ended and not over
+    state.unsafe = not ended or (over and state.failure is not None)
+    if not state.safe_active:
+        why = "its episode had ended" if ended else f"it did not take it within {patience_s:g} s"
+        loop.tell(UNSAFE.format(why) if state.unsafe else OVER)
+    sampler = runner.ports.sampler
+    runner.dispatch(Overdue(state.t_end_ns, sampler.sample(runner.core.grid.next_release_ns), sampler.runs()))
+    # The loop may have been stopped while replies waited: they are evidence of misses. A wake ends the first wait.
+    while runner.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
+        runner.dispatch(Replied(reply))
+
+
+def _demand_safe(runner: Runner) -> None:
+    try:
+        runner.dispatch(Left())
+    except KeyboardInterrupt:
+        runner.dispatch(Left())
+        raise
+
+
+def _close_world(loop: ControlLoop) -> None:
+    runner = loop.runner
+    runner.ports.actuator.close()
+    if loop.interpretation is not None:
+        loop.interpretation.close()
+    runner.collect()
+    acks = loop.env.heard if isinstance(loop.env, Acknowledging) else None
+    runner.dispatch(Closed(loop.env.episodes if loop.state.launched else (), acks))
+    runner.ports.sampler.close()
+
+
+def write_end(loop: ControlLoop) -> None:
+    """Write the record's last line, unless it is written: an interrupt of `run` may have cut it short."""
+    state, core = loop.state, loop.runner.core
+    if state.end_written:
+        return
+    # What is still in flight is not a release: it was not waited for until its deadline. What was skipped before is.
+    in_flight = core.open
+    end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(in_flight)}
+    for tick in in_flight:
+        if tick.skip:
+            end |= tick.skip | {"skipped": tick.skip["skipped"] + end.get("skipped", 0)}
+    loop.recorder.write({**end, "safe_in_force": state.safe_active if state.launched else None})
+    state.end_written = True
+
+
+def broke_down(loop: ControlLoop, error: WorldError) -> str:
+    """Record that the world's code raised. Return what people are told, in one sentence."""
+    cause = error.__cause__ or error
+    text, place = errors.text(cause), errors.where(cause)
+    line = {"fault": "world", "t_s": loop.now_s(), "error": text}
+    if place is not None:
+        line["where"] = place
+    loop.recorder.write(line)
+    shown = text if place is None else f"{text} ({place})"
+    end = "The run ends with the safe call" if loop.state.launched else "It never started"
+    return f"The environment {loop.env.name} broke down: {shown.rstrip('.')}. {end}; correct it there."

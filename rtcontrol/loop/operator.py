@@ -1,6 +1,7 @@
 """People over the loop: pause, resume, stop, the yes that named tools wait for, and calls too unsure to act. Pure.
 
-A word goes to the `FrontDesk`, on the caller's thread: it answers at once. The loop's `People` learn of it afterwards.
+A command goes to `OperatorState`, on the caller's thread: it answers at once. The loop's `OperatorGate` takes it
+afterwards.
 """
 
 from __future__ import annotations
@@ -15,103 +16,104 @@ from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Action, Doubt, LoopReport, Notify, OperatorCommand, PendingApproval, Question, Tick
 
-# So long, beyond what was sure meanwhile, decisions must be unsure: one that is in doubt at times is understood.
-DOUBT_S = 0.5
+DOUBT_S = 0.5  # so long, less what was sure meanwhile, decisions must be unsure: an understood instruction may waver
 NAMED = 3  # words
-
-State = Literal["running", "paused", "stopped"]
-SAID = ("pause", "resume", "stop", "confirm", "deny")
-SETTLE_NS = 1_000_000_000  # so long a word without a number may be meant for the question before
+COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
+SETTLE_NS = 1_000_000_000  # so long a command without a number may be meant for the question before
 NOTHING = "No call waits for a yes."
 CHANGED = "The question has changed: look at what is asked now, and say it again."
 ANSWERS = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
 
+State = Literal["running", "paused", "stopped"]
+STATES: dict[str, State] = {"pause": "paused", "resume": "running", "stop": "stopped"}
 
-class FrontDesk:
-    """Takes people's words. `state` is running, paused or stopped, `asking` the call that waits for a yes.
 
-    A stop is final. At most one call waits: a word that does not say which call it answers is not taken where one that
-    was not answered has just given way to another.
+class OperatorState:
+    """Takes commands. `state`: running, paused or stopped, which is final; `asking`: the call that waits for a yes.
+
+    At most one call waits: a command that does not say which call it answers is not taken where an unanswered call has
+    just given way to another.
     """
 
     def __init__(self, wait_ns: int) -> None:
         self.state: State = "running"
         self.asking: PendingApproval | None = None
         self._wait_ns = wait_ns
-        self._left: tuple[int, str] | None = None  # when the last question ended without an answer, and what it was
-        self._settled_ns = 0  # until then a word may be meant for that one
+        self._left: tuple[int, str] | None = None  # when the last question ended without an answer, and its call
+        self._settled_ns = 0  # until then a command may be meant for that one
 
-    def say(self, command: OperatorCommand) -> tuple[str, OperatorCommand | None]:
+    def take(self, command: OperatorCommand) -> tuple[str, OperatorCommand | None]:
         """Return one sentence about it, and what is to be done (None: nothing). Raises ValueError for another word."""
-        said = command.said
-        if said not in SAID:
-            raise ValueError(f"{said!r} is none of {', '.join(SAID)}")
+        word = command.word
+        if word not in COMMANDS:
+            raise ValueError(f"{word!r} is none of {', '.join(COMMANDS)}")
         if self.state == "stopped":
             return "It is stopped: a stop is final.", None
-        if said in ("confirm", "deny"):
-            return self._answered(command)
-        if said == "resume" and self.state == "running":
+        if word in ("confirm", "deny"):
+            return self._answer(command)
+        if word == "resume" and self.state == "running":
             return "It is running.", None
-        if said == "pause" and self.state == "paused":
+        if word == "pause" and self.state == "paused":
             return "It is paused already.", None
-        self.state = {"pause": "paused", "resume": "running", "stop": "stopped"}[said]  # type: ignore[assignment]
-        return f"{ANSWERS[said]} ({command.by})", command
+        self.state = STATES[word]
+        return f"{ANSWERS[word]} ({command.by})", command
 
     def show(self, question: Question, now_ns: int) -> None:
         """This is asked from now on, or the question before is over."""
-        self.asking = question.asking
-        if question.asking is None:
+        approval = self.asking = question.approval
+        if approval is None:
             if question.unanswered:
                 self._left = now_ns, question.unanswered
             return
-        shown = question.asking.call.text()
+        shown = approval.call.text()
         left_ns, before = self._left or (0, shown)
         settle_ns = min(SETTLE_NS, self._wait_ns // 2)
         self._settled_ns = now_ns + settle_ns if before != shown and now_ns - left_ns < settle_ns else 0
 
-    def _answered(self, command: OperatorCommand) -> tuple[str, OperatorCommand | None]:
-        asking, k = self.asking, command.k
+    def _answer(self, command: OperatorCommand) -> tuple[str, OperatorCommand | None]:
+        approval, k = self.asking, command.k
         if k is None and command.t_ns < self._settled_ns:
             return CHANGED, None
-        if asking is None or asking.denied or k not in (None, asking.tick.k):
+        if approval is None or approval.denied or k not in (None, approval.tick.k):
             return NOTHING, None
-        answer = OperatorCommand(command.said, command.by, command.t_ns, asking.tick.k)
-        return f"{command.said} ({command.by})", answer
+        answer = OperatorCommand(command.word, command.by, command.t_ns, approval.tick.k)
+        return f"{command.word} ({command.by})", answer
 
 
 class ConfidenceMonitor:
-    """Notices when decisions by an instruction stay unsure: people are notified, and whoever listens, once."""
+    """Notices when decisions by an instruction stay unsure: people and the run's listener are notified, once."""
 
     def __init__(self, hz: float, out: list[Action]) -> None:
         self._ticks = max(1, math.ceil(DOUBT_S * hz))
         self._out = out
         self._instruction: str | None = None
-        self._doubt, self._told = 0, False
+        self._doubt, self._notified = 0, False
 
     def decided(self, instruction: str, unsure: bool, unknown: Sequence[str] = ()) -> None:
-        """A decision by this instruction was or was not too unsure to act; `unknown` words of it were never taught."""
+        """A decision by this instruction was or was not too unsure to act; the model never learnt its `unknown`
+        words."""
         if instruction != self._instruction:
-            self._instruction, self._doubt, self._told = instruction, 0, False
+            self._instruction, self._doubt, self._notified = instruction, 0, False
         self._doubt = self._doubt + 1 if unsure else max(0, self._doubt - 1)
-        if self._doubt >= self._ticks and not self._told:
-            self._told = True
+        if self._doubt >= self._ticks and not self._notified:
+            self._notified = True
             because = f"{never_taught(unknown)}; its" if unknown else "its"
-            what = f'"{echo(instruction)}" is not understood: {because} calls are unsure, and held back.'
-            self._out.append(Notify(f"{what} Say it in other words."))
-            self._out.append(LoopReport("doubted", instruction, what))
+            text = f'"{echo(instruction)}" is not understood: {because} calls are unsure, and held back.'
+            self._out.append(Notify(f"{text} Say it in other words."))
+            self._out.append(LoopReport("doubted", instruction, text))
 
 
 def never_taught(unknown: Sequence[str]) -> str:
-    """Return the words that the model was never taught, for people."""
+    """Return the words that the model never learnt, for people."""
     named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
     more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
     return f"{named}{more} {'is a word' if len(unknown) == 1 else 'are words'} that it was never taught"
 
 
-class People:
-    """What people said, as the loop knows it. Where `state` is not running no call acts; nor does one that was asked
-    for before `open_ns`, the last resume. While a call waits for a yes (`asking`), other calls of named tools are held
-    back; after a no, until its time is over. `doubt` says why a decision must not act."""
+class OperatorGate:
+    """What the loop knows of its operator, and why a decision must not act. Where `state` is not running no call acts;
+    nor does one that was requested before `open_ns`, the last resume. While a call waits for a yes (`asking`), other
+    calls of named tools are withheld; after a no, until its time is over. `doubt` says why a decision is unsure."""
 
     def __init__(
         self,
@@ -130,12 +132,12 @@ class People:
         self._named, self._wait_ns, self._monitor = named, wait_ns, monitor
 
     def unsure(self, decision: Decision) -> bool:
-        """Return whether the confidence gate holds the decision back."""
+        """Return whether the confidence gate withholds the decision."""
         return self._doubt is not None and self._doubt(decision) is not None
 
     def holds(self, tick: Tick, decision: Decision) -> Literal["state", "confidence", "confirm"] | None:
         """Return why the decision's call must not act (yet); None: it may."""
-        if self.state != "running" or (tick.asked_ns or tick.woke_ns) < self.open_ns:
+        if self.state != "running" or (tick.requested_ns or tick.woke_ns) < self.open_ns:
             return "state"
         if not self.careful:
             return None
@@ -159,45 +161,44 @@ class People:
         self._out.append(LoopReport("changed"))
 
     def commanded(self, command: OperatorCommand, now_ns: int) -> PendingApproval | None:
-        """Take notice of a word. Return the call that it confirms."""
-        said, asking = command.said, self.asking
-        line: dict[str, Any] = {"people": said, "by": command.by, "t_s": self._ledger.t_s(command.t_ns)}
+        """Take a command. Return the call that it confirms."""
+        word, approval = command.word, self.asking
+        line: dict[str, Any] = {"people": word, "by": command.by, "t_s": self._ledger.t_s(command.t_ns)}
         confirmed = None
-        if said in ("pause", "stop"):
-            self.state = "paused" if said == "pause" else "stopped"
-        elif said == "resume":
-            self.state, self.open_ns = "running", command.t_ns
-        elif asking is None or asking.denied or asking.tick.k != command.k or command.t_ns > asking.expires_ns:
+        if word in STATES:
+            self.state = STATES[word]
+            self.open_ns = command.t_ns if word == "resume" else self.open_ns
+        elif approval is None or approval.denied or approval.tick.k != command.k or command.t_ns > approval.expires_ns:
             line |= {"k": command.k, "void": True}
-            late = f"{said} ({command.by}) came too late: the call of tick {command.k} is refused already"
+            late = f"{word} ({command.by}) came too late: the call of tick {command.k} is refused already"
             self._out.append(Notify(late))
         else:
-            line |= {"k": command.k, "call": asking.call.text()}
-            asking.denied = said == "deny"
-            confirmed = asking if said == "confirm" else None
+            line |= {"k": command.k, "call": approval.call.text()}
+            approval.denied = word == "deny"
+            confirmed = approval if word == "confirm" else None
         self._ledger.write(line)
         if confirmed is not None:
             self.asking = None
             self._out.append(Question(None))
-            confirmed.tick.waited_ns = now_ns - confirmed.asked_ns
-        elif said in ("pause", "stop"):
+            confirmed.tick.waited_ns = now_ns - confirmed.requested_ns
+        elif word in ("pause", "stop"):
             self.drop(now_ns)
         return confirmed
 
     def expire(self, now_ns: int) -> None:
         """Refuse the call that was not answered in time."""
-        if (asking := self.asking) is not None and now_ns > asking.expires_ns:
-            if not asking.denied:
-                self._out.append(Notify(f"nobody said yes or no to {asking.call.text()} in time: it is refused"))
+        if (approval := self.asking) is not None and now_ns > approval.expires_ns:
+            if not approval.denied:
+                self._out.append(Notify(f"{approval.call.text()} got neither yes nor no in time: it is refused"))
             self.drop(now_ns)
 
     def drop(self, now_ns: int) -> None:
         """The call that waits for a yes does not act."""
-        asking, self.asking = self.asking, None
-        if asking is None:
+        approval, self.asking = self.asking, None
+        if approval is None:
             return
-        text = asking.call.text()
-        self._out.append(Question(None, "" if asking.denied else text))
-        if not asking.denied:
-            line = {"people": "unanswered", "k": asking.tick.k, "call": text, "t_s": self._ledger.t_s(now_ns)}
+        text = approval.call.text()
+        self._out.append(Question(None, "" if approval.denied else text))
+        if not approval.denied:
+            line = {"people": "unanswered", "k": approval.tick.k, "call": text, "t_s": self._ledger.t_s(now_ns)}
             self._ledger.write(line)

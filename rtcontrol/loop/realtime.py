@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import time
-from collections.abc import Callable
-from typing import Self, TypeVar
+from typing import Self
 
-T = TypeVar("T")
-
-# A thread that waits for the interpreter asks for it after this long. A decision takes it anew for each operation:
-# beside a thread that computes, Python's own 5 ms would be felt at 16 Hz, and 0.5 ms at 30.
+# A thread that waits for the interpreter asks for it after this long. A decision takes it again for each operation:
+# next to a thread that computes, Python's 5 ms would be felt at 16 Hz, and 0.5 ms at 30.
 SWITCH_INTERVAL_S = 0.0001
 
 
@@ -51,7 +47,7 @@ class SlackCollector:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._was_frozen:  # by who goes on after the run
+        if not self._was_frozen:  # by a caller that continues after the run
             gc.unfreeze()
         sys.setswitchinterval(self._switch_s)
         if self._was_enabled:
@@ -76,11 +72,3 @@ class SlackCollector:
         overdue = turns >= 2 or (generation == 2 and now_ns - self._full_ns >= self.OVERDUE_NS)
         fits = 4 * cost_ns <= slack_ns or (overdue and cost_ns <= slack_ns)
         return generation == 0 or turns >= 4 or ((turns >= 1 or overdue) and fits)
-
-
-def beside(name: str, work: Callable[[T], None], given: T) -> None:
-    """Do `work` on a thread of its own; here, where none can be had."""
-    try:
-        threading.Thread(target=work, args=(given,), name=name, daemon=True).start()
-    except RuntimeError:
-        work(given)

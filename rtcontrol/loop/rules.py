@@ -17,46 +17,43 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt
 from rtcontrol.telemetry.encoder import plain
 
-# So many different calls are known to be legal; a schema of free values has no end of them.
-MAX_KNOWN = 1024
-# Of these nobody changes a value.
-PLAIN = (int, float, str, Enum, type(None))
+MAX_KNOWN = 1024  # legal calls that are kept; a schema of free values has no end of them
+IMMUTABLE = (int, float, str, Enum, type(None))
 
 
 class LegalCalls:
-    """The calls that were found legal, by name and arguments as text: (ready to act, text)."""
+    """Checks calls, and keeps the legal ones by name and arguments as text: (ready to act, text)."""
 
     def __init__(self, tools: Tools) -> None:
         self.known: dict[str, tuple[Call, str]] = {}
         self._tools = tools
 
     def check(self, call: Call) -> tuple[Call, str]:
-        """Return a legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was
-        legal once is known from then on, if its arguments are values that nobody can change."""
+        """Return a legal call with its arguments as the annotated types, and its text. Raises InvalidCall."""
         key = f"{call.name}{call.arguments}"
         if (known := self.known.get(key)) is not None:
             return known
         tools = self._tools
         ready = Call(call.name, tools.convert(tools.validate(call)))
         checked = ready, call.text()
-        if len(self.known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
+        if len(self.known) < MAX_KNOWN and all(isinstance(v, IMMUTABLE) for v in ready.arguments.values()):
             self.known[key] = checked
         return checked
 
 
 class ConfidenceGate:
-    """`floors` are the least confidence by head or parameter, of all heads under the empty name; `null_is_doubt`: a
-    null function says that what is told is not understood."""
+    """`floors`: the least confidence by head or parameter, of all heads under the empty name. `null_is_doubt`: a null
+    function says that the instruction is not understood."""
 
     def __init__(self, floors: Mapping[str, float], tools: Iterable[Tool], null_is_doubt: bool = False) -> None:
         self._floors = dict(floors)
         self._least = self._floors.pop("", 0.0)
         self._null_is_doubt = null_is_doubt
         self._heads = heads_of(tools)
-        self.closed = bool(self._floors or self._least > 0 or null_is_doubt)  # it may hold something
+        self.closed = bool(self._floors or self._least > 0 or null_is_doubt)  # it may withhold a decision
 
     def doubt(self, decision: Decision) -> Doubt | None:
-        """Why a decision must not act; None where it may."""
+        """Return why a decision must not act; None where it may."""
         call, confidence = decision.call, decision.confidence
         if call is None and self._null_is_doubt:
             return Doubt("function", 1.0 - confidence.get("function", 1.0), 1.0)
@@ -71,7 +68,7 @@ class ConfidenceGate:
 
 
 def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
-    """By tool: the head of each parameter."""
+    """Return by tool the head of each parameter."""
     return {
         t.name: {p.name: ARGUMENTS[i] for i, slot in enumerate(t.schema.slots()) for p in slot.parameters}
         for t in tools
@@ -79,7 +76,7 @@ def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
 
 
 def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None) -> LoopSettings:
-    """Return the numbers of a run; None: its world is not one environment."""
+    """Return the numbers of a run; None: its world is more than one environment."""
     hold_ms = config.hold_ms if config.hold_ms is not None else agent.fallback.hold_ms
     duration_s = config.duration_s
     return LoopSettings(
@@ -117,7 +114,7 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
 
 
 def check_named(config: RunConfig, agent: Agent) -> None:
-    """Raises UserError where --confirm or --min-confidence names what this agent has not, or its model would not be
+    """Raise UserError where --confirm or --min-confidence names what this agent has not, or its model would not be
     shown the calls of a tick."""
     if config.calls_per_tick > agent.history + 1:
         raise UserError(
@@ -130,7 +127,7 @@ def check_named(config: RunConfig, agent: Agent) -> None:
     for name in config.confirm:
         if name not in tools:
             raise UserError(f"--confirm {name} is no tool of {agent.name}.", f"There are {', '.join(tools)}.")
-    heads = {"function"}.union(*(names for names in tools.values()), *(names.values() for names in tools.values()))
+    heads = {"function"}.union(*tools.values(), *(names.values() for names in tools.values()))
     for head in config.floors:
         if head and head not in heads:
             raise UserError(

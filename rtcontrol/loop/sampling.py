@@ -1,4 +1,4 @@
-"""Sample what only the process itself can tell of a miss: pauses, the actuator's work, the kernel's counts (Linux)."""
+"""Sample what only the process itself has about a miss: pauses, the actuator's work, the kernel's counts (Linux)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
@@ -16,22 +15,23 @@ from typing import Any, Self
 from rtcontrol.hosts.processes import Heartbeat
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.evidence import ran_and_delayed
+from rtcontrol.loop.attribution import ran_and_delayed
 from rtcontrol.records import EvidenceSample, ThreadReading
 
-PROC = Path("/proc")
-# Of a schedstat file: all of it, from its start.
-SIZE = 96
+PROC, CONTROL_GROUPS = Path("/proc"), "/sys/fs/cgroup"
+SIZE = 96  # of a schedstat file
 SIZES, STARTS = repeat(SIZE), repeat(0)
-CONTROLLERS = Path("/sys/fs/cgroup")
 
 
 def socket_threads(pid: int) -> list[int]:
-    """The threads of a process that carry what goes through its ZeroMQ sockets."""
+    """Return the threads of a process that carry what goes through its ZeroMQ sockets."""
+    threads = []
     with suppress(OSError):
-        tasks = [task for task in (PROC / f"{pid}/task").iterdir() if _text(task / "comm").startswith("ZMQbg/IO")]
-        return [int(task.name) for task in tasks]
-    return []
+        for task in (PROC / f"{pid}/task").iterdir():
+            with suppress(OSError):
+                if (task / "comm").read_text().startswith("ZMQbg/IO"):
+                    threads.append(int(task.name))
+    return threads
 
 
 def _reading(role: str, schedule: int, stat: int, group: int | None) -> ThreadReading:
@@ -49,37 +49,14 @@ def _reading(role: str, schedule: int, stat: int, group: int | None) -> ThreadRe
         return ThreadReading(role, None, None, None, ran, delayed)
 
 
-def _throttled_ns(text: bytes) -> int | None:
-    """Return the time of a cpu.stat file, of either version of control groups."""
-    us = _number(text, b"throttled_usec ")
-    return _number(text, b"throttled_time ") if us is None else 1000 * us
-
-
-def _number(text: bytes, name: bytes) -> int | None:
-    _, found, rest = text.partition(name)
-    return int(rest.split(None, 1)[0]) if found else None
-
-
-def _group(pid: int) -> str | None:
-    """The cpu.stat of the process's control group, of either version."""
-    with suppress(OSError, ValueError):
-        for line in (PROC / f"{pid}/cgroup").read_text().splitlines():
-            _, names, path = line.split(":", 2)
-            if not names or "cpu" in names.split(","):
-                for base in (CONTROLLERS / names, CONTROLLERS / "unified", CONTROLLERS):
-                    if "throttled" in _text(file := base / path.lstrip("/") / "cpu.stat"):
-                        return str(file)
-    return None
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text()
-    return ""
+def _throttled_ns(stat: bytes) -> int | None:
+    """Return the throttled time of a control group's cpu.stat (version 2)."""
+    _, name, rest = stat.partition(b"throttled_usec ")
+    return 1000 * int(rest.split(None, 1)[0]) if name else None
 
 
 class PauseWatch(Heartbeat):
-    """The heartbeat of the loop's process, and the collector's own callbacks.
+    """The heartbeat of the loop's process, and the collector's callbacks.
 
     A heartbeat that comes late by more than `threshold_ns` is a pause; so is every collection longer than 1 ms. The
     scale follows the period: a stall that a 16 Hz loop never feels matters at 100 Hz.
@@ -88,9 +65,8 @@ class PauseWatch(Heartbeat):
     GC_MIN_NS = 1_000_000
 
     def __init__(self, period_ns: int) -> None:
-        super().__init__(
-            min(max(period_ns // 10, 1_000_000), 5_000_000), min(max(period_ns // 5, 2_000_000), 10_000_000)
-        )
+        beat_ns = min(max(period_ns // 10, 1_000_000), 5_000_000)
+        super().__init__(beat_ns, threshold_ns=2 * beat_ns)
         self._collections: deque[tuple[int, int]] = deque(maxlen=64)
         self._gc_began_ns = 0
 
@@ -102,15 +78,15 @@ class PauseWatch(Heartbeat):
         super().__exit__(*exc)
         gc.callbacks.remove(self._on_gc)
 
-    def pauses(self, begin_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
-        """Return begin, end and kind (gc, stall) of those between two instants, clipped to them, in order; one that is
+    def pauses(self, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
+        """Return start, end and kind (gc, stall) of those between two instants, clipped to them, in order; one that is
         just ending included."""
         collections = list(self._collections)
         now = time.monotonic_ns()
         if (began := self._gc_began_ns) and now - began > self.GC_MIN_NS:
             collections.append((began, now))
-        found = [(b, e, "gc") for b, e in collections] + [(b, e, "stall") for b, e in self.gaps(begin_ns)]
-        return sorted((max(b, begin_ns), min(e, end_ns), k) for b, e, k in found if e > begin_ns and b < end_ns)
+        pauses = [(b, e, "gc") for b, e in collections] + [(b, e, "stall") for b, e in self.gaps(start_ns)]
+        return sorted((max(b, start_ns), min(e, end_ns), k) for b, e, k in pauses if e > start_ns and b < end_ns)
 
     def _on_gc(self, phase: str, info: dict[str, Any]) -> None:
         now = time.monotonic_ns()
@@ -123,8 +99,8 @@ class PauseWatch(Heartbeat):
 
 
 class Sampler:
-    """Samples evidence, on the loop's thread; `runs` alone is on the steady path. What the kernel does not tell is not
-    known: nothing here raises."""
+    """Samples evidence, on the loop's thread; `runs` alone is called at each tick. Nothing here raises: what the kernel
+    does not say is None."""
 
     def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator) -> None:
         self._watch, self._host, self._actuator = watch, host, actuator
@@ -135,15 +111,19 @@ class Sampler:
 
     def follow(self) -> EvidenceSample:
         """Follow the threads that count: this one, the actuator's, the host's, which are others after a restart, and
-        those that carry what goes between them. Return their first sample."""
-        pid, loop, decides = os.getpid(), threading.get_native_id(), list(self._host.threads)
+        those that carry messages between them. Return their first sample."""
+        pid, loop, deciding = os.getpid(), threading.get_native_id(), list(self._host.threads)
         threads = [("loop", pid, loop), ("actuator", pid, self._actuator.thread.native_id or loop)]
-        threads += [("decoder", *thread) for thread in decides]
-        processes = {pid, *(process for process, _ in decides)}
+        threads += [("decoder", *thread) for thread in deciding]
+        processes = {pid, *(process for process, _ in deciding)}
         threads += [("sockets", process, tid) for process in processes for tid in socket_threads(process)]
         self.close()
+        groups = {process: self._open_group(process) for process in processes}
         with suppress(OSError):
-            self._open_files(threads)
+            for role, process, tid in threads:
+                folder = f"{PROC}/{process}/task/{tid}"
+                schedule, stat = self._open(f"{folder}/schedstat"), self._open(f"{folder}/stat")
+                self._files.append((role, schedule, stat, groups[process]))
         self._fds = tuple(schedule for _, schedule, _, _ in self._files)
         self._incarnation = self._host.incarnation
         return self.sample(time.monotonic_ns())
@@ -158,7 +138,7 @@ class Sampler:
     def sample(self, since_ns: int) -> EvidenceSample:
         """Return what is known now of the time since then."""
         now, threads = time.monotonic_ns(), self._host.threads
-        acting = [(begin, end) for begin, end in tuple(self._actuator.doings)]
+        acting = [(start, end) for start, end in tuple(self._actuator.core.doings)]
         apart = not threads or threads[0][0] != os.getpid()
         pauses, readings = self._watch.pauses(since_ns, now), [_reading(*files) for files in self._files]
         return EvidenceSample(now, pauses, acting, readings, apart, self._incarnation)
@@ -168,16 +148,12 @@ class Sampler:
         for fd in opened:
             os.close(fd)
 
-    def _open_files(self, threads: Sequence[tuple[str, int, int]]) -> None:
-        """Open the files of these: role, process and thread number."""
-        groups: dict[int, int | None] = {}
-        for role, pid, tid in threads:
-            folder = f"{PROC}/{pid}/task/{tid}"
-            schedule = self._open(f"{folder}/schedstat")
-            if pid not in groups:
-                group = _group(pid)
-                groups[pid] = None if group is None else self._open(group)
-            self._files.append((role, schedule, self._open(f"{folder}/stat"), groups[pid]))
+    def _open_group(self, pid: int) -> int | None:
+        """Open the cpu.stat of the process's control group; None where there is none."""
+        with suppress(OSError, IndexError):
+            path = (PROC / f"{pid}/cgroup").read_text().partition("0::")[2].split()[0]
+            return self._open(f"{CONTROL_GROUPS}{path}/cpu.stat")
+        return None
 
     def _open(self, path: str) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,19 +18,19 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 
 TIMEOUT_S = 120.0
-# So many decisions tell their p90; a rate above this share of what they allow is warned of.
-MOST, MARGIN = 40, 0.8
+MOST = 40  # decisions that show the p90
+MARGIN = 0.8  # a rate above this share of what the p90 allows is warned of
 
 
 class DecisionFailed(UserError):
-    """The decider took what it was given, and made no call of it."""
+    """The decider took the request, and made no call of it."""
 
 
 @dataclass
 class Warmup:
-    """Round trips of the decisions before the first release, in milliseconds, in order."""
+    """Round trips of the decisions before the first release, in milliseconds, in order; `pipeline` at once."""
 
-    lanes: int = 1
+    pipeline: int = 1
     round_trip_ms: list[float] = field(default_factory=list)
 
     @property
@@ -42,21 +42,21 @@ class Warmup:
     @property
     def max_hz(self) -> float:
         """The rate at which nine of ten decisions are over when the next one is due; 0 before it was measured."""
-        return 1e3 * self.lanes / self.p90_ms if self.p90_ms else 0.0
+        return 1e3 * self.pipeline / self.p90_ms if self.p90_ms else 0.0
 
     def warning(self, config: RunConfig) -> str | None:
-        """What to tell people where the rate, or the deadline, asked for leaves less than a margin to the p90."""
+        """Return what to tell people where rate or deadline leave less than a margin to the p90."""
         if config.clock != "wall" or not self.p90_ms:
             return None
         if config.hz > MARGIN * self.max_hz:
-            what, remedy = f"--hz {config.hz:g} is above", f"lower --hz to {MARGIN * self.max_hz:.3g}"
+            limit, hint = f"--hz {config.hz:g} is above", f"lower --hz to {MARGIN * self.max_hz:.3g}"
         elif self.p90_ms > MARGIN * config.deadline_ns / 1e6:
-            what, remedy = f"--deadline-ms {config.deadline_ns / 1e6:g} is below", f"give {self.p90_ms / MARGIN:.3g} ms"
+            limit, hint = f"--deadline-ms {config.deadline_ns / 1e6:g} is below", f"give {self.p90_ms / MARGIN:.3g} ms"
         else:
             return None
         return (
-            f"{what} what this machine reaches with this model: in warm-up one of ten decisions took "
-            f"{self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second). Expect misses; {remedy}, or use a smaller "
+            f"{limit} what this machine reaches with this model: in warm-up one of ten decisions took "
+            f"{self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second). Expect misses; {hint}, or use a smaller "
             "model."
         )
 
@@ -72,54 +72,61 @@ class Warmup:
         }
 
     def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int, seconds: float = 0.0) -> None:
-        """`rounds` decisions on every lane at once, and up to `MOST` while the `seconds` are not over; `ask` makes the
-        request of a (negative) tick.
+        """Decide `rounds` times, `pipeline` requests at once, and up to `MOST` while the `seconds` are not over; `ask`
+        makes the request of a (negative) tick.
 
         Raises UserError when the decider fails, DecoderUnavailable when it does not answer. One that is elsewhere may
         lose some, but not all.
         """
         lost: DecisionReply | None = None
-        made = 0
+        decided = 0
         until = time.monotonic() + seconds
         while len(self.round_trip_ms) < rounds or (len(self.round_trip_ms) < MOST and time.monotonic() < until):
-            first = -1 - len(self.round_trip_ms) * self.lanes
-            waiting = set(range(first, first - self.lanes, -1))
+            first = -1 - len(self.round_trip_ms) * self.pipeline
+            ticks = range(first, first - self.pipeline, -1)
             began = time.monotonic_ns()
-            for tick in sorted(waiting, reverse=True):
+            for tick in ticks:
                 host.submit(ask(tick))
-            while waiting:
-                reply = host.wait(50_000_000)
-                if reply is not None and reply.tick in waiting:
-                    waiting.remove(reply.tick)
-                    if reply.mistake is not None:
-                        raise UserError(*reply.mistake)
-                    made += reply.error is None
-                    if reply.loss is not None:
-                        lost = reply
-                    elif reply.error is not None:
-                        raise DecisionFailed(
-                            f"The decider failed on the first observation: {reply.error.rstrip('.')}.",
-                            "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
-                        )
-                elif time.monotonic_ns() - began > TIMEOUT_S * 1e9:
-                    raise DecoderUnavailable(
-                        f"The decider gave no answer in {TIMEOUT_S:g} s of warm-up.",
-                        "Try `--host inprocess`, or a smaller model.",
+            for reply in _replies(host, set(ticks)):
+                decided += reply.error is None
+                if reply.loss is not None:
+                    lost = reply
+                elif reply.error is not None:
+                    raise DecisionFailed(
+                        f"The decider failed on the first observation: {reply.error.rstrip('.')}.",
+                        "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
                     )
             self.round_trip_ms.append((time.monotonic_ns() - began) / 1e6)
-        if lost is not None and not made:
+        if lost is not None and not decided:
             raise DecisionFailed(
-                f"None of {len(self.round_trip_ms) * self.lanes} decisions came; of the last one: {lost.error}.",
+                f"None of {len(self.round_trip_ms) * self.pipeline} decisions came; of the last one: {lost.error}.",
                 "Check the endpoint's address, its model and its key (docs/decisions.md, for robots docs/policies.md).",
             )
 
 
-def first_look(
+def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
+    """Yield the replies to these ticks. Raises UserError for a request that cannot be decided, DecoderUnavailable."""
+    until = time.monotonic() + TIMEOUT_S
+    while ticks:
+        reply = host.wait(50_000_000)
+        if reply is not None and reply.tick in ticks:
+            ticks.remove(reply.tick)
+            if reply.mistake is not None:
+                raise UserError(*reply.mistake)
+            yield reply
+        elif time.monotonic() > until:
+            raise DecoderUnavailable(
+                f"The decoder gave no answer in {TIMEOUT_S:g} s of warm-up.",
+                "Try `--host inprocess`, or a smaller model.",
+            )
+
+
+def first_observation(
     config: RunConfig, env: Environment, stopped: Callable[[], bool], notify: Callable[[str], None]
 ) -> Observation | None:
-    """The started world's first observation, None when it does not come in time."""
+    """Wait for the started world's first observation; None when it does not come in time."""
     give_up = time.monotonic() + config.first_observation_s
-    # An environment that waits for somebody wakes up when the observation comes.
+    # An environment that waits for its client wakes up when the observation comes.
     pause = getattr(env, "await_first", lambda: time.sleep(0.002))
     while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
         pause()

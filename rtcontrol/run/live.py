@@ -24,8 +24,8 @@ from rich.text import Text
 
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture
-from rtcontrol.loop.desk import take_word
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.operator_control import take_word
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.table import Terminal

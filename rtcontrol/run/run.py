@@ -15,13 +15,11 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop import errors
-from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.interpreter import Interpreter
-from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.phases import write_end
-from rtcontrol.loop.ports import Listener, LoopOptions
+from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions, write_end
 from rtcontrol.loop.rules import check_named
+from rtcontrol.loop.runner import LoopClock
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.check import fit

@@ -11,12 +11,11 @@ from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteData, wire_call
 from rtcontrol.hosts.protocol import DecoderPool, Host
-from rtcontrol.loop.clock import WallClock
-from rtcontrol.loop.desk import OperatorControl
 from rtcontrol.loop.instructions import echo
 from rtcontrol.loop.interpreter import Interpreter, Understood
-from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.ports import Listener, LoopOptions
+from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions
+from rtcontrol.loop.operator_control import OperatorControl
+from rtcontrol.loop.runner import WallClock
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LoopReport
@@ -93,17 +92,17 @@ class LoopSession(SessionThread, Listener):
 
     # -- what its loop and its world report ---------------------------------------------------------------------------
 
-    def report(self, what: LoopReport) -> None:
+    def report(self, report: LoopReport) -> None:
         loop, env, facts, owner = self.loop, self.env, self.facts, self.owner
         if loop is None or env is None:
             return
-        if what.what == "accepted":
-            env.accepted(what.text)
-        elif what.what == "refused":
-            owner.report(owner.core.gave_way, facts, what.text, what.why, loop.instruction)
-        elif what.what == "doubted":
+        if report.kind == "accepted":
+            env.accepted(report.text)
+        elif report.kind == "refused":
+            owner.report(owner.core.gave_way, facts, report.text, report.why, loop.instruction)
+        elif report.kind == "doubted":
             # It stays active, and what is called by it is held back.
-            error = WireError(Code.UNSURE, what.why, "Say it in other words.", field="instruction")
+            error = WireError(Code.UNSURE, report.why, "Say it in other words.", field="instruction")
             owner.report(owner.core.wrong, facts, error)
         else:
             self.send(control_of(loop.operator, facts.token))

@@ -16,8 +16,8 @@ from rtcontrol.envs.remote_core import wire_call as told_call
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import is_policy
-from rtcontrol.loop.clock import LoopClock, arrival_clock
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.runner import LoopClock, arrival_clock
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError

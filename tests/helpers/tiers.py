@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import zmq
 
-from rtcontrol.loop.clock import WallClock
+from rtcontrol.loop.runner import WallClock
 
 TESTS = Path(__file__).resolve().parents[1]
 INTEGRATION = "integration"

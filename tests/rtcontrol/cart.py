@@ -18,8 +18,7 @@ from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import Interpreter
-from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.ports import LoopOptions
+from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
@@ -239,7 +238,7 @@ class Flight:
 
         def wait() -> None:
             while (
-                self.loop.shell.core.flights.newest_k < ticks
+                self.loop.runner.core.in_flight.newest_k < ticks
             ):  # the account is the recorder's, and up to 0.25 s behind
                 time.sleep(0.001)
             act()

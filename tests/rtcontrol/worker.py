@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from rtcontrol.envs.base import Emission
-from rtcontrol.loop.actuator_core import Action, ActuatorCore, Instruct, Perform
-from rtcontrol.loop.safe_calls import Attempt, AttemptResult
+from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult, Perform
 from rtcontrol.models.call import Call
-from rtcontrol.records import Command, Completion, Fault, SafeAttempt
+from rtcontrol.records import Command, Completion, Fault, Instruct, SafeAttempt
 
 MS = 1_000_000
 MOVE, CLOSE = Call("move", {"speed": 1}), Call("grip", {"closed": 1})
@@ -131,7 +130,7 @@ class Worker:
     # -- orders, and what came of them --------------------------------------------------------------------------------
 
     def execute(self, tick: int, call: Call = MOVE, **more: Any) -> Command | None:
-        return self.core.execute(Command(tick, call, 1, None, asked_ns=self.now_ns, **more))
+        return self.core.execute(Command(tick, call, 1, None, requested_ns=self.now_ns, **more))
 
     @contextmanager
     def performing(self, tick: int = 0, **more: Any) -> Iterator[None]:
@@ -155,7 +154,7 @@ class Worker:
     @property
     def completions(self) -> list[tuple[int, str, bool]]:
         """Tick, effect, and whether it stands."""
-        return [(one.tick, one.effect, one.stands) for one in self.core.effects if isinstance(one, Completion)]
+        return [(one.tick, one.effect, one.current) for one in self.core.effects if isinstance(one, Completion)]
 
     @property
     def faults(self) -> list[str]:
@@ -168,7 +167,7 @@ class Worker:
             (
                 ("-" if one.call is None else NAMES[one.call.text()]) + "!" * (one.error is not None),
                 one.attempt,
-                one.in_force,
+                one.active,
             )
             for one in self.attempts
         ]

@@ -1,4 +1,4 @@
-"""The actuator's thread, simulated: what may block takes simulated time, and the orders are the real shell's."""
+"""The actuator's thread, simulated: what may block takes simulated time, and the orders are the real ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rtcontrol.drill.simulation.timeline import S, Thread
 from rtcontrol.drill.simulation.world import SimWorld
 from rtcontrol.envs.base import Effect
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.actuator_core import Action, Perform
-from rtcontrol.loop.safe_calls import Attempt, AttemptResult
+from rtcontrol.loop.actuator_core import Action, Attempt, AttemptResult, Perform
 
 
 class Bell:
@@ -25,9 +24,9 @@ class Bell:
 
 
 class SimActuator(Actuator):
-    """`work` returns when a call is under way, and is called again when that has ended. `busy_ns` is since when.
+    """`work` returns when a call is under way (since `busy_ns`), and is called again when that has ended.
 
-    `referee` sees when attempts begin and end, when a call has acted, and the order of what was given."""
+    `referee` sees when attempts start and end, when a call has acted, and the order of commands and demands."""
 
     def __init__(self, agent: Any, env: Any, wake: Callable[[], None], thread: Thread, referee: Referee) -> None:
         super().__init__(agent, env, referee.retry_ns, wake)
@@ -50,8 +49,7 @@ class SimActuator(Actuator):
         return super().safe(why, emission)
 
     def wait_safe(self, timeout_s: float) -> bool:
-        time = self.time
-        time.run(time.now_ns + int(timeout_s * S), lambda: bool(self.core.safe.in_force))
+        self.time.run(self.time.now_ns + int(timeout_s * S), lambda: self.core.safe.active)
         return super().wait_safe(0)
 
     def close(self) -> None:
@@ -101,17 +99,14 @@ class SimActuator(Actuator):
             self.worker.process.at(at_ns, self._timer)
 
     def _do(self, action: Action) -> None:
+        if isinstance(action, Perform):
+            self.referee.performs(action.command.tick)
         if self._world is None or not isinstance(action, Perform | Attempt):
-            if isinstance(action, Perform):
-                self.referee.performs(action.command.tick)
-            if isinstance(action, Attempt):
-                self._attempt(action)  # it does not block: no thread of its own
-            else:
-                super()._do(action)
+            # It does not block: an attempt needs no thread.
+            self._attempt(action) if isinstance(action, Attempt) else super()._do(action)
         elif isinstance(action, Perform):
             self.busy_ns = self.time.now_ns
             command = action.command
-            self.referee.performs(command.tick)
             self._world.begin(
                 command.call, command.epoch, command.not_after_ns, command, lambda *end: self._performed(action, *end)
             )

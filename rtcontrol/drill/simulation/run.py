@@ -20,12 +20,10 @@ from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline,
 from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
-from rtcontrol.loop.desk import OperatorControl
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
-from rtcontrol.loop.phases import finish
-from rtcontrol.loop.ports import Ports
-from rtcontrol.loop.running import RunState
-from rtcontrol.loop.shell import TickShell
+from rtcontrol.loop.loop import RunState, finish
+from rtcontrol.loop.operator_control import OperatorControl
+from rtcontrol.loop.runner import Ports, Runner
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
 
@@ -143,7 +141,7 @@ class SimSampler:
             ),
             ThreadReading("decoder", state, 0, 0, None, None),
         ]
-        acting = [(begin, end) for begin, end in run.actuator.doings]
+        acting = [(begin, end) for begin, end in run.actuator.core.doings]
         return EvidenceSample(now, sorted(pauses), acting, threads, True, run.host.incarnation)
 
     def close(self) -> None: ...
@@ -242,7 +240,7 @@ class SimRun:
         self.limit = 0  # of ticks, where the world waits
         self.state = RunState(launched=True)
         self.recorder = SimpleNamespace(write=self._write)
-        self.shell = self._assemble(self.agent)
+        self.runner = self._assemble(self.agent)
         self.faults.begin |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
         self.faults.begin |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
 
@@ -254,7 +252,7 @@ class SimRun:
         world.reach = self._reach
         return world
 
-    def _assemble(self, agent: SimAgent) -> TickShell:
+    def _assemble(self, agent: SimAgent) -> Runner:
         scenario = self.scenario
         rules = Rules(
             check=self._check,
@@ -282,7 +280,7 @@ class SimRun:
             report=self._report,
             retake=lambda: None,
         )
-        return TickShell(core, SimClock(self.thread, grid, self._spins, move), ports)  # type: ignore[arg-type]
+        return Runner(core, SimClock(self.thread, grid, self._spins, move), ports)  # type: ignore[arg-type]
 
     def _step(self, dt_ns: int) -> int:
         """The world moves on by a period."""
@@ -306,14 +304,14 @@ class SimRun:
 
     @property
     def operator(self) -> OperatorControl:
-        return self.shell.ports.operator
+        return self.runner.ports.operator
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def loop(self) -> None:
         """Run until it is stopped, and end with the safe call. Raises Violation."""
         self.referee.renewed()
-        self.shell.run(None)
+        self.runner.run(None)
         self.state.t_end_ns = self.time.now_ns
         self.referee.leaves()
         finish(self, 10.0)  # type: ignore[arg-type]
@@ -328,7 +326,7 @@ class SimRun:
     def stop(self, why: str) -> None:
         if self.state.ended_by is None:
             self.state.ended_by = why
-            self.shell.inbox.append(Stopped(why))
+            self.runner.inbox.append(Stopped(why))
             self.host.wake()
 
     def tell(self, line: str) -> None:
@@ -345,8 +343,8 @@ class SimRun:
             self._ended()
 
     def _ended(self) -> None:
-        flights = self.shell.core.flights
-        ticks = [*flights.pending.values(), *(flight.tick for flight in flights.unsettled())]
+        in_flight = self.runner.core.in_flight
+        ticks = [*in_flight.pending.values(), *(flight.tick for flight in in_flight.unsettled())]
         skipped = sum(tick.skip.get("skipped", 0) for tick in ticks)
         self.referee.ended(self.state.t_end_ns, len(ticks), skipped)
 
@@ -397,7 +395,7 @@ class SimRun:
 
     def _collect(self, fault: SimFault) -> None:
         self._stop(fault)
-        self.shell.ports.sampler.collections.append(self.process.stood[-1])  # type: ignore[attr-defined]
+        self.runner.ports.sampler.collections.append(self.process.stood[-1])  # type: ignore[attr-defined]
 
     def _starve(self, fault: SimFault) -> None:
         thread = self.thread if fault.kind.name == "starve_loop" else self.worker
@@ -441,12 +439,12 @@ class SimRun:
 
     def _instruct(self, fault: SimFault) -> None:
         self.faults.take("instruct")
-        self.shell.inbox.append(Instructed(f"go {self.time.now_ns}"))
+        self.runner.inbox.append(Instructed(f"go {self.time.now_ns}"))
 
     def _report(self, report: LoopReport) -> None:
         """A call that waits for a yes gets an answer, most of the time."""
         asking = self.operator.asking
-        if report.what == "changed" and asking is not None:
+        if report.kind == "changed" and asking is not None:
             word = self.people.choice(("confirm", "confirm", "deny", None))
             if word is not None:
                 at_ns = self.time.now_ns + self.people.randrange(1, 3 * self.scenario.settings.period_ns)

@@ -22,8 +22,8 @@ from rtcontrol.envs.remote_core import wire_call
 from rtcontrol.hosts.crowd import crowd_request, unpack
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.hosts.scheduler import EdfScheduler
-from rtcontrol.loop.call_in_force import Measure, Status
 from rtcontrol.loop.core import LoopSettings, Rules
+from rtcontrol.loop.fallback import Measure, Status
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, KnownCause, OperatorCommand, TickOutcome
@@ -457,9 +457,9 @@ class CrowdCore:
     def _commanded(self, command: OperatorCommand) -> None:
         """Everybody is safe from a pause, or stop, on; after a resume they decide again, from what is seen next."""
         if command.by != "before":
-            line = {"people": command.said, "by": command.by, "t_s": self.ledger.t_s(self.now_ns)}
+            line = {"people": command.word, "by": command.by, "t_s": self.ledger.t_s(self.now_ns)}
             self.ledger.write(line)
-        self.paused = command.said != "resume"
+        self.paused = command.word != "resume"
         for member in self.roster.members.values():
             if not self.paused:
                 self._renew(member)

@@ -14,7 +14,7 @@ from rtcontrol.envs.remote_core import RemoteData, wire_calls
 from rtcontrol.hosts.crowd import crowd_source
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.loop.call_in_force import FallbackPolicy
+from rtcontrol.loop.fallback import FallbackPolicy
 from rtcontrol.loop.instructions import echo
 from rtcontrol.models.call import Call
 from rtcontrol.records import NOTHING, Tick

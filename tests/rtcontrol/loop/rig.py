@@ -14,7 +14,7 @@ from rtcontrol.envs.base import Emission, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
-from rtcontrol.loop.operator import FrontDesk
+from rtcontrol.loop.operator import OperatorState
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Command, Completion, EvidenceSample, HostChanged, OperatorCommand, SafeAttempt
 
@@ -91,7 +91,7 @@ class Rig:
         self.acts: list[tuple[float, str]] = []
         self.requests: list[DecisionRequest] = []
         self.emissions: list[Emission] = []
-        self.desk = FrontDesk(self.core.settings.confirm_ns)
+        self.desk = OperatorState(self.core.settings.confirm_ns)
         self.finished = False
         self.episodes: list[Episode] = []
         self.epoch, self.age_ms = 1, 1.0
@@ -145,7 +145,7 @@ class Rig:
 
     def say(self, said: str, k: int | None = None) -> str:
         """A person says it; as the shell does, the actuator is shut at once."""
-        answer, command = self.desk.say(OperatorCommand(said, "page", self.now_ns, k))
+        answer, command = self.desk.take(OperatorCommand(said, "page", self.now_ns, k))
         if command is not None:
             if said in ("pause", "stop"):
                 self.shut = self.desk.state
@@ -209,7 +209,7 @@ class Rig:
                 age_ns = round(self.age_ms * MS)
                 seen = None if data is None else Observation(next(self.seq), self.epoch, self.now_ns - age_ns, data)
                 sample = None if since is None else self.sample
-                return ev.Observed(seen, self.finished, self.runs(self.ms), self.heard, sample)
+                return ev.Observed(seen, self.finished, self.runs(self.ms), self.heard, sample, self.episodes)
             case ev.Read(observation):
                 try:
                     return ev.TextRead(self.read(observation.data), None, self.acknowledged)
@@ -238,8 +238,6 @@ class Rig:
                 self.emissions.append(emission)
             case ev.Question():
                 self.desk.show(action, self.now_ns)
-            case ev.ListEpisodes():
-                return ev.Ended(self.episodes)
         return None
 
     # -- the decider and the actuator ----------------------------------------------------------------------------------

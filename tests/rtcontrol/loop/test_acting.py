@@ -11,9 +11,8 @@ from arm import MOVE, OPEN, STOP, arm_agent
 
 from rtcontrol.agents import Agent, Fallback, Tools, tool
 from rtcontrol.envs.base import Barrier, Effect, Emission, Observation
-from rtcontrol.loop.acting import Acting
-from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.safe_calls import Attempt, SafeCall
+from rtcontrol.loop.actuator import Acting, Actuator
+from rtcontrol.loop.actuator_core import Attempt, SafeCall
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Completion, SafeAttempt
 
@@ -147,9 +146,9 @@ def test_bar_within_the_call_keeps_the_world_from_being_told() -> None:
 def test_safe_call_is_waited_for_and_a_newer_demand_begins_anew() -> None:
     actuator, world, woken = shell()
     actuator.safe("miss", Emission(1, 1, 1, 0, "safe"))
-    assert actuator.attempting and actuator.pending and not actuator.wait_safe(0)
+    assert actuator.core.attempting and actuator.core.pending and not actuator.wait_safe(0)
     actuator.work()
-    assert actuator.wait_safe(0) and not actuator.pending and not actuator.over and woken
+    assert actuator.wait_safe(0) and not actuator.core.pending and not actuator.core.safe.over and woken
     assert [type(heard) for heard in world.heard] == [int, tuple]
     actuator.safe("exit")
     assert not actuator.wait_safe(0)

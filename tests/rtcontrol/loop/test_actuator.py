@@ -71,7 +71,7 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
         finally:
             began.append(flown.loop.state.t_end_ns)
     assert time.monotonic_ns() - began[0] < 1.5e9
-    assert not flown.loop.state.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
+    assert not flown.loop.state.safe_active and flown.lines[-1]["end"] == "SIGTERM"
 
 
 @pytest.mark.parametrize("times", [3, 10**9])
@@ -94,7 +94,7 @@ def test_a_step_that_raises_ends_the_run_and_the_safe_call_is_in_force_with_the_
     assert flown.loop.ended_by == "error" and flown.loop.state.failure is not None
     assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.state.failure
     ends = times == 3
-    assert flown.loop.state.safe_in_force is flown.lines[-1]["safe_in_force"] is ends is not flown.loop.state.unsafe
+    assert flown.loop.state.safe_active is flown.lines[-1]["safe_in_force"] is ends is not flown.loop.state.unsafe
     attempts = safes(flown, "exit")
     assert [a["in_force"] for a in attempts] == [False] * (len(attempts) - 1) + [ends] and len(attempts) >= 3
     assert all("no wheel left" in a["error"] for a in attempts[:-1])
@@ -146,7 +146,7 @@ def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         beside(leave, flown.run)
-    assert arm.acts[-1][1] == STOP and flown.loop.state.safe_in_force
+    assert arm.acts[-1][1] == STOP and flown.loop.state.safe_active
 
 
 # -- where the world is told, and cannot be --------------------------------------------------------------------------
@@ -160,7 +160,7 @@ PATIENT = {"hold_ms": 60_000.0}
 def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_path: Path, when: str) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
-    shell = flown.loop.shell
+    shell = flown.loop.runner
     actuator, dispatch, collect = shell.ports.actuator, shell.dispatch, shell.collect
 
     def interrupted(*given: Any) -> bool:

@@ -13,8 +13,7 @@ import pytest
 from worker import CLOSE, MOVE, MS, NAMES, OPEN, PARK, STOP, Worker, said
 
 from rtcontrol.envs.base import Emission
-from rtcontrol.loop.actuator_core import Action, Perform
-from rtcontrol.loop.safe_calls import EXIT_RETRY_NS, PATIENCE_LOCKSTEP_NS, Attempt, Emit
+from rtcontrol.loop.actuator_core import EXIT_RETRY_NS, PATIENCE_LOCKSTEP_NS, Action, Attempt, Emit, Perform
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command
 
@@ -77,7 +76,7 @@ def test_failed_safe_call_is_tried_each_period_until_in_force() -> None:
     worker.at(400)
     assert worker.log == [(0, "stop:raise"), (50, "stop:raise"), (100, "stop:raise"), (150, "stop")]
     assert worker.numbers == [("stop!", 1, False), ("stop!", 2, False), ("stop!", 3, False), ("stop", 4, True)]
-    assert worker.core.safe.in_force and not worker.core.pending
+    assert worker.core.safe.active and not worker.core.pending
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_only_a_newer_call_of_its_tool_ends_the_retries(safe_calls: tuple[Call, 
     worker.at(1)
     worker.execute(1, call)
     worker.at(200)
-    assert ("stop" in worker.names) is tried is worker.core.safe.in_force
+    assert ("stop" in worker.names) is tried is worker.core.safe.active
     assert not worker.core.pending and worker.completions == [(1, "acted", True)]
 
 
@@ -103,7 +102,7 @@ def test_newer_call_that_does_not_act_leaves_the_safe_call_wanted(how: str) -> N
     worker.work()
     worker.execute(1)
     worker.at(50)
-    assert worker.names == ["stop:raise", f"move:{how}", "stop"] and worker.core.safe.in_force
+    assert worker.names == ["stop:raise", f"move:{how}", "stop"] and worker.core.safe.active
 
 
 def test_world_that_takes_no_calls_ends_the_attempts_and_is_over() -> None:
@@ -111,14 +110,14 @@ def test_world_that_takes_no_calls_ends_the_attempts_and_is_over() -> None:
     worker.script(open="over")
     worker.core.demand("exit", None)
     worker.at(200)
-    assert worker.core.over and worker.core.safe.in_force and not worker.core.pending
-    assert [(one.acted, one.over, one.in_force) for one in worker.attempts] == [
+    assert worker.core.safe.over and worker.core.safe.active and not worker.core.pending
+    assert [(one.acted, one.over, one.active) for one in worker.attempts] == [
         (True, False, False),
         (False, True, False),
     ]
     worker.core.demand("exit", None)
     worker.work()
-    assert not worker.core.over and worker.attempts[-1].in_force
+    assert not worker.core.safe.over and worker.attempts[-1].active
 
 
 def test_in_lockstep_a_retry_comes_when_the_world_says_so() -> None:
@@ -131,7 +130,7 @@ def test_in_lockstep_a_retry_comes_when_the_world_says_so() -> None:
     for again in (True, True, False):
         assert worker.core.retry() is again is worker.core.attempting
         worker.work()
-    assert worker.names == ["stop:raise", "stop:raise", "stop"] and worker.core.safe.in_force
+    assert worker.names == ["stop:raise", "stop:raise", "stop"] and worker.core.safe.active
 
 
 def test_at_the_exit_lockstep_is_tried_again_by_the_clock() -> None:
@@ -175,7 +174,7 @@ def test_world_is_asked_for_its_step_before_a_newer_call(
     worker.execute(1)
     worker.at(300)
     assert worker.names == ["stop:wait", *log] and worker.numbers == numbers
-    assert worker.core.over is (looked == "never") and not worker.core.pending
+    assert worker.core.safe.over is (looked == "never") and not worker.core.pending
 
 
 def test_demand_while_a_step_is_waited_for_calls_again_and_reports_the_act_once() -> None:
@@ -211,7 +210,7 @@ def test_demand_that_could_not_be_told_fails_and_is_told_again(calls: tuple[Call
     worker.script(emit="raise raise")
     worker.core.demand("miss", said(0))
     worker.at(70)
-    assert worker.core.pending and not worker.core.safe.in_force
+    assert worker.core.pending and not worker.core.safe.active
     worker.at(400)
     names = [NAMES[call.text()] for call in calls]
     assert worker.names == ["emit 0:raise", *names, "emit 0:raise", *names, "emit 0", *names]
@@ -282,7 +281,7 @@ def test_loop_that_does_not_come_back_brings_the_safe_call() -> None:
     worker.core.arm(150 * MS, said(8))
     worker.at(400)
     assert worker.log == [(150, "emit 8"), (150, "stop")]
-    assert [(one.why, one.in_force) for one in worker.attempts] == [("loop", True)]
+    assert [(one.why, one.active) for one in worker.attempts] == [("loop", True)]
 
 
 @pytest.mark.parametrize("disarm", [lambda core: core.arm(None, None), lambda core: setattr(core, "closed", True)])
@@ -415,7 +414,7 @@ def test_interrupt_at_any_line_of_an_order_loses_no_safe_call(name: str) -> None
         worker.core.demand("exit", said(4))
         worker.core.closed = True
         worker.at(500)
-        assert worker.names[-3:] == ["emit 4", "stop", "open"] and worker.core.safe.in_force, line
+        assert worker.names[-3:] == ["emit 4", "stop", "open"] and worker.core.safe.active, line
         if not came:
             break
     assert 2 < line < 190, "every line had its turn"
@@ -458,7 +457,7 @@ class Walk(Worker):
         core = self.core
         if isinstance(action, Perform):
             command = action.command
-            assert core.shut is None and command.asked_ns >= core.open_ns, "a call while people hold calls back"
+            assert core.shut is None and command.requested_ns >= core.open_ns, "a call while people hold calls back"
             assert not any(one.under_way for one in core.safe.calls), "a call while a safe call is under way"
             wanted = {NAMES[one.call.text()] for one in core.safe.calls if one.call}
             assert not core.safe.demand or self.tried[core.safe.demand] == wanted, (
@@ -502,8 +501,8 @@ class Walk(Worker):
         match random.choice(KINDS):
             case "execute":
                 self.given += 1
-                asked_ns = max(0, self.now_ns - random.choice([0, 0, 30 * MS]))
-                command = Command(self.given, random.choice([MOVE, CLOSE]), 1, None, asked_ns=asked_ns)
+                requested_ns = max(0, self.now_ns - random.choice([0, 0, 30 * MS]))
+                command = Command(self.given, random.choice([MOVE, CLOSE]), 1, None, requested_ns=requested_ns)
                 command.fresh = random.choice([None, said(self.given, "fresh")])
                 self.drop(core.execute(command))
             case "demand":
@@ -546,10 +545,10 @@ class Walk(Worker):
                 later = safe.due_ns is not None or self.core.safe.number or not one.wanted
                 assert one.under_way or later, "a safe call is wanted that is never attempted"
             assert safe._retry_ns is None or not safe.wanted or safe.busy or safe.due_ns is not None, "no retry"
-        if safe.in_force:
+        if safe.active:
             names = {NAMES[one.call.text()] for one in safe.calls if one.call}
             assert not core.pending and names <= self.good[safe.demand], "not all of them are in force"
-        in_force = Counter(one.in_force for one in self.attempts)
+        in_force = Counter(one.active for one in self.attempts)
         assert in_force[True] <= safe.demand
 
     def finish(self) -> None:
@@ -562,7 +561,7 @@ class Walk(Worker):
         self.require()
         self.at(self.now_ns / MS + 2000)
         self.judge()
-        assert self.core.safe.in_force and not self.core.over and not self.core.pending
+        assert self.core.safe.active and not self.core.safe.over and not self.core.pending
         assert not self.core.jobs and self.blocked is None
         ends = self.ends + Counter(tick for tick, _, _ in self.completions)
         assert ends == Counter(range(1, self.given + 1)), "a command without an end, or with two"

@@ -71,7 +71,7 @@ def test_a_stopped_decoder_is_named_in_every_tick_that_it_cost(tmp_path: Path) -
     late = [line for line in flight.lines if line.get("subcause") == "decoder_stopped"]
     assert any(line["evidence"].get("decoder", {}).get("state") == "T" for line in late)
     # The decoder's own heartbeat tells of it, too.
-    assert max(end - begin for begin, end in flight.loop.shell.core.witness.gaps) > 100e6
+    assert max(end - begin for begin, end in flight.loop.runner.core.witness.gaps) > 100e6
 
 
 D = 60.0

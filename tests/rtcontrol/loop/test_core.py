@@ -19,8 +19,7 @@ from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.core import Rules
-from rtcontrol.loop.phases import finish, write_end
-from rtcontrol.loop.running import RunState
+from rtcontrol.loop.loop import RunState, finish, write_end
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
 from rtcontrol.telemetry.account import Account
@@ -105,7 +104,7 @@ def test_core_imports_at_most_twenty_files_and_nothing_real(name: str) -> None:
 def test_core_has_at_most_twelve_attributes() -> None:
     core = Rig().core
     assert len(vars(core)) <= 12
-    for part in (core.ledger, core.witness, core.people, core.requests, core.fallback):
+    for part in (core.ledger, core.witness, core.operator, core.requests, core.fallback):
         assert len(vars(part)) <= 12
     assert len(fields(Rules)) <= 12
 
@@ -212,7 +211,7 @@ def test_request_that_died_with_its_decoder_is_lost() -> None:
     rig = Rig(on(1, Answer(go(), None)))
     rig.at(30, lambda: rig.host(incarnation=1)).run(100)
     assert rig.causes == {1: "host.lost"}
-    assert rig.core.flights.late == {}
+    assert rig.core.in_flight.late == {}
 
 
 def test_host_that_gives_up_ends_the_run() -> None:
@@ -343,7 +342,7 @@ def test_releases_skipped_before_a_tick_in_flight_are_counted() -> None:
     rig = Rig(on(7, Answer(go(), 30.0)))
     rig.wakes = {100: 45.0}
     rig.run(150)
-    loop: Any = SimpleNamespace(state=RunState(ended_by="duration"), shell=SimpleNamespace(core=rig.core))
+    loop: Any = SimpleNamespace(state=RunState(ended_by="duration"), runner=SimpleNamespace(core=rig.core))
     loop.recorder = SimpleNamespace(write=rig.lines.append)
     write_end(loop)
     account = counted(rig)
@@ -364,7 +363,7 @@ def test_null_renews_the_hold_and_an_unsure_one_does_not() -> None:
 
 def test_unsure_for_half_a_second_is_told_once() -> None:
     rig = Rig(lambda request: Answer(go(sure=0.4)), doubt=gate(0.5)).run(1500)
-    doubted = [action for action in rig.actions if isinstance(action, ev.LoopReport) and action.what == "doubted"]
+    doubted = [action for action in rig.actions if isinstance(action, ev.LoopReport) and action.kind == "doubted"]
     assert len(doubted) == 1 and sum("is not understood" in note for note in rig.notes) == 1
 
 
@@ -573,7 +572,7 @@ def test_call_without_a_yes_never_acts(words: list[tuple[float, str]], people: l
     rig.run(200)
     assert GRIP.text() not in [call for _, call in rig.acts]
     assert [line["people"] for line in rig.said("people")] == people
-    assert any("nobody said yes or no" in note for note in rig.notes) == (not words)
+    assert any("neither yes nor no" in note for note in rig.notes) == (not words)
 
 
 def test_word_for_another_question_is_not_taken() -> None:
@@ -794,10 +793,10 @@ def test_interrupted_end_demands_the_safe_call_and_claims_nothing() -> None:
     actuator = SimpleNamespace(disarm=lambda: None, close=lambda: None)
     ports = SimpleNamespace(actuator=actuator, sampler=SimpleNamespace(close=lambda: None))
     core = SimpleNamespace(open=[], ledger=SimpleNamespace(t_s=lambda t_ns: 0.0))
-    state = RunState(launched=True, ended_by="SIGTERM", safe_in_force=False, unsafe=True)
+    state = RunState(launched=True, ended_by="SIGTERM", safe_active=False, unsafe=True)
     loop: Any = SimpleNamespace(
         state=state,
-        shell=SimpleNamespace(ports=ports, core=core, dispatch=events.append, collect=lambda: None),
+        runner=SimpleNamespace(ports=ports, core=core, dispatch=events.append, collect=lambda: None),
         env=SimpleNamespace(conclude=interrupt, close=lambda: None, episodes=[]),
         host=SimpleNamespace(close=lambda: None),
         recorder=SimpleNamespace(write=lines.append),

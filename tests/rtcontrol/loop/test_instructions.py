@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents import Goals
-from rtcontrol.loop.desk import slash_answer
 from rtcontrol.loop.instructions import TRIALS, Instructions
 from rtcontrol.loop.ledger import Ledger
+from rtcontrol.loop.operator_control import slash_answer
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Instruct, LoopReport, Notify
 
@@ -44,7 +44,7 @@ class Trial:
         return [action.text for action in self.out if isinstance(action, Notify)]
 
     def reports(self, what: str) -> list[str]:
-        return [action.text for action in self.out if isinstance(action, LoopReport) and action.what == what]
+        return [action.text for action in self.out if isinstance(action, LoopReport) and action.kind == what]
 
 
 @pytest.mark.parametrize("decision", [SURE, None])

@@ -42,7 +42,7 @@ def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
 )
 def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, t0: int, busy: list[int]) -> None:
     clock = WallGrid(period)
-    clock.begin(t0)
+    clock.place(t0)
     now, started, skipped_in_all, last = t0, 0, 0, -1
     for work in busy:
         now = max(now, clock.next_release_ns)
@@ -57,7 +57,7 @@ def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, 
 
 def test_a_release_that_is_not_due_cannot_be_taken() -> None:
     clock = WallGrid(1_000)
-    clock.begin(10_000)
+    clock.place(10_000)
     with pytest.raises(ValueError, match="ahead"):
         clock.take(9_999)
 

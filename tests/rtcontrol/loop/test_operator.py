@@ -15,7 +15,7 @@ from arm import MOVE, STOP, Arm, arm_agent, failing, on
 from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, InvalidCall
-from rtcontrol.loop import desk
+from rtcontrol.loop import operator_control
 from rtcontrol.loop.config import RunConfig, confidence
 from rtcontrol.loop.rules import ConfidenceGate, LegalCalls, check_named
 from rtcontrol.models.call import Call, Decision
@@ -90,7 +90,7 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
 
 @pytest.mark.realtime
 def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "HALT_WAIT_S", 0.2)
+    monkeypatch.setattr(operator_control, "HALT_WAIT_S", 0.2)
     halts: list[int] = []
 
     def person(flight: Flight, arm: Arm) -> None:
@@ -122,7 +122,7 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tm
     # A deadline that is far off: nothing but the person's word keeps the call from acting.
     flight, arm = flown(tmp_path, person, pipeline=20, deadline_ms=900.0)
     assert acted(arm, MOVE, at["said"], at["end"]) == 0
-    assert flight.loop.state.safe_in_force
+    assert flight.loop.state.safe_active
 
 
 @pytest.mark.realtime

@@ -165,7 +165,7 @@ def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
         attempts, last = flown(tmp_path)
         assert len(attempts) > 1 and not any(a["in_force"] for a in attempts) and last["safe_in_force"] is False
         assert all("no answer to step" in a["error"] for a in attempts) and steps[-1] == "step-forward"
-        assert "THE SAFE CALL IS NOT IN FORCE" in said and "no answer to step" in said
+        assert "THE SAFE CALL IS NOT ACTIVE" in said and "no answer to step" in said
     if fails in ("make", "reset", "close"):
         assert f"no answer to {fails}" in said
     assert ("may hold on to what it uses" in said) is (fails == "close")

@@ -18,8 +18,8 @@ from rtcontrol.hosts.crowd import crowd_source
 from rtcontrol.hosts.deciders import answer
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.loop.call_in_force import FallbackPolicy
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.fallback import FallbackPolicy
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, OperatorCommand

@@ -1,4 +1,4 @@
-"""Do what the core says, in real time, and tell it what came of it. Decides nothing.
+"""Run a loop's core in real time: wait, do what it says, and answer it. Decides nothing.
 
 All on the thread that calls `run`. Of the environment only a lockstep world's `advance` can block it.
 """
@@ -9,27 +9,115 @@ import gc
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol import records as ev
-from rtcontrol.envs.base import Acknowledging
+from rtcontrol.agents import Agent
+from rtcontrol.envs.base import Acknowledging, Environment
 from rtcontrol.hosts.host_core import Notify, reports_of
-from rtcontrol.loop.clock import LoopClock
+from rtcontrol.hosts.protocol import DecisionReply, Host
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.core import LoopCore
-from rtcontrol.loop.ports import Ports, read
+from rtcontrol.loop.grid import StepGrid, WallGrid
+from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.realtime import SlackCollector
+from rtcontrol.loop.sampling import Sampler
 from rtcontrol.records import HostChanged
 
-RETAKE_NS = 10_000_000  # the handlers of signals are looked at once a tick, but no more often than this
+SPIN_NS = 200_000  # the kernel wakes a sleeper up to 0.1 ms late (timer slack, a context switch): the rest is polled
+MAX_SLEEP_NS = 50_000_000  # so that a signal's flag is read soon even at 0.1 Hz
+RETAKE_NS = 10_000_000  # handlers of signals are checked once a tick, but not more often than this
 
 
-class TickShell:
-    """Runs a core. `halt`: a signal handler sets it where the process is to be stopped."""
+class WallClock:
+    """The world runs on whatever the controller does. Polls the last `spin_ns`; 0 where many loops share a process."""
+
+    def __init__(self, period_ns: int, spin_ns: int = SPIN_NS) -> None:
+        self.grid = WallGrid(period_ns)
+        self._spin_ns = spin_ns
+
+    def wait(self, until_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        """Wait until `until_ns` or for a reply, whichever is first. It may return early."""
+        assert until_ns is not None, "the next release has its instant"
+        while (left := until_ns - time.monotonic_ns()) > 0:
+            if left > self._spin_ns:
+                # Sleeping in the host's wait: a reply, or the end of a call, ends the sleep.
+                return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
+            if in_flight and (reply := host.wait(0)) is not None:
+                return reply
+        return host.wait(0)
+
+    def advance(self, dt_ns: int) -> int | None:
+        raise AssertionError("the world runs by itself")
+
+
+class StepClock:
+    """The world, or its observations, wait for the controller: `advance` lets it run (or waits for the next arrival)
+    for so many nanoseconds, and returns since when a release is due, or None."""
+
+    def __init__(self, grid: StepGrid, advance: Callable[[int], int | None]) -> None:
+        self.grid, self.advance = grid, advance
+
+    def wait(self, until_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        return host.wait(MAX_SLEEP_NS if until_ns is None else 0)
+
+
+LoopClock = WallClock | StepClock
+
+
+def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> StepClock:
+    """Return the clock of a world that is moved on by a period before each release.
+
+    Decisions are measured in real time all the same, so one that took longer than the deadline counts as a miss; its
+    call is executed, because nothing happened meanwhile and the run must not depend on the machine.
+    """
+
+    def move(dt_ns: int) -> int:
+        advance(dt_ns)
+        return time.monotonic_ns()
+
+    return StepClock(StepGrid(period_ns, "lockstep"), move)
+
+
+def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> StepClock:
+    """Return the clock by which each observation that arrives is a release, in order: one decision for each, however
+    long it takes. `arrival` waits at most so many nanoseconds for the next one and returns its instant, or None."""
+    return StepClock(StepGrid(period_ns, "arrival"), lambda dt_ns: arrival(MAX_SLEEP_NS))
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a loop acts on. `write` takes a line for the record, `notify` one for people, `stop` why the run ends,
+    `report` is for the run's listener; `retake` takes back signals that user code has taken."""
+
+    agent: Agent
+    env: Environment
+    host: Host
+    actuator: Actuator
+    sampler: Sampler
+    operator: OperatorControl
+    write: Callable[[dict[str, Any]], None]
+    notify: Callable[[str], None]
+    stop: Callable[[str], None]
+    report: Callable[[ev.LoopReport], None]
+    retake: Callable[[], None]
+
+
+def read(agent: Agent, data: Any) -> str:
+    """Return the agent's text of an observation. Raises whatever the agent's code raises."""
+    text = agent.observe(data)
+    return text if isinstance(text, str) and text.isascii() else plain_text(text)
+
+
+class Runner:
+    """Runs a core. `inbox` takes events from any thread; a signal handler sets `halt` to stop the process."""
 
     def __init__(self, core: LoopCore, clock: LoopClock, ports: Ports) -> None:
         self.core, self.clock, self.ports = core, clock, ports
         self.halt: Callable[[], None] | None = None
-        self.inbox: deque[ev.Event] = deque()  # from any thread
+        self.inbox: deque[ev.Event] = deque()
         self._world = ports.env if isinstance(ports.env, Acknowledging) else None
         self._retake_ns = 0
         self._safe: tuple[bool, bool] | None = None
@@ -76,7 +164,7 @@ class TickShell:
             self.dispatch(HostChanged(*state[:3], tuple(host.events), ports.sampler.follow()))
         if (news := actuator.core.news) != self._news:
             self._news = news
-            if (safe := (actuator.attempting, actuator.pending)) != self._safe:
+            if (safe := (actuator.core.attempting, actuator.core.pending)) != self._safe:
                 self._safe = safe
                 self.dispatch(ev.SafeState(*safe))
         for queue in (self.inbox, actuator.effects):
@@ -86,14 +174,14 @@ class TickShell:
     # -- actions with an answer ---------------------------------------------------------------------------------------
 
     def _observe(self, action: ev.Observe) -> ev.Observed:
-        ports, since_ns, now = self.ports, action.sample_since_ns, time.monotonic_ns()
+        ports, env, since_ns, now = self.ports, self.ports.env, action.sample_since_ns, time.monotonic_ns()
         runs = ports.sampler.runs()
         if now >= self._retake_ns:
             ports.retake()
             self._retake_ns = now + RETAKE_NS
         sample = None if since_ns is None else ports.sampler.sample(since_ns)
-        heard = None if self._world is None else self._world.heard
-        return ev.Observed(ports.env.latest(), ports.env.finished, runs, heard, sample)
+        acks = None if self._world is None else self._world.heard
+        return ev.Observed(env.latest(), env.finished, runs, acks, sample, env.episodes)
 
     def _read(self, action: ev.Read) -> ev.TextRead:
         done = None if self._world is None else self._world.acknowledged()
@@ -101,7 +189,7 @@ class TickShell:
             return ev.TextRead(read(self.ports.agent, action.observation.data), None, done)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # the agent's own code, SystemExit too
+        except BaseException as error:  # the agent's code, SystemExit too
             return ev.TextRead("", error, done)
 
     def _ask(self, action: ev.Ask) -> ev.Sent:
@@ -127,18 +215,17 @@ class TickShell:
 
 
 # Each returns the core's next event, or None.
-DO: dict[type, Callable[[TickShell, Any], ev.Event | None]] = {
-    ev.Observe: TickShell._observe,
-    ev.Read: TickShell._read,
-    ev.Ask: TickShell._ask,
-    ev.Execute: TickShell._execute,
-    ev.Safe: TickShell._demand,
+DO: dict[type, Callable[[Runner, Any], ev.Event | None]] = {
+    ev.Observe: Runner._observe,
+    ev.Read: Runner._read,
+    ev.Ask: Runner._ask,
+    ev.Execute: Runner._execute,
+    ev.Safe: Runner._demand,
     ev.Advance: lambda self, action: ev.Advanced(self.clock.advance(action.dt_ns)),
     ev.Withdraw: lambda self, action: ev.Withdrawn(action.k, self.ports.actuator.withdraw(action.k)),
     ev.TakeSample: lambda self, action: ev.Sampled(action.k, self.ports.sampler.sample(action.since_ns)),
-    ev.ListEpisodes: lambda self, action: ev.Ended(self.ports.env.episodes),
     ev.Cancel: lambda self, action: self.ports.host.cancel(action.k),
-    ev.Retry: TickShell._retry,
+    ev.Retry: Runner._retry,
     ev.Tell: lambda self, action: self.ports.actuator.tell(action.emission),
     ev.Guard: lambda self, action: self.ports.actuator.arm(action.until_ns, action.emission),
     ev.Instruct: lambda self, action: self.ports.actuator.instruct(action.text),

@@ -1,4 +1,4 @@
-"""The call in force: how long it is held, what acts after it, and what hysteresis compares with it."""
+"""The active call: how long it is held, what acts after it, and what hysteresis compares with it. Pure."""
 
 from __future__ import annotations
 
@@ -16,40 +16,38 @@ Status = Literal["fresh", "held", "safe"]
 
 
 class FallbackPolicy:
-    """Keeps the age of the call in force. Times are the world's (`ReleaseGrid.world_ns`), in nanoseconds.
+    """Keeps the age of the active call. Times are the world's (`ReleaseGrid.world_ns`), in nanoseconds.
 
-    Under `hold`, a miss leaves the call in force until it has not been renewed for `hold_ns`; then the safe call is
+    Under `hold`, a miss leaves the call active until it has not been renewed for `hold_ns`; then the safe call is
     demanded, also between two ticks: at `expires_ns` (None: no call is being held). It is not demanded again until a
-    fresh call acted or a new epoch began; whether it is in force is the actuator's to say.
+    fresh call acted or a new epoch started; whether it is active is the actuator's to say.
     """
 
     def __init__(self, on_miss: str, hold_ns: int) -> None:
         self._on_miss, self.hold_ns = on_miss, hold_ns
-        self.limit_ns = hold_ns  # until then the call in force may be held
+        self.limit_ns = hold_ns  # until then the active call may be held
         self.expires_ns: int | None = None
         self.safe = False  # the safe call took over
-        self.suspended = False  # people hold the calls back: the safe call is in force, whatever is missed
-
-    def epoch(self, now_ns: int) -> None:
-        """A new world: nothing is in force, and the hold limit runs from here."""
-        self.fresh_call(now_ns)
+        self.suspended = False  # people hold the calls back: the safe call is active, whatever is missed
 
     def renew(self, now_ns: int) -> None:
-        """A fresh decision was made: its call, or the null function's consent to the call in force."""
+        """A fresh decision was made: its call, or the null function's consent to the active call."""
         self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
 
     def fresh_call(self, now_ns: int) -> None:
-        """A fresh call was executed; the safe call is no longer in force."""
+        """A fresh call was executed; the safe call is no longer active."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
+    epoch = fresh_call  # a new world: nothing is active, and the hold limit runs from here
+
     def suspend(self, now_ns: int, lasting: bool) -> None:
-        """The safe call took over at a person's word, which is in force still (`lasting`) or not any more; when it goes
-        on, nothing older may be held."""
+        """The safe call took over at a person's word, which still holds (`lasting`) or not any more; after a resume
+        nothing older may be held."""
         self.suspended, self.safe = lasting, True
         self.limit_ns, self.expires_ns = now_ns, None
 
     def miss(self, now_ns: int) -> Measure:
-        """No fresh call: what to do about it."""
+        """Return what to do where there is no fresh call."""
         if self.suspended:
             return self._take_over()  # in a new epoch; else it has
         if self._on_miss == "stop":
@@ -57,14 +55,14 @@ class FallbackPolicy:
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
 
     def unsure(self, now_ns: int) -> Measure:
-        """A call held back by the confidence gate leaves the call in force, but does not renew it."""
+        """Return what to do where the confidence gate withholds a call: the active one is held, but not renewed."""
         if now_ns < self.limit_ns:
             self.expires_ns = self.limit_ns
             return "hold"
         return self._take_over()
 
     def expire(self, now_ns: int) -> Measure:
-        """The hold limit, if it is reached."""
+        """Return what to do where the hold limit may be reached."""
         return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
 
     def _take_over(self) -> Measure:
@@ -76,8 +74,7 @@ class FallbackPolicy:
 
 
 class FallbackState:
-    """The policy, and what a world that wants to know (`emits`) is told of each tick. `last` is the tick that it was
-    told of last, `safe_calls` are the agent's."""
+    """The policy, and what an emitting world (`emits`) receives of each tick. `last`: the last tick emitted."""
 
     def __init__(self, policy: FallbackPolicy, emits: bool, safe_calls: tuple[Call, ...]) -> None:
         self.policy = policy
@@ -95,59 +92,56 @@ class FallbackState:
         error: str | None = None,
         more: bool = False,
     ) -> Emission | None:
-        """Return what became of the tick; None where the world does not want to know. `more`: it may go on."""
+        """Return a tick's emission; None where the world takes none. `more`: another one of the tick may follow."""
         self.last = tick
         if not self.emits:
             return None
         decision = None if reply is None else reply.decision
         safe_calls = self._safe_calls if status == "safe" else ()
         return Emission(
-            tick.k,
-            tick.epoch,
-            tick.seq,
-            tick.deadline_ns,
-            status,
-            next(iter(safe_calls), call),
-            min(decision.confidence.values(), default=None) if decision is not None else None,
-            None if reply is None else reply.decide_ns,
-            cause,
-            error,
-            safe_calls,
-            None if reply is None else reply.mistake,
-            tick.waited_ns + (0 if reply is None else reply.ahead_ns),
-            len(tick.calls),
-            more,
+            tick=tick.k,
+            epoch=tick.epoch,
+            seq=tick.seq,
+            deadline_ns=tick.deadline_ns,
+            status=status,
+            call=next(iter(safe_calls), call),
+            confidence=None if decision is None else min(decision.confidence.values(), default=None),
+            decide_ns=None if reply is None else reply.decide_ns,
+            cause=cause,
+            error=error,
+            safe_calls=safe_calls,
+            mistake=None if reply is None else reply.mistake,
+            waited_ns=tick.waited_ns + (0 if reply is None else reply.ahead_ns),
+            n=len(tick.calls),
+            more=more,
         )
 
     def parting(self, tick: Tick | None = None) -> Emission | None:
-        """Return what goes with a safe call between two ticks: it is of the last tick, else of this one."""
+        """Return the emission of a safe call between two ticks: it is of the last tick, else of this one."""
         last = self.last or tick
         return None if last is None else self.emission(last, "safe")
 
 
-Scope = tuple[int, str]  # an epoch, and an instruction
-
-
-class CallInForce:
-    """Of one session, and its loop's alone. Nothing is in force before a call acted, in another epoch, by another
-    instruction, where a client did not carry the call out, and where the safe call took over."""
+class ActiveCall:
+    """The call that hysteresis compares with. None before a call acted, in another epoch, by another instruction, where
+    a client did not carry the call out, and where the safe call took over."""
 
     def __init__(self, policy: FallbackPolicy) -> None:
         self._policy = policy
-        self._call: tuple[int, Scope, Call] | None = None
+        self._call: tuple[int, tuple[int, str], Call] | None = None  # tick, epoch and instruction
 
     def acted(self, tick: Tick, call: Call) -> None:
-        """The tick's call is in force."""
+        """The tick's call is active."""
         self._call = tick.k, (tick.epoch, tick.request.instruction), call
 
-    def carried_out(self, words: Iterable[Acknowledgement]) -> None:
-        """What a client says became of calls."""
-        for one in words:
-            if self._call is not None and self._call[0] == one.tick and one.status != "executed" and one.why != "safe":
+    def carried_out(self, acks: Iterable[Acknowledgement]) -> None:
+        """A client acknowledged calls."""
+        for ack in acks:
+            if self._call is not None and self._call[0] == ack.tick and ack.status != "executed" and ack.why != "safe":
                 self._call = None
 
     def standing(self, epoch: int, instruction: str) -> Call | None:
-        """For a decision of this epoch, by this instruction."""
+        """Return the active call for a decision of this epoch, by this instruction."""
         if self._policy.safe:
             self._call = None
         if self._call is None or self._call[1] != (epoch, instruction):

@@ -1,6 +1,6 @@
-"""People's words from any thread: a pause or stop shuts the actuator at once, the loop learns of it afterwards.
+"""People's commands from any thread: a pause or stop shuts the actuator at once, the loop learns of it afterwards.
 
-A line that people type, or a page sends, is a word for the operator (`TYPED`), a question, or an instruction.
+A line that people type, or a page sends, is a command (`TYPED`), a question, or an instruction.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.instructions import Instructions
-from rtcontrol.loop.operator import FrontDesk, State
+from rtcontrol.loop.operator import OperatorState, State
 from rtcontrol.records import Completion, OperatorCommand, PendingApproval, Question
 
-# What a typed line says to the loop; any other line is an instruction.
 TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
 HELP, GOALS = "/help", "/goals"
-# A process is stopped when the safe call is active, and what tells a world elsewhere of it has left.
+# A process is stopped when the safe call is active, and its emission has left for a world elsewhere.
 HALT_WAIT_S, HALT_SETTLE_S = 2.0, 0.05
 NOT_HALTED = (
     "Not stopped: the safe call is not active within {:g} s. The run is paused and tries on; press Ctrl-Z again, or "
@@ -28,41 +27,41 @@ NOT_HALTED = (
 class OperatorControl:
     """What people may do to a run: `say`, from any thread; the rest is the loop's.
 
-    Where the state is not running, the actuator is shut (`Actuator.bar`): no call acts, as the world looks under its
-    own lock; the safe call alone does. Nor does one that was asked for before a resume. `stop` ends the run, `wake` its
+    Where the state is not running, the actuator is shut (`Actuator.bar`): no call acts, as the world checks under its
+    lock; the safe call alone does. Nor does one that was requested before a resume. `stop` ends the run, `wake` its
     wait.
     """
 
     def __init__(
         self, actuator: Actuator, confirm_ns: int, stop: Callable[[str], None], wake: Callable[[], None]
     ) -> None:
-        self._desk = FrontDesk(confirm_ns)
+        self._operator = OperatorState(confirm_ns)
         self._actuator, self._stop, self._wake = actuator, stop, wake
         self._lock = threading.Lock()
 
     @property
     def state(self) -> State:
         """Running, paused or stopped."""
-        return self._desk.state
+        return self._operator.state
 
     @property
     def asking(self) -> PendingApproval | None:
         """The call that waits for a yes."""
-        return self._desk.asking
+        return self._operator.asking
 
-    def say(self, said: str, by: str, k: int | None = None) -> str:
+    def say(self, word: str, by: str, k: int | None = None) -> str:
         """Do it now, and return one sentence about it. A yes or no is for the call of tick `k`, or for the one that
         waits. Raises ValueError for another word."""
         with self._lock:
-            answer, command = self._desk.say(OperatorCommand(said, by, time.monotonic_ns(), k))
+            answer, command = self._operator.take(OperatorCommand(word, by, time.monotonic_ns(), k))
             if command is None:
                 return answer
-            if said in ("pause", "stop"):
-                self._shut(said)
-            elif said == "resume":
+            if word in ("pause", "stop"):
+                self._shut(word)
+            elif word == "resume":
                 self._actuator.bar(None)
             self._actuator.effects.append(command)
-        if said == "stop":
+        if word == "stop":
             self._stop("stop")
         self._wake()
         return answer
@@ -70,7 +69,7 @@ class OperatorControl:
     def show(self, question: Question) -> None:
         """This is asked from now on, or the question before is over."""
         with self._lock:
-            self._desk.show(question, time.monotonic_ns())
+            self._operator.show(question, time.monotonic_ns())
 
     def suspend(self, lockstep: bool, collect: Callable[[], None], halt: Callable[[], None]) -> str | None:
         """Pause, stop the process (`halt`), as Ctrl-Z does, once the safe call is active, and resume when it is
@@ -93,29 +92,29 @@ class OperatorControl:
     def end(self) -> None:
         """The run is over: whatever its end is, nothing but the safe call acts from here on."""
         with self._lock:
-            self._desk.state = "stopped"
+            self._operator.state = "stopped"
             self._actuator.bar("stopped")
 
     def _shut(self, why: str) -> None:
         actuator = self._actuator
-        actuator.bar(self._desk.state)  # first: a call that waits for the world now finds it under the world's lock
+        actuator.bar(self._operator.state)  # first: a call that waits for the world now meets it under the world's lock
         now = time.monotonic_ns()
-        if (cleared := actuator.safe(why, actuator.parting)) is not None:
+        if (cleared := actuator.safe(why, actuator.core.parting)) is not None:
             actuator.effects.append(Completion(cleared.tick, "refused", now, now, False))
 
 
 def slash_answer(text: str, instructions: Instructions) -> str | None:
-    """Return the answer to `/help`, `/goals` or an unknown word; None for an instruction, and for a word of TYPED."""
+    """Return the answer to `/help`, `/goals` or an unknown word; None for an instruction, and for one of TYPED."""
     if not text.startswith("/") or text in TYPED:
         return None
     goals = instructions.goals
-    said = "The agent lists no goals: it takes any text as its instruction."
+    listed = "The agent lists no goals: it takes any text as its instruction."
     if goals is not None:
-        said = f"You can say: {'; '.join(goals.examples(len(goals.kinds)))}."
+        listed = f"You can say: {'; '.join(goals.examples(len(goals.kinds)))}."
     if text == GOALS:
-        return said
+        return listed
     if text == HELP:
-        return f'Active: "{instructions.now}". {said} Commands: {", ".join([*TYPED, HELP, GOALS])}.'
+        return f'Active: "{instructions.now}". {listed} Commands: {", ".join([*TYPED, HELP, GOALS])}.'
     return f"{text[:40]} is none of {', '.join([*TYPED, HELP, GOALS])}."
 
 
