@@ -24,7 +24,7 @@ KnownCause = tuple[Cause, str | None]
 
 @dataclass(slots=True)
 class Tick:
-    """One tick in flight; an instant is 0 where the tick did not get so far.
+    """A tick and its stamps; an instant is 0 where the tick did not get so far.
 
     `skip`: the record's fields about releases that were skipped before it. `runs`: schedstat files of the loop's, the
     actuator's and the deciding threads when it woke; `runs_before`: the same at the release before. `behind`: the host
@@ -135,7 +135,7 @@ class TickOutcome:
 
 
 @dataclass(slots=True, eq=False)
-class InFlightCall:
+class OrderedCall:
     """A tick whose call the actuator has, since `ordered_ns`. `late`: the tick was over before; `overdue`: its deadline
     passed before the call ended, and `settled`: the tick is over since."""
 

@@ -34,9 +34,9 @@ from rtcontrol.records import (
     EvidenceSample,
     Fault,
     HostChanged,
-    InFlightCall,
     KnownCause,
     OperatorCommand,
+    OrderedCall,
     SafeAttempt,
     Tick,
     TickOutcome,
@@ -52,8 +52,8 @@ TOO_LATE = "the call was too late when the world was free for it"
 class LoopSettings:
     """The numbers of a run, in nanoseconds where not said otherwise. None: no limit, or not used.
 
-    `pipeline`: decisions in flight. `records`: the record keeps observations. `emits`: the world receives an emission
-    of each tick. `steady`: there is hysteresis. `cuts`: a further call that would come too late is not requested.
+    `pipeline`: decisions under way at once. `records`: the record keeps observations. `emits`: the world receives an
+    emission of each tick. `steady`: there is hysteresis. `cuts`: a further call that would be too late is not made.
     """
 
     instruction: str
@@ -115,7 +115,7 @@ class OpenMiss:
 
 
 @dataclass(slots=True)
-class InFlight:
+class Outstanding:
     """Ticks whose decision is `pending` or `late`, calls that the actuator has (`ordered`), `misses` not yet recorded.
 
     `newest_k`: the last release; `ordered_k`: the newest tick of which a call was ordered. `called`: one was ordered
@@ -124,15 +124,15 @@ class InFlight:
 
     pending: dict[int, Tick] = field(default_factory=dict)
     late: dict[int, Tick] = field(default_factory=dict)
-    ordered: dict[int, InFlightCall] = field(default_factory=dict)
+    ordered: dict[int, OrderedCall] = field(default_factory=dict)
     misses: dict[int, OpenMiss] = field(default_factory=dict)
     newest_k: int = -1
     ordered_k: int = -1
     called: bool = False
 
-    def unsettled(self) -> list[InFlightCall]:
+    def unsettled(self) -> list[OrderedCall]:
         """Return the calls whose tick is not over."""
-        return [flight for flight in self.ordered.values() if not (flight.settled or flight.late)]
+        return [order for order in self.ordered.values() if not (order.settled or order.late)]
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class LoopCore:
         self.settings, self.rules, self.grid = settings, rules, grid
         self.now_ns = 0
         self.out: list[ev.Action] = []
-        self.world, self.in_flight = World(), InFlight()
+        self.world, self.outstanding = World(), Outstanding()
         policy = FallbackPolicy(settings.on_miss, settings.hold_ns)
         self.fallback = FallbackState(policy, settings.emits, rules.safe_calls)
         self.ledger = Ledger(self.out, rules.describe)
@@ -190,25 +190,27 @@ class LoopCore:
     @property
     def open(self) -> list[Tick]:
         """The ticks that are not over."""
-        in_flight = self.in_flight
-        ticks = [*in_flight.pending.values(), *(flight.tick for flight in in_flight.unsettled())]
+        outstanding = self.outstanding
+        ticks = [*outstanding.pending.values(), *(order.tick for order in outstanding.unsettled())]
         return [tick for tick in ticks if not tick.calls]
 
     @property
     def busy(self) -> bool:
-        """Whether something is in flight that may end."""
-        in_flight = self.in_flight
-        return bool(in_flight.pending or in_flight.ordered or (self.world.safe.attempting and not self.grid.enforced))
+        """Whether something is outstanding that may end."""
+        outstanding = self.outstanding
+        return bool(
+            outstanding.pending or outstanding.ordered or (self.world.safe.attempting and not self.grid.enforced)
+        )
 
     @property
     def awaits_late(self) -> bool:
         """Whether a miss waits for its tick's reply."""
-        return any(k in self.in_flight.late for k in self.in_flight.misses)
+        return any(k in self.outstanding.late for k in self.outstanding.misses)
 
     @property
     def wake_ns(self) -> int | None:
         """By when the core wants `Woke`, where nothing else comes; None: whenever, but soon."""
-        grid, in_flight = self.grid, self.in_flight
+        grid, outstanding = self.grid, self.outstanding
         if not grid.enforced:
             waits = self.busy or (grid.waits and not self.world.host.alive)
             return None if waits else self.now_ns
@@ -216,20 +218,20 @@ class LoopCore:
         expires_ns = self.fallback.policy.expires_ns
         if expires_ns is not None and expires_ns < first:
             first = expires_ns
-        for tick in in_flight.pending.values():
+        for tick in outstanding.pending.values():
             if tick.deadline_ns < first:
                 first = tick.deadline_ns
-        for flight in in_flight.ordered.values():
-            if flight.tick.deadline_ns < first and not (flight.overdue or flight.late):
-                first = flight.tick.deadline_ns
-        for miss in in_flight.misses.values():
+        for order in outstanding.ordered.values():
+            if order.tick.deadline_ns < first and not (order.overdue or order.late):
+                first = order.tick.deadline_ns
+        for miss in outstanding.misses.values():
             if miss.until_ns < first:
                 first = miss.until_ns
         return first
 
     def slack_ns(self, now_ns: int) -> int:
         """Return how long nothing is due."""
-        return 0 if self.in_flight.pending or self.in_flight.ordered else self.grid.slack_ns(now_ns)
+        return 0 if self.outstanding.pending or self.outstanding.ordered else self.grid.slack_ns(now_ns)
 
     @property
     def _world_ns(self) -> int:
@@ -296,7 +298,7 @@ class LoopCore:
         tick = Tick(k, release_ns, release_ns + settings.deadline_ns, world.woke_ns)
         tick.incarnation = world.host.incarnation
         tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
-        self.in_flight.newest_k = k
+        self.outstanding.newest_k = k
         guard_ns = world.woke_ns + settings.guard_ns if self.grid.enforced else None
         self.out.append(ev.Guard(guard_ns, self.fallback.parting(tick)))
         if skipped:
@@ -354,7 +356,7 @@ class LoopCore:
         if tick.text_ns - world.woke_ns > self.settings.period_ns // 8:
             self.witness.texts.append((world.woke_ns, tick.text_ns))
         tick.request = self.requests.make(tick.k, observation, event.text, tick.deadline_ns - world.woke_ns)
-        tick.behind = len(self.in_flight.pending) + len(self.in_flight.late) >= self.settings.pipeline
+        tick.behind = len(self.outstanding.pending) + len(self.outstanding.late) >= self.settings.pipeline
         self.out.append(ev.Ask(tick.request))
 
     # -- request -------------------------------------------------------------------------------------------------------
@@ -366,7 +368,7 @@ class LoopCore:
             self._miss(tick, (Cause.DECIDE, "send"), error=event.error, doing="submit: ")
             return
         tick.submitted_ns = self.now_ns
-        self.in_flight.pending[tick.k] = tick
+        self.outstanding.pending[tick.k] = tick
         if self.settings.records and not tick.calls:
             data = snapshot(observation.data, self.rules.plain)
             self.ledger.observed(tick.request, observation, tick.capture_ns, data)
@@ -375,23 +377,23 @@ class LoopCore:
 
     def _expire(self) -> None:
         """End what is over by now: deadlines, holds, misses; in lockstep only decisions of a decoder that died."""
-        enforced, now, in_flight = self.grid.enforced, self.now_ns, self.in_flight
-        if not (in_flight.pending or in_flight.ordered or in_flight.misses):
+        enforced, now, outstanding = self.grid.enforced, self.now_ns, self.outstanding
+        if not (outstanding.pending or outstanding.ordered or outstanding.misses):
             self._expire_hold()
             return
-        for tick in tuple(in_flight.pending.values()):
+        for tick in tuple(outstanding.pending.values()):
             if now >= tick.deadline_ns if enforced else self._lost(tick):
-                del in_flight.pending[tick.k]
+                del outstanding.pending[tick.k]
                 self._expect_late(tick)
                 self._miss(tick, None)
-        for miss in tuple(in_flight.misses.values()):
+        for miss in tuple(outstanding.misses.values()):
             if miss.finding is not None and now >= miss.until_ns:
                 self._close(miss, self.witness.final(miss.finding))
-        overdue = [flight for flight in in_flight.unsettled() if enforced and now >= flight.tick.deadline_ns]
-        for flight in overdue:
-            if not flight.overdue:
-                flight.overdue = True
-                self.out.append(ev.Withdraw(flight.tick.k))
+        overdue = [order for order in outstanding.unsettled() if enforced and now >= order.tick.deadline_ns]
+        for order in overdue:
+            if not order.overdue:
+                order.overdue = True
+                self.out.append(ev.Withdraw(order.tick.k))
         if not overdue:
             self._expire_hold()
 
@@ -399,13 +401,13 @@ class LoopCore:
         """Demand the safe call where a call is held for too long, also between two ticks."""
         policy = self.fallback.policy
         ends_ns = policy.expires_ns
-        idle = not (self.in_flight.pending or self.in_flight.ordered)
+        idle = not (self.outstanding.pending or self.outstanding.ordered)
         if ends_ns is None or not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return
         measure = policy.expire(self._world_ns)
         # A call that failed since the safe call took over may have acted in part.
-        if measure == "safe" or (measure == "none" and self.in_flight.called):
-            self._demand("miss", self.fallback.parting(), self.in_flight.newest_k)
+        if measure == "safe" or (measure == "none" and self.outstanding.called):
+            self._demand("miss", self.fallback.parting(), self.outstanding.newest_k)
 
     def _lost(self, tick: Tick) -> bool:
         """Whether the decoder of the request is gone."""
@@ -415,27 +417,27 @@ class LoopCore:
         self.out.append(ev.Cancel(tick.k))
         if tick.incarnation != self.world.host.incarnation:
             return  # it died with its decoder
-        late = self.in_flight.late
+        late = self.outstanding.late
         late[tick.k] = tick
         while len(late) > 2 * self.settings.pipeline:
             del late[min(late)]
 
     def _replied(self, event: ev.Replied) -> None:
-        reply, in_flight = event.reply, self.in_flight
-        if self.world.left and reply.tick not in in_flight.late:
+        reply, outstanding = event.reply, self.outstanding
+        if self.world.left and reply.tick not in outstanding.late:
             return  # no release any more
-        if in_flight.late:
+        if outstanding.late:
             oldest = reply.tick - self.settings.pipeline
-            for k in [k for k in in_flight.late if k <= oldest]:
-                del in_flight.late[k]  # cancelled before its decision started, or lost with its decoder
-        tick = in_flight.pending.pop(reply.tick, None)
-        answered = tick or in_flight.late.get(reply.tick)
+            for k in [k for k in outstanding.late if k <= oldest]:
+                del outstanding.late[k]  # cancelled before its decision started, or lost with its decoder
+        tick = outstanding.pending.pop(reply.tick, None)
+        answered = tick or outstanding.late.get(reply.tick)
         if answered is not None:
             self._take_reply(answered, reply)
         if reply.gaps:
             self.witness.gaps = reply.gaps
         if tick is None:
-            self._drop(in_flight.late.pop(reply.tick, None), reply)
+            self._drop(outstanding.late.pop(reply.tick, None), reply)
         elif self.grid.enforced and self.now_ns > tick.deadline_ns:
             self._miss(tick, None, reply)
             self._drop(tick, reply)
@@ -453,8 +455,8 @@ class LoopCore:
 
     def _drop(self, tick: Tick | None, reply: DecisionReply) -> None:
         """Drop a decision that came after its deadline."""
-        for waiting in self.in_flight.pending.values():
-            waiting.behind = len(self.in_flight.late) >= self.settings.pipeline
+        for waiting in self.outstanding.pending.values():
+            waiting.behind = len(self.outstanding.late) >= self.settings.pipeline
         if tick is not None and tick.calls:
             return  # it was cut
         self.ledger.late(tick, reply, None, self.now_ns)
@@ -474,7 +476,7 @@ class LoopCore:
             self.fallback.policy.renew(self._world_ns)
             self._tell(tick, "fresh", reply)
             self._settle(TickOutcome(tick, "null", reply), reply)
-        elif tick.k < self.in_flight.ordered_k:
+        elif tick.k < self.outstanding.ordered_k:
             self._leave_out("overtaken", tick, reply, decision.call)
         elif tick.calls and decision.call.text() in tick.calls:
             self._leave_out("repeated", tick, reply, decision.call)
@@ -522,94 +524,94 @@ class LoopCore:
             else:
                 self._miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        self._execute(InFlightCall(tick, reply, call, text, late, ordered_ns=self.now_ns), ready, not_after_ns)
+        self._execute(OrderedCall(tick, reply, call, text, late, ordered_ns=self.now_ns), ready, not_after_ns)
 
     # -- execute -------------------------------------------------------------------------------------------------------
 
-    def _execute(self, flight: InFlightCall, ready: Call, not_after_ns: int | None) -> None:
+    def _execute(self, order: OrderedCall, ready: Call, not_after_ns: int | None) -> None:
         """Give the call to the actuator. Its result settles the tick."""
-        tick, in_flight = flight.tick, self.in_flight
+        tick, outstanding = order.tick, self.outstanding
         command = Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
         if self.fallback.emits:
-            last = flight.late or len(tick.calls) + 1 == self.settings.calls_per_tick
-            command.fresh = self.fallback.emission(tick, "fresh", flight.call, flight.reply, more=not last)
-            command.void = None if flight.late else self.fallback.emission(tick, "held", None, flight.reply)
-        in_flight.ordered[tick.k] = flight
-        in_flight.ordered_k, in_flight.called = max(in_flight.ordered_k, tick.k), True
+            last = order.late or len(tick.calls) + 1 == self.settings.calls_per_tick
+            command.fresh = self.fallback.emission(tick, "fresh", order.call, order.reply, more=not last)
+            command.void = None if order.late else self.fallback.emission(tick, "held", None, order.reply)
+        outstanding.ordered[tick.k] = order
+        outstanding.ordered_k, outstanding.called = max(outstanding.ordered_k, tick.k), True
         self.out.append(ev.Execute(command))
 
     def _gave_way(self, event: ev.GaveWay) -> None:
         """A call that waited for the world was dropped for a newer one, or for the safe call."""
         if self.world.left:
             return  # what waits when the run ends is not a release
-        flight = self.in_flight.ordered.pop(event.k)
+        order = self.outstanding.ordered.pop(event.k)
         newer = event.to == "call"
-        if flight.late:
-            self.ledger.late(flight.tick, flight.reply, None, self.now_ns)
-        elif newer and self.now_ns - flight.ordered_ns < max(self.settings.period_ns // 4, 1_000_000):
-            self._leave_out("overtaken", flight.tick, flight.reply, flight.call)
+        if order.late:
+            self.ledger.late(order.tick, order.reply, None, self.now_ns)
+        elif newer and self.now_ns - order.ordered_ns < max(self.settings.period_ns // 4, 1_000_000):
+            self._leave_out("overtaken", order.tick, order.reply, order.call)
         else:  # the world is busy
-            self._overrun(flight, "the call could not begin, and gave way to a newer one" if newer else GAVE_WAY)
+            self._overrun(order, "the call could not begin, and gave way to a newer one" if newer else GAVE_WAY)
 
     def _withdrawn(self, event: ev.Withdrawn) -> None:
         """The deadline is here and the call has not ended: it was dropped if it had not started."""
-        flight = self.in_flight.ordered.get(event.k)
-        if flight is not None and not flight.settled:
+        order = self.outstanding.ordered.get(event.k)
+        if order is not None and not order.settled:
             if event.dropped:
-                del self.in_flight.ordered[event.k]
-                self._overrun(flight, "the call could not begin by its deadline, and is dropped")
+                del self.outstanding.ordered[event.k]
+                self._overrun(order, "the call could not begin by its deadline, and is dropped")
             elif not self.fallback.emits:  # a world that does not block has sent it already
-                flight.settled = True
-                self._overrun(flight, "the call has not ended by its deadline", "slow")
+                order.settled = True
+                self._overrun(order, "the call has not ended by its deadline", "slow")
         self._expire_hold()
 
-    def _overrun(self, flight: InFlightCall, error: str, subcause: str = "busy") -> None:
-        self._miss(flight.tick, (Cause.EXECUTE, subcause), flight.reply, error=error, call=flight.text)
+    def _overrun(self, order: OrderedCall, error: str, subcause: str = "busy") -> None:
+        self._miss(order.tick, (Cause.EXECUTE, subcause), order.reply, error=error, call=order.text)
 
     def _completed(self, done: Completion) -> None:
-        flight = self.in_flight.ordered.pop(done.tick)
-        tick, reply, acted = flight.tick, flight.reply, done.effect == "acted"
+        order = self.outstanding.ordered.pop(done.tick)
+        tick, reply, acted = order.tick, order.reply, done.effect == "acted"
         if acted:
-            self._acted(flight, done)
-        if flight.late:
+            self._acted(order, done)
+        if order.late:
             self.ledger.late(tick, reply, done, self.now_ns)
-        elif flight.settled:
-            self.ledger.overran(flight, done)
+        elif order.settled:
+            self.ledger.overran(order, done)
             if not tick.calls:
                 self._complete(tick, spans_of(tick, reply, done), reply)
         elif done.effect == "refused":
-            self._withhold(tick, reply, flight.call)
+            self._withhold(tick, reply, order.call)
         elif acted or done.effect == "epoch_over":
-            self._settle(TickOutcome(tick, "call" if acted else "epoch_over", reply, flight.text, done), reply)
+            self._settle(TickOutcome(tick, "call" if acted else "epoch_over", reply, order.text, done), reply)
             if acted and self.settings.calls_per_tick > 1:
-                self._ask_further(flight, done)
+                self._ask_further(order, done)
         else:
             error = done.error or (GAVE_WAY if done.ended_ns < tick.deadline_ns else TOO_LATE)
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
-            self._miss(tick, fault, reply, error=error, call=flight.text, done=done)
+            self._miss(tick, fault, reply, error=error, call=order.text, done=done)
 
-    def _acted(self, flight: InFlightCall, done: Completion) -> None:
+    def _acted(self, order: OrderedCall, done: Completion) -> None:
         """The call is active from now on."""
-        tick, call = flight.tick, flight.call
+        tick, call = order.tick, order.call
         if done.current:
             self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
-        self.requests.acted(tick, call, flight.text)
-        why = "late" if flight.late else "further" if tick.calls else "fresh"
+        self.requests.acted(tick, call, order.text)
+        why = "late" if order.late else "further" if tick.calls else "fresh"
         self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
 
-    def _ask_further(self, flight: InFlightCall, done: Completion) -> None:
+    def _ask_further(self, order: OrderedCall, done: Completion) -> None:
         """Request the tick's next call (`calls_per_tick`): of the same observation, with those before it in its
         history, by the same deadline. Not where that was the last, or the safe call was demanded meanwhile. It is cut
         where the decoder is lost, or less time is left than the last decision took: it would be dropped, and keep the
         decoder from the next tick."""
-        last, settings, now = flight.tick, self.settings, self.now_ns
+        last, settings, now = order.tick, self.settings, self.now_ns
         if len(last.calls) + 1 == settings.calls_per_tick or not done.current:
             return
         if self.operator.state != "running" or self.over:
             return
-        history = (*last.request.history, flight.text)[-(self.rules.history or 1) :]
+        history = (*last.request.history, order.text)[-(self.rules.history or 1) :]
         request = replace(last.request, history=history, within_ns=last.deadline_ns - now)
-        tick = replace(last, calls=(*last.calls, flight.text), replied_ns=0, request=request)
+        tick = replace(last, calls=(*last.calls, order.text), replied_ns=0, request=request)
         took_ns = last.replied_ns - last.submitted_ns
         if (settings.cuts and now + took_ns > tick.deadline_ns) or not self.world.host.alive:
             self._miss(tick, None)
@@ -667,12 +669,12 @@ class LoopCore:
 
     def _judge(self, miss: OpenMiss) -> None:
         tick, fault = miss.outcome.tick, miss.outcome.fault
-        self.in_flight.misses[tick.k] = miss
+        self.outstanding.misses[tick.k] = miss
         stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
         self.out.append(ev.TakeSample(tick.k, tick.capture_ns if stale else tick.release_ns))
 
     def _sampled(self, event: ev.Sampled) -> None:
-        miss = self.in_flight.misses.get(event.k)
+        miss = self.outstanding.misses.get(event.k)
         if miss is None:
             return
         if miss.finding is not None and miss.completed is not None:
@@ -699,21 +701,21 @@ class LoopCore:
 
     def _expects(self, miss: OpenMiss, finding: MissFinding) -> bool:
         """Whether evidence is still to come that may change the cause: the tick's reply, or the end of its call."""
-        k, in_flight = miss.outcome.tick.k, self.in_flight
+        k, outstanding = miss.outcome.tick.k, self.outstanding
         if not (self.grid.enforced and finding.open) or self.world.left:
             return False
-        return k in in_flight.late or (k in in_flight.ordered and in_flight.ordered[k].settled)
+        return k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
 
     def _complete(self, tick: Tick, spans: dict[str, float], reply: DecisionReply) -> None:
         """All steps of the tick are known: judge its miss, if it waits for that."""
-        miss = self.in_flight.misses.get(tick.k)
+        miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.finding is not None:
             miss.completed = spans, reply
             self.out.append(ev.TakeSample(tick.k, tick.release_ns))
 
     def _close(self, miss: OpenMiss, finding: MissFinding) -> None:
         """Record the miss with its cause."""
-        del self.in_flight.misses[miss.outcome.tick.k]
+        del self.outstanding.misses[miss.outcome.tick.k]
         self.ledger.fill(miss.slot, miss.line | finding.fields())
 
     def _fall_back(
@@ -729,7 +731,7 @@ class LoopCore:
         if measure == "stop":
             self._stop("miss")
         emission = self.fallback.emission(tick, "held" if measure == "hold" else "safe", None, reply, cause, error)
-        if measure == "safe" or (measure == "none" and self.in_flight.called):
+        if measure == "safe" or (measure == "none" and self.outstanding.called):
             self._demand("miss", emission, tick.k)
             return "pending" if measure == "none" else measure
         if emission is not None:
@@ -738,7 +740,7 @@ class LoopCore:
 
     def _demand(self, why: str, emission: Any, k: int) -> None:
         """Demand the safe call, for the sake of tick `k`."""
-        self.ledger.safe_k, self.in_flight.called = k, False
+        self.ledger.safe_k, self.outstanding.called = k, False
         self.world.safe = ev.SafeState(True, True)
         self.out.append(ev.Safe(why, emission))
 
@@ -758,8 +760,8 @@ class LoopCore:
         """A person gave a command; a pause or stop has shut the actuator already."""
         confirmed = self.operator.commanded(command, self.now_ns)
         if command.word in ("pause", "stop"):
-            self.in_flight.called = False
-            self._suspend(self.in_flight.newest_k)
+            self.outstanding.called = False
+            self._suspend(self.outstanding.newest_k)
         elif command.word == "resume":
             self.fallback.policy.suspended = False
         if confirmed is not None:
@@ -770,8 +772,8 @@ class LoopCore:
         self.world.host, self.witness.before = state, state.sample
         if len(state.events) != self.ledger.events:
             self.ledger.host_events(state.events)
-            late = self.in_flight.late.values()
-            self.in_flight.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
+            late = self.outstanding.late.values()
+            self.outstanding.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
         if state.gave_up is not None and not self.over:
             self.out.append(ev.Notify(f"no more decisions: {state.gave_up}"))
             self._stop("host")
@@ -785,7 +787,7 @@ class LoopCore:
         if self.requests.steady is not None:
             self.requests.steady.carried_out(taken)
         for ack in taken:
-            if ack.tick in self.in_flight.ordered:
+            if ack.tick in self.outstanding.ordered:
                 acks.append(ack)
             else:
                 self.ledger.acknowledged(ack)
@@ -801,7 +803,7 @@ class LoopCore:
         self.world.stopped = self.world.left = True
         self.operator.state = "stopped"
         self.operator.drop(self.now_ns)
-        self._demand("exit", self.fallback.parting(), self.in_flight.newest_k)
+        self._demand("exit", self.fallback.parting(), self.outstanding.newest_k)
 
     def _overdue(self, event: ev.Overdue) -> None:
         """The loop was away when the run ended: what was due a period before is missed all the same."""
@@ -809,7 +811,7 @@ class LoopCore:
         due_ns = event.t_ns - settings.period_ns
         if not (self.ledger.t0_ns and grid.enforced and grid.due(due_ns)):
             return
-        self._suspend(self.in_flight.newest_k)
+        self._suspend(self.outstanding.newest_k)
         k, release_ns, skipped = grid.take(due_ns)
         tick = Tick(k, release_ns, release_ns + settings.deadline_ns, event.t_ns)
         tick.incarnation = self.world.host.incarnation
@@ -817,16 +819,16 @@ class LoopCore:
         if skipped:
             self._skip(tick, skipped, event.sample)
         self._miss(tick, None)
-        self.in_flight.misses[k].end_ns = event.t_ns  # what came since is not part of it
+        self.outstanding.misses[k].end_ns = event.t_ns  # what came since is not part of it
 
     def _closed(self, event: ev.Closed) -> None:
-        for miss in tuple(self.in_flight.misses.values()):
+        for miss in tuple(self.outstanding.misses.values()):
             finding = miss.finding
             if finding is None:  # an interrupt came before its sample
                 finding = self.witness.finding(miss.outcome, self.witness.before, self.world.host, miss.end_ns)
             self._close(miss, self.witness.final(finding))
         if event.acks:
-            self.in_flight.ordered.clear()  # their effects will not come any more
+            self.outstanding.ordered.clear()  # their effects will not come any more
             self._acknowledge(event.acks)
         self.ledger.ended(event.episodes)
         self.ledger.finish()

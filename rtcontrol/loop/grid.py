@@ -58,7 +58,7 @@ class WallGrid:
         raise AssertionError("the world runs by itself")
 
     def slack_ns(self, now_ns: int) -> int:
-        """Return how long nothing is due when no decision is in flight."""
+        """Return how long nothing is due when no decision is outstanding."""
         return self.next_release_ns - now_ns
 
 

@@ -62,8 +62,8 @@ class Instructions:
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
-        if decision is None and reply.mistake is not None:
-            why = reply.mistake[0]
+        if decision is None and (refusal := reply.mistake) is not None:
+            why = refusal[0]
             shown = f"instruction refused: {echo(self.now)} ({why}) It continues with the one before."
             self._refuse(shown, reply.error or why, now_ns)
         elif (decision is None or unsure) and self._unlisted():

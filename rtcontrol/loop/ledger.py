@@ -13,7 +13,7 @@ from rtcontrol.envs.base import Acknowledgement, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.attribution import spans_of, to_ms
 from rtcontrol.models.call import Call
-from rtcontrol.records import Action, Completion, Fault, InFlightCall, Notify, Record, SafeAttempt, Tick, TickOutcome
+from rtcontrol.records import Action, Completion, Fault, Notify, OrderedCall, Record, SafeAttempt, Tick, TickOutcome
 from rtcontrol.telemetry.causes import Cause
 
 MAX_SHOWN = 256  # different errors shown to people; what differs every time must not fill the memory
@@ -157,11 +157,11 @@ class Ledger:
             self.put_error(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
         self.write(line)
 
-    def overran(self, flight: InFlightCall, done: Completion) -> None:
+    def overran(self, order: OrderedCall, done: Completion) -> None:
         """Record the end of a call whose deadline, and tick, was over before."""
-        tick = flight.tick
-        line: Line = {"overran": tick.k, "call": flight.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
-        line["spans_ms"] = spans_of(tick, flight.reply, done)
+        tick = order.tick
+        line: Line = {"overran": tick.k, "call": order.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
+        line["spans_ms"] = spans_of(tick, order.reply, done)
         if done.effect == "acted" and not tick.calls:
             line["latency_ms"] = to_ms(done.ended_ns - tick.release_ns)
             line["execute_ms"] = to_ms(done.ended_ns - done.began_ns)

@@ -362,10 +362,10 @@ def write_end(loop: ControlLoop) -> None:
     state, core = loop.state, loop.runner.core
     if state.end_written:
         return
-    # What is still in flight is not a release: it was not waited for until its deadline. What was skipped before is.
-    in_flight = core.open
-    end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(in_flight)}
-    for tick in in_flight:
+    # What is outstanding is not a release: it was not waited for until its deadline. What was skipped before is.
+    open_ticks = core.open
+    end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(open_ticks)}
+    for tick in open_ticks:
         if tick.skip:
             end |= tick.skip | {"skipped": tick.skip["skipped"] + end.get("skipped", 0)}
     loop.recorder.write({**end, "safe_in_force": state.safe_active if state.launched else None})

@@ -38,14 +38,14 @@ class WallClock:
         self.grid = WallGrid(period_ns)
         self._spin_ns = spin_ns
 
-    def wait(self, until_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+    def wait(self, until_ns: int | None, host: Host, busy: bool) -> DecisionReply | None:
         """Wait until `until_ns` or for a reply, whichever is first. It may return early."""
         assert until_ns is not None, "the next release has its instant"
         while (left := until_ns - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
                 # Sleeping in the host's wait: a reply, or the end of a call, ends the sleep.
                 return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
-            if in_flight and (reply := host.wait(0)) is not None:
+            if busy and (reply := host.wait(0)) is not None:
                 return reply
         return host.wait(0)
 
@@ -60,7 +60,7 @@ class StepClock:
     def __init__(self, grid: StepGrid, advance: Callable[[int], int | None]) -> None:
         self.grid, self.advance = grid, advance
 
-    def wait(self, until_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+    def wait(self, until_ns: int | None, host: Host, busy: bool) -> DecisionReply | None:
         return host.wait(MAX_SLEEP_NS if until_ns is None else 0)
 
 
@@ -137,7 +137,7 @@ class Runner:
             reply = clock.wait(core.wake_ns, host, core.busy)
             self.collect()
             self.dispatch(ev.Woke() if reply is None else ev.Replied(reply))
-            # With a decision always in flight there is never slack, but garbage must not grow without bounds.
+            # With a decision always under way there is never slack, but garbage must not grow without bounds.
             if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 

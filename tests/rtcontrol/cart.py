@@ -238,7 +238,7 @@ class Flight:
 
         def wait() -> None:
             while (
-                self.loop.runner.core.in_flight.newest_k < ticks
+                self.loop.runner.core.outstanding.newest_k < ticks
             ):  # the account is the recorder's, and up to 0.25 s behind
                 time.sleep(0.001)
             act()

@@ -157,7 +157,7 @@ class SimClock:
         self.thread, self.grid, self._spins, self.advance = thread, grid, spins, move
         self._turns = self._since_ns = 0
 
-    def wait(self, until_ns: int | None, host: Any, in_flight: bool) -> Any:
+    def wait(self, until_ns: int | None, host: Any, busy: bool) -> Any:
         time = self.thread.process.time
         if time.now_ns - self._since_ns > 10 * MS:
             self._since_ns, self._turns = time.now_ns, 0
@@ -343,8 +343,8 @@ class SimRun:
             self._ended()
 
     def _ended(self) -> None:
-        in_flight = self.runner.core.in_flight
-        ticks = [*in_flight.pending.values(), *(flight.tick for flight in in_flight.unsettled())]
+        outstanding = self.runner.core.outstanding
+        ticks = [*outstanding.pending.values(), *(flight.tick for flight in outstanding.unsettled())]
         skipped = sum(tick.skip.get("skipped", 0) for tick in ticks)
         self.referee.ended(self.state.t_end_ns, len(ticks), skipped)
 

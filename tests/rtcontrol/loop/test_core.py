@@ -211,7 +211,7 @@ def test_request_that_died_with_its_decoder_is_lost() -> None:
     rig = Rig(on(1, Answer(go(), None)))
     rig.at(30, lambda: rig.host(incarnation=1)).run(100)
     assert rig.causes == {1: "host.lost"}
-    assert rig.core.in_flight.late == {}
+    assert rig.core.outstanding.late == {}
 
 
 def test_host_that_gives_up_ends_the_run() -> None:

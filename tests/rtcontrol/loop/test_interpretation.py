@@ -49,7 +49,7 @@ def flown(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], 
     flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
 
     def beside() -> None:
-        until(lambda: flight.loop.runner.core.in_flight.newest_k >= 3)
+        until(lambda: flight.loop.runner.core.outstanding.newest_k >= 3)
         person(flight)
 
     flight.run_beside(beside)
@@ -152,12 +152,12 @@ def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: len(server.bodies) == 1)
-        k = flight.loop.runner.core.in_flight.newest_k
-        until(lambda: flight.loop.runner.core.in_flight.newest_k >= k + 10)
+        k = flight.loop.runner.core.outstanding.newest_k
+        until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 10)
         assert flight.loop.instruction == "go to 0"
         free.set()
         until(lambda: flight.loop.instruction == "go to 0.5")
-        until(lambda: flight.loop.runner.core.in_flight.newest_k >= k + 20)
+        until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 20)
 
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
         flight = flown(tmp_path, interpreter, person)
@@ -182,8 +182,8 @@ def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(tmp_path
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: any("not understood" in line for line in flight.said))
-        k = flight.loop.runner.core.in_flight.newest_k
-        until(lambda: flight.loop.runner.core.in_flight.newest_k >= k + 5)
+        k = flight.loop.runner.core.outstanding.newest_k
+        until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 5)
 
     with chat(lambda body: (500, b"{}")) as (_, interpreter):
         flight = flown(tmp_path, interpreter, person)
