@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rtcontrol_client.client.active import Standing
     from rtcontrol_client.client.client import Client
     from rtcontrol_client.client.crowd import Crowd
     from rtcontrol_client.client.errors import ClientError, Closed, Declined, Refused
     from rtcontrol_client.client.options import Options
-    from rtcontrol_client.client.session import Standing
 
 __version__ = "0.1.0"
 __all__ = ["Client", "ClientError", "Closed", "Crowd", "Declined", "Options", "Refused", "Standing"]
@@ -18,7 +18,7 @@ _PLACES = {
     "Client": "client",
     "Crowd": "crowd",
     "Options": "options",
-    "Standing": "session",
+    "Standing": "active",
     **dict.fromkeys(("ClientError", "Closed", "Declined", "Refused"), "errors"),
 }
 

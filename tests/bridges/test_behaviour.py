@@ -8,21 +8,21 @@ from typing import Any
 
 import msgpack
 
+from rtcontrol_client.client.active import ActiveCall
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.crowd import CrowdCore, CrowdOptions
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.client.session import InForce
 from rtcontrol_client.wire import WireError, decode_msgpack, encode_json
 from rtcontrol_client.wire.messages import MemberLook, Observe, Outcome
 from tests.bridges.behaviour import MS, START_MS, Seen, Shell, cases, check, options_of
 
 
-def active(force: InForce, now_ns: int) -> str:
+def active(call: ActiveCall, now_ns: int) -> str:
     """Return what is active as the table has it."""
-    now = force.at(now_ns)
-    if force.kind == "none":
+    now = call.at(now_ns)
+    if call.kind == "none":
         return "none"
-    return f"safe {now.cause}" if now.status == "safe" else f"call {'+'.join(call.name for call in now.calls)}"
+    return f"safe {now.cause}" if now.status == "safe" else f"call {'+'.join(each.name for each in now.calls)}"
 
 
 class PythonCore:
@@ -59,7 +59,7 @@ class PythonCore:
             message = decode_msgpack(parts)
         except WireError:
             return
-        self._core.hear(message, now_ns)
+        self._core.receive(message, now_ns)
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
         core, seen = self._core, Seen()
@@ -73,14 +73,14 @@ class PythonCore:
             self._dialled = False
             self._connections += 1
             core.connected(now_ns)
-        core.look(now_ns)
+        core.expire(now_ns)
         self._send(seen, now_ns, full)
         while not busy and self._act(seen, now_ns):
             self._send(seen, now_ns, full)
         self._send(seen, now_ns, full)
-        seen.active = active(core.force, now_ns)
+        seen.active = active(core.active, now_ns)
         seen.state = "ended" if core.error else "live" if core.connection.open else "away"
-        offset = core.offset.now(now_ns)
+        offset = core.ticks.offset.now(now_ns)
         seen.offset_ms = None if offset is None else offset.offset_ns / MS
         seen.connections = self._connections
         return seen
@@ -123,8 +123,8 @@ class PythonCrowd(PythonCore):
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
         seen = super().turn(now_ns, net, full, busy)
         seen.active = "none"
-        for name, one in self._core.members.items():
-            seen.members[name] = "safe refused" if one.refused else active(one.force, now_ns)
+        for name, member in self._core.members.items():
+            seen.members[name] = "safe refused" if member.refused else active(member.active, now_ns)
         return seen
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from rtcontrol_client.client.connection import OffsetFilter
-from rtcontrol_client.client.phase_lock import PhaseLock
-from rtcontrol_client.client.session import expired
+from rtcontrol_client.client.active import expired
+from rtcontrol_client.client.timing import OffsetFilter, PhaseLock
 from rtcontrol_client.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, Message
 from tests.conformance import FOLDER, expand, load, unity_meta
@@ -108,7 +107,7 @@ def test_looks_are_due_just_in_time_for_the_next_tick(vector: dict[str, Any]) ->
             lock.observed(step["observed"], period_ns, step["now_ns"])
         else:
             rest = {"session": "s" * 16, "tick": i, "epoch": 0, "ttl_ms": 500, "deadline_ns": 0}
-            lock.heard(CallMessage.model_validate(rest | step["heard"]), period_ns, step["now_ns"])
+            lock.receive(CallMessage.model_validate(rest | step["heard"]), period_ns, step["now_ns"])
 
 
 def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodings() -> None:

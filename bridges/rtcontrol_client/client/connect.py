@@ -1,4 +1,4 @@
-"""GET /connect (docs/protocol.md, section 1): read the answer that names a server; request it on another thread."""
+"""GET /connect (docs/protocol.md, section 1): request a server on another thread, and read the answer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from zmq.utils import z85
-
+from rtcontrol_client.wire.curve import is_key
 from rtcontrol_client.wire.endpoint import Endpoint, EndpointError, is_loopback
 
-MOST_BYTES = 4096
-MOST_ADDRESS = 256
+MAX_BYTES, MAX_ADDRESS = 4096, 256
 ANSWER_S = 2.0
-MOST_RETRY_S = 5
+MAX_RETRY_S = 5
 
 
 @dataclass(frozen=True)
@@ -47,55 +45,45 @@ def read_answer(
     if status != 200:
         seconds = retry_after.strip()
         retry_s = int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
-        return NoServer(f"{url} answered {status}", min(retry_s, MOST_RETRY_S))
+        return NoServer(f"{url} answered {status}", min(retry_s, MAX_RETRY_S))
     try:
-        found = _named(body)
+        server = _server_of(body)
     except (ValueError, RecursionError) as error:
         return NoServer(f"{url} names no server: {error}")
-    local = is_loopback(Endpoint.parse(found.address).host)
+    local = is_loopback(Endpoint.parse(server.address).host)
     if not keys:
-        return NamedServer(found.address) if local else NoServer(f"{url} names {found.address}: that needs keys")
+        return NamedServer(server.address) if local else NoServer(f"{url} names {server.address}: that needs keys")
     if server_key:
-        return NamedServer(found.address)
-    if found.key is None:
-        return found if local else NoServer(f"{url} names {found.address} without a server key: give the server's key")
+        return NamedServer(server.address)
+    if server.key is None and not local:
+        return NoServer(f"{url} names {server.address} without a server key: give the server's key")
     where = urlsplit(url)
-    if where.scheme == "https" or is_loopback(where.hostname or ""):
-        return found
+    if server.key is None or where.scheme == "https" or is_loopback(where.hostname or ""):
+        return server
     return NoServer(f"{url} is not encrypted, so its server key is not trusted: give the server's key")
 
 
-def _named(body: bytes) -> NamedServer:
-    """Return what a body says, checked. Raises ValueError."""
-    if len(body) > MOST_BYTES:
-        raise ValueError(f"it answers more than {MOST_BYTES} bytes")
+def _server_of(body: bytes) -> NamedServer:
+    """Raises ValueError."""
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"it answers more than {MAX_BYTES} bytes")
     document = json.loads(body)
     if not isinstance(document, dict):
-        raise ValueError("it answers no JSON object")
+        raise ValueError("it does not answer a JSON object")
     address, key = document.get("address"), document.get("server_key")
     if not isinstance(address, str) or not _is_address(address):
         raise ValueError("its `address` is not tcp://HOST:PORT")
-    if key is not None and not _is_key(key):
+    if key is not None and not is_key(key):
         raise ValueError("its `server_key` is not 40 characters of Z85")
     return NamedServer(address, key)
 
 
 def _is_address(text: str) -> bool:
-    if len(text) > MOST_ADDRESS or not re.fullmatch(r"tcp://[!-~]+", text) or set(text[6:]) & set(",;*/"):
+    if len(text) > MAX_ADDRESS or not re.fullmatch(r"tcp://[!-~]+", text) or set(text[6:]) & set(",;*/"):
         return False
     try:
-        found = Endpoint.parse(text)
+        return int(Endpoint.parse(text).port) > 0
     except EndpointError:
-        return False
-    return found.port.isdigit() and int(found.port) > 0
-
-
-def _is_key(key: Any) -> bool:
-    if not isinstance(key, str) or len(key) != 40 or not key.isascii():
-        return False
-    try:
-        return len(z85.decode(key.encode())) == 32
-    except Exception:  # z85 raises several kinds for what is not Z85
         return False
 
 
@@ -106,33 +94,31 @@ def tools_hint(tools: Any, agent: str | None) -> str | None:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *given: Any, **named: Any) -> None:
+    def redirect_request(self, *arguments: Any, **options: Any) -> None:
         return None
 
 
-class Enquiry:
-    """One request on a thread of its own: redirects are not followed, proxies not used. `done` is called there, once
-    there is a `result`."""
+class ConnectRequest:
+    """One request on its own thread: redirects are not followed, proxies not used. `done` is called there, once there
+    is a `result`."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], done: Callable[[], None], *, keys: bool, server_key: bool
     ) -> None:
-        self.url, self.result = url, None  # type: str, NamedServer | NoServer | None
-        self._keys, self._server_key, self._done = keys, server_key, done
+        self.result: NamedServer | NoServer | None = None
+        self._url, self._keys, self._done = url, {"keys": keys, "server_key": server_key}, done
         threading.Thread(target=self._run, args=(headers,), name="rtcontrol-connect", daemon=True).start()
 
     def _run(self, headers: Mapping[str, str]) -> None:
-        request = urllib.request.Request(self.url, headers={"accept": "application/json", **headers})
+        request = urllib.request.Request(self._url, headers={"accept": "application/json", **headers})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         try:
-            with opener.open(request, timeout=ANSWER_S) as found:
-                self.result = self._read(found.status, found.read(MOST_BYTES + 1), "")
+            with opener.open(request, timeout=ANSWER_S) as answer:
+                self.result = read_answer(self._url, answer.status, answer.read(MAX_BYTES + 1), "", **self._keys)
         except urllib.error.HTTPError as error:
             with error:
-                self.result = self._read(error.code, b"", error.headers.get("retry-after", ""))
+                retry_after = error.headers.get("retry-after", "")
+                self.result = read_answer(self._url, error.code, b"", retry_after, **self._keys)
         except Exception as error:  # whatever a wrong server provokes: OSError, HTTPException, ValueError
-            self.result = NoServer(f"{self.url} does not answer ({getattr(error, 'reason', None) or error})")
+            self.result = NoServer(f"{self._url} does not answer ({getattr(error, 'reason', None) or error})")
         self._done()
-
-    def _read(self, status: int, body: bytes, retry_after: str) -> NamedServer | NoServer:
-        return read_answer(self.url, status, body, retry_after, keys=self._keys, server_key=self._server_key)

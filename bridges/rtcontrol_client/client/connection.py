@@ -1,82 +1,99 @@
-"""The client's connection: when it is made anew, when it is given up, and when a hello is due on it. Pure: the caller
-brings the time."""
+"""When a client connects, greets, pings and gives up. Pure: the caller brings the time."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
 from dataclasses import dataclass
 
+from rtcontrol_client.wire.messages import Ping
+
 S = 1_000_000_000
-NOBODY = "nobody answers"
+NO_ANSWER = "nobody answers"
 HELLO_AGAIN_NS = S
 BETWEEN_HELLOS_NS = S // 5  # what the server takes at most: one that refuses each hello is not flooded with them
 LATER_S = (1.0, 4.0)  # the pauses after a refusal that may pass: the first one, and the longest
-CONNECT_NS = 2 * S  # a connection that does not come up in this time is tried anew
+CONNECT_NS = 2 * S  # a connection that does not come up in this time is tried again
 DEAD_HEARTBEATS = 3
-LEAST_BEAT_MS = 50.0  # a server's heartbeat below this would be found dead at once
+LEAST_BEAT_MS = 50.0  # with a shorter heartbeat the server would count as dead at once
 GREETING_SILENCE_NS = 10 * S  # a welcome may take longer, but not an answer to our pings
+CLOCK_PING_NS = 10 * S  # a client that observes all the time is never silent, and would never compare clocks
+ROOM_AGAIN_NS = S // 50  # after this a connection without room is tried again
+
+
+@dataclass
+class Backoff:
+    """Random pauses that grow from `first_s` to `most_s`."""
+
+    first_s: float
+    most_s: float
+    attempts: int = 0
+
+    def pause_ns(self) -> int:
+        """Return the next pause."""
+        pause_s = min(self.most_s, self.first_s * 2 ** min(self.attempts, 20))
+        self.attempts += 1
+        return int(pause_s * random.uniform(0.5, 1.0) * S)
 
 
 class ServerConnection:
-    """`up`: there is one; `open`: we are welcomed on it; `trouble`: what keeps it from that, for people."""
+    """`up`: there is a connection; `open`: the server welcomed us on it; `trouble`: why it did not, for people.
+
+    `several`: another connection may go to another server. `unresponsive`: the server was silent, or its connection did
+    not come up.
+    """
 
     def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
-        self.up = self.open = False
-        self.several = False  # another connection may go to another server
-        self._leaves: str | None = None  # why it is to be closed, and another one made
-        self._at_once = False  # the next one is made without a pause
-        self.unresponsive = False  # the server was silent, or its connection did not come up
-        self.greeted_ns: int | None = None  # when the first hello of this greeting was said
-        self.trouble = NOBODY
-        self._backoff_s = backoff_s
-        self.hello_ns = self._said_hello_ns = 0  # when the next hello is due, and the last one was
-        self.beat_ns, self.heard_ns = S, now_ns
-        self._attempts, self._opened_ns, self._retry_ns = Counter[tuple[float, float]](), now_ns, 0
+        self.up = self.open = self.several = self.unresponsive = False
+        self.trouble = NO_ANSWER
+        self.greeted_ns: int | None = None  # of the first hello of this greeting
+        self.hello_ns = self._last_hello_ns = 0
+        self.beat_ns, self.received_ns = S, now_ns
+        self._lost, self._refused = Backoff(*backoff_s), Backoff(*LATER_S)
+        self._opened_ns, self._retry_ns = now_ns, 0
+        self._sent_ns, self._room_ns = now_ns, 0
+        self.pinged_ns = 0  # 0: ping next, to compare clocks
 
     def connected(self, now_ns: int) -> None:
-        """It is there: a hello is due."""
-        self.up, self.trouble, self.heard_ns = True, "the server says nothing", now_ns
-        self._retry_ns = self.hello_ns = 0
-        self.greeted_ns, self._leaves = None, None
-        self.unresponsive = False
+        """It is up: a hello is due."""
+        self.up, self.trouble, self.received_ns = True, "the server says nothing", now_ns
+        self.greeted_ns, self.unresponsive = None, False
+        self._retry_ns = self.hello_ns = self._room_ns = 0
 
     def welcomed(self, heartbeat_ms: float) -> None:
-        """The server's heartbeat counts from now on."""
+        """It is open: the server's heartbeat counts from now on."""
         self.open, self.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
-        self._attempts.clear()  # not when connected: a server that turns us away were asked ten times a second
+        # Not when connected: a server that turns us away would be asked ten times a second.
+        self._lost.attempts = self._refused.attempts = 0
 
     def lost(self, now_ns: int, why: str) -> None:
-        """It is there no more, or did not come up: another one is made after a growing, random pause."""
+        """It is down, or did not come up: another one is made after a pause."""
         self.unresponsive = self.unresponsive or not (self.up or self._retry_ns)
-        self._down(now_ns, why)
+        self.leave(now_ns, why)
 
-    def _down(self, now_ns: int, why: str) -> None:
+    def leave(self, now_ns: int, why: str, at_once: bool = False) -> None:
+        """Close it, and make another one after a pause."""
         self.trouble, self.up = why, False
         if not self._retry_ns:
-            self._retry_ns = now_ns + (0 if self._at_once else self._pause_ns(*self._backoff_s))
-        self._at_once = False
+            self._retry_ns = now_ns + (0 if at_once else self._lost.pause_ns())
 
     def none_named(self, now_ns: int, why: str, least_s: float) -> None:
-        """No server was named at /connect: request one again after a growing pause, of `least_s` at least."""
-        self._down(now_ns, why)
+        """No server was named at /connect: request one again after a pause of `least_s` at least."""
+        self.leave(now_ns, why)
         self._retry_ns = max(self._retry_ns, now_ns + int(least_s * S))
 
     def dials(self, now_ns: int) -> None:
         """A server was named: its connection is made from now on."""
         self._opened_ns = now_ns
 
-    def dead(self, now_ns: int) -> str | None:
-        """Why it is to be given up, if it is."""
-        if self.up and self._leaves is not None:
-            return self._leaves
+    def silent(self, now_ns: int) -> bool:
+        """Return whether the server counts as dead."""
         if not self.up or now_ns <= self._dead_ns():
-            return None
+            return False
         self.unresponsive = True
-        return "the server is silent"
+        return True
 
     def opens(self, now_ns: int) -> bool:
-        """Whether another one is to be made now."""
+        """Return whether another one is to be made now."""
         if self.up or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
             return False
         self.unresponsive = self.unresponsive or not self._retry_ns
@@ -84,68 +101,47 @@ class ServerConnection:
         return True
 
     def greets(self, now_ns: int) -> bool:
-        """Whether a hello is to be said now."""
+        """Return whether a hello is due."""
         due = now_ns >= self.hello_ns
         if due:
-            self.hello_ns, self._said_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
+            self.hello_ns, self._last_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
         return due
 
-    def again(self, now_ns: int, later: bool) -> None:
-        """Another hello: as soon as the server takes one, or `later`, after a growing, random pause (it is full)."""
-        soonest_ns = max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
-        self.hello_ns = now_ns + self._pause_ns(*LATER_S) if later else soonest_ns
+    def greet_again(self, now_ns: int, later: bool) -> None:
+        """Send another hello: as soon as the server takes one, or `later`, after a pause (it is full)."""
+        soonest_ns = max(now_ns, self._last_hello_ns + BETWEEN_HELLOS_NS)
+        self.hello_ns = now_ns + self._refused.pause_ns() if later else soonest_ns
 
-    def leave(self, why: str, at_once: bool = False) -> None:
-        """It is to be closed, and another one made, without a pause where `at_once`."""
-        self._leaves, self._at_once = why, at_once
+    def has_room(self, now_ns: int) -> bool:
+        """Return whether more can be sent; it could not a moment ago, if not."""
+        return now_ns >= self._room_ns
 
-    def refused(self, now_ns: int) -> None:
-        """This server lets nobody in now: the next one of several is tried, a single one is asked again later."""
-        if self.several:
-            self.leave("the server lets nobody in now")
-        else:
-            self.again(now_ns, later=True)
+    def full(self, now_ns: int) -> None:
+        """There was no room for a message: send the rest a moment later."""
+        self._room_ns = now_ns + ROOM_AGAIN_NS
+        if not self.open:
+            self.hello_ns, self.greeted_ns = self._room_ns, None
 
-    def wake_ns(self) -> int | None:
-        """When something becomes due by itself."""
-        return (self._retry_ns or None) if not self.up else self._dead_ns() + 1 if self.open else self.hello_ns
+    def pings(self, now_ns: int, sends: bool) -> bool:
+        """Return whether a ping is due: nothing was sent for a heartbeat, or clocks are to be compared."""
+        silent = not sends and now_ns - self._sent_ns >= self.beat_ns
+        due = silent or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
+        if sends or due:
+            self._sent_ns = now_ns
+        return due
 
-    def _pause_ns(self, first_s: float, most_s: float) -> int:
-        attempt = self._attempts[first_s, most_s]
-        self._attempts[first_s, most_s] += 1
-        return int(min(most_s, first_s * 2 ** min(attempt, 20)) * random.uniform(0.5, 1.0) * S)
+    def ping(self, now_ns: int) -> Ping:
+        """Return a ping."""
+        self.pinged_ns = now_ns
+        return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
+
+    def wake_ns(self, sends: bool) -> int | None:
+        """Return when something becomes due by itself; `sends`: messages wait for room."""
+        if not self.up:
+            return self._retry_ns or None
+        if not self.open:
+            return self.hello_ns
+        return min(self._dead_ns() + 1, self._room_ns if sends else self._sent_ns + self.beat_ns)
 
     def _dead_ns(self) -> int:
-        return self.heard_ns + (DEAD_HEARTBEATS * self.beat_ns if self.open else GREETING_SILENCE_NS)
-
-
-WINDOW = 16
-MAX_AGE_NS = 60_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """Their clock minus ours, in ns; the true one lies within +- half of the round trip."""
-
-    offset_ns: int
-    rtt_ns: int
-
-
-class OffsetFilter:
-    """Keeps the newest exchanges and believes the one with the shortest round trip: its bound is the tightest."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, Offset]] = deque(maxlen=WINDOW)
-
-    def add(self, t0_ns: int, t1_ns: int, t2_ns: int, t3_ns: int) -> None:
-        """Asked at t0 and answered at t3 on our clock, received at t1 and sent at t2 on theirs. Stamps that contradict
-        each other (a round trip below zero) are dropped."""
-        rtt_ns = (t3_ns - t0_ns) - (t2_ns - t1_ns)
-        if rtt_ns >= 0 and t3_ns >= t0_ns and t2_ns >= t1_ns:
-            # All in integers: instants as floats would lose nanoseconds.
-            self._samples.append((t3_ns, Offset(((t1_ns - t0_ns) + (t2_ns - t3_ns)) // 2, rtt_ns)))
-
-    def now(self, now_ns: int) -> Offset | None:
-        """The offset believed at `now_ns` of our clock; None while there is no exchange young enough."""
-        young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
-        return min(young, key=lambda offset: offset.rtt_ns, default=None)  # the newest of equal ones: clocks drift
+        return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if self.open else GREETING_SILENCE_NS)

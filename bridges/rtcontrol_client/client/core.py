@@ -1,162 +1,280 @@
-"""The client's side of the protocol, without a socket and without a clock: what to say when, what is believed, what is
-in force.
+"""The client's side of the protocol, without a socket and without a clock.
 
-It is told what happens and when (`connected`, `lost`, `hear`, `look`), and asked what to do (`due`, `reconnects`,
-`take`, `wake_ns`). Instants are of one monotonic clock. Not thread-safe: link.py holds a lock around every use.
+The shell reports what happens and when (`connected`, `lost`, `receive`, `expire`), and asks what to do (`due`,
+`reconnects`, `take`, `wake_ns`). Instants are of one monotonic clock. Not thread-safe: link.py holds a lock.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from rtcontrol_client.client.connection import NOBODY, OffsetFilter, S, ServerConnection
+from rtcontrol_client.client.active import ActiveCall, Handover, Standing, all_of, keep
+from rtcontrol_client.client.connection import NO_ANSWER, S, ServerConnection
 from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.client.phase_lock import PhaseLock
-from rtcontrol_client.client.session import QUEUE, SessionState, all_of
+from rtcontrol_client.client.timing import ServerTicks
 from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
-from rtcontrol_client.wire.messages import Observe, ObserveMany, Ping, Pong, Reset
+from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset
 
-CLOCK_PING_NS = 10 * S  # who observes all the time is never silent, and would never compare clocks
-ROOM_AGAIN_NS = S // 50  # after this a connection without room is tried again
-OF_ITS_TIME = (Observe, ObserveMany, Ping, Pong)  # what is worth nothing later
+QUEUE = 256
+SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # worth nothing later
 
 
-class Core(SessionState):
+@dataclass
+class Tally:
+    """What is counted; `ignored` are messages, by the reason."""
+
+    count: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    latency_ns: deque[int] = field(default_factory=lambda: deque(maxlen=4096))
+    last_error: str | None = None  # in the server's words
+
+
+class Core:
     """One client's conversation over any number of connections and sessions."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
-        super().__init__(options)
+        hello = options.hello(0)  # errors in the options are raised before anything is connected
+        self.options, self.safe_calls = options, all_of(hello.safe_calls, hello.safe_call)
         self.connection = ServerConnection(options.backoff_s, now_ns)
-        self.offset, self.phase = OffsetFilter(), PhaseLock()
+        self.waiting: deque[Message] = deque()  # to be sent, in order
+        self.active = ActiveCall(0, self.safe_calls, options.ttl_ms)
+        self.handover = Handover(options.on_call is not None, options.on_safe is not None)
+        self.ticks, self.tally = ServerTicks(), Tally()
         self.welcome: messages.Welcome | None = None
-        self.instruction: str | None = None  # the one in force, as the server told it last
-        self.error: ClientError | None = None  # why it ended: nothing is said any more
-        self.last_error: str | None = None  # in the server's words
-        self.ignored: Counter[str] = Counter()  # calls and messages, by why
-        self.latency_ns: deque[int] = deque(maxlen=4096)
-        self._release_ns: int | None = None  # of any of the session's ticks, by the server's clock
-        self._known = False  # whether our token is a session's
-        self._greeting: str | None = None  # the instruction of this connection's hello, which is repeated as it was
-        self._said_ns, self._pinged_ns = now_ns, 0
-        self._room_ns = 0  # no more is said before, for want of room
+        self.error: ClientError | None = None  # why it ended: nothing is sent any more
+        self.version = 0  # grows with each call message, and whatever else changes what is active
+        self.token, self._known = "-" * 16, False  # the session's, and whether the server knows it
+        self.instruction: str | None = None  # the active one, by the server's last message
+        self.wanted: str | None = None  # the newest one requested that was not refused
+        self._greeting: str | None = None  # that of this connection's hello, which is repeated as it was
+        self.stamps: dict[int, int] = {}  # of the newest observations, by seq
+        self.unanswered: Observe | None = None  # of decide(): sent again after a reconnect
+        self.refused: str | None = None  # why that one was refused
+        self._seq = 0
 
-    def end(self, error: ClientError, now_ns: int) -> None:
-        """No more is said; the safe call is in force from now on."""
-        if self.error is None:
-            self.error, self.connection.open = error, False
-            self.waiting.clear()
-            self.unanswered = self.refused = None
-            self.begins(self.force.ends("session_ended"), now_ns)
-            self.version += 1
+    @property
+    def epoch(self) -> int:
+        """The active episode."""
+        return self.active.epoch
+
+    @property
+    def period_ns(self) -> int:
+        """Of the server's ticks; a tenth of a second before it is known."""
+        return S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
 
     @property
     def trouble(self) -> str:
         """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
-        said = self.last_error
-        return f"the server answered {said.removesuffix('.')}" if said else self.connection.trouble
+        words = self.tally.last_error
+        return f"the server answered {words.removesuffix('.')}" if words else self.connection.trouble
 
     def unwelcomed(self, where: str, seconds: float) -> ClientError:
-        """What to say where no welcome came from this address within so long."""
-        if self.trouble == NOBODY:
+        """Return the error of no welcome from this address within so long."""
+        if self.trouble == NO_ANSWER:
             return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
-        remedy = "Correct that, or give another server's address (with keys where it uses --keys)."
-        return ClientError(f"No welcome from {where} in {seconds:g} s: {self.trouble}.", remedy)
+        hint = "Correct that, or give another server's address (with keys where it uses --keys)."
+        return ClientError(f"No welcome from {where} in {seconds:g} s: {self.trouble}.", hint)
 
-    # What the connection says.
+    # What the user does.
+
+    def observe(self, look: Observe) -> Observe:
+        """Queue an observation, in the server's pacing in the place of an unsent one; its number is filled in."""
+        self.tally.count["observed"] += 1
+        unsent = [message for message in self.waiting if isinstance(message, Observe)]
+        if unsent and (self.options.pacing == "server" or len(self.waiting) >= QUEUE):
+            self.waiting.remove(unsent[0])
+            self.tally.count["superseded"] += 1
+        return self._number(look)
+
+    def _number(self, look: Observe) -> Observe:
+        self._seq += 1
+        look = look.model_copy(update={"session": self.token, "seq": self._seq, "epoch": self.epoch})
+        keep(self.stamps, look.seq, look.t_ns)
+        self.waiting.append(look)
+        return look
+
+    def request(self, look: Observe) -> None:
+        """As `observe`, and `unanswered` until its call has come. Raises ClientError: there is one already."""
+        if self.unanswered is not None:
+            raise ClientError("decide() is running already.", "Wait for its return.")
+        self.unanswered, self.refused = self.observe(look), None
+
+    def decided(self, now_ns: int) -> Standing:
+        """Return decide()'s answer: it waits no longer. The call of another observation is none."""
+        why = "no_answer" if self.unanswered is not None else self.refused
+        self.unanswered = None
+        return self.active.at(now_ns) if why is None else self.active.safe(why)
+
+    def instruct(self, instruction: str) -> None:
+        """Send another goal; it survives reconnects."""
+        self.send(Instruct(session=self.token, instruction=instruction))
+        self.wanted = instruction
+
+    def reset(self, ended: messages.Outcome | None = None) -> int:
+        """Start a new epoch: nothing of the old one counts any more."""
+        self.drop(Observe)
+        self.active.reset(self.epoch + 1)
+        # Those that there is no room for are made up for when the session is resumed.
+        self.send(Reset(session=self.token, epoch=self.epoch, ended=ended))
+        self.handover.owed.clear()
+        self.unanswered = None
+        self.version += 1
+        return self.epoch
+
+    def send(self, message: Message) -> None:
+        """Queue a message, if there is room."""
+        if len(self.waiting) < 4 * QUEUE:
+            self.waiting.append(message)
+
+    def drop(self, *kinds: type[Message]) -> None:
+        """Remove all messages of these kinds from the queue."""
+        self.waiting = deque(message for message in self.waiting if not isinstance(message, kinds))
+
+    def take(self, of_safe: bool, now_ns: int) -> Standing | None:
+        """Return what a handler is to do now; what came too late for it is acknowledged as expired."""
+        standing, late = self.handover.take(of_safe, self.active.at(now_ns))
+        if late is not None:
+            self.acknowledge(late, "expired", now_ns, error="no longer active when the handler could start")
+        return standing
+
+    def acknowledge(self, done: Standing | int, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
+        """Report the outcome of a call of this epoch (`result`, `error`), once, where that was announced.
+
+        A call that failed is not active any more: what was done before would else continue for as long as it.
+        """
+        owed = self.handover.owed
+        tick, call = (done, owed.get(done)) if isinstance(done, int) else (done.tick, done.call)
+        if tick is None:
+            return  # not a call of the server's
+        fields: dict[str, Any] = {"session": self.token, "tick": tick, "epoch": self.epoch, "outcome": outcome}
+        report = Executed(t_ns=now_ns, **fields, **words)
+        if not self.handover.settle(tick, call):
+            return
+        if self.options.acknowledges:
+            self.send(report)
+        active = self.active.at(now_ns).calls if self.active.kind == "call" else ()
+        if outcome == "failed" and any(each is call for each in active):
+            self._hand_out(self.active.end("failed"), now_ns)
+
+    def _hand_out(self, starts: bool, now_ns: int) -> None:
+        """Where something starts: queue what is active for the handlers."""
+        if not starts:
+            return
+        self.version += 1
+        standing = self.active.at(now_ns)
+        for superseded in self.handover.offer(standing):
+            self.acknowledge(superseded, "expired", now_ns, error="superseded while the handler was busy")
+        if standing.tick is not None:  # last: what was superseded may have the number, of a session before
+            self.handover.owe(standing.tick, standing.call)
+
+    def end(self, error: ClientError, now_ns: int) -> None:
+        """Send no more; the safe call is active from now on."""
+        if self.error is None:
+            self.error, self.connection.open = error, False
+            self.waiting.clear()
+            self.unanswered = self.refused = None
+            self._hand_out(self.active.end("session_ended"), now_ns)
+            self.version += 1
+
+    # What becomes of the connection, and what is due.
 
     def connected(self, now_ns: int) -> None:
-        """A connection is there: greet."""
+        """A connection is up: greet."""
         self.connection.connected(now_ns)
-        self._room_ns = 0
 
     def lost(self, now_ns: int, why: str) -> None:
-        """There is no connection any more: it connects again after a growing, random pause. What is in force runs to
-        its own end."""
-        self._greet_anew(now_ns)
+        """The connection is down: connect again after a pause. What is active runs to its own end."""
+        self._close_session(now_ns)
         self.connection.lost(now_ns, why)
 
-    def _greet_anew(self, now_ns: int) -> None:
+    def elsewhere(self) -> None:
+        """The next connection goes to another server, which does not know the session; its clock is another one."""
+        self._known = False
+        self.ticks, self.connection.pinged_ns = ServerTicks(), 0
+
+    def _close_session(self, now_ns: int) -> None:
+        """The session is not live any more: greet again."""
         if self.connection.open:
-            self.count["reconnects"] += 1
-            self.begins(self.force.lost(), now_ns)
+            self.tally.count["reconnects"] += 1
+            self._hand_out(self.active.disconnect(), now_ns)
         self.connection.open, self.connection.greeted_ns = False, None
-        # An observation as old as the gap helps nobody; decide()'s is said again.
-        self.drop(*OF_ITS_TIME)
+        # An observation as old as the gap helps nobody; decide()'s is sent again.
+        self.drop(*SHORT_LIVED)
 
     def reconnects(self, now_ns: int) -> bool:
-        """Whether the socket is to be closed and made anew now."""
+        """Return whether the socket is to be closed and made again now."""
         if self.error is not None:
             return False
-        if (why := self.connection.dead(now_ns)) is not None:
-            self.lost(now_ns, why)
+        if self.connection.silent(now_ns):
+            self.lost(now_ns, "the server is silent")
         return self.connection.opens(now_ns)
 
-    def elsewhere(self) -> None:
-        """The next connection goes to another server, which does not know the session: maybe of another machine, whose
-        clock is another one."""
-        self._known = False
-        self.offset, self.phase, self._pinged_ns, self._release_ns = OffsetFilter(), PhaseLock(), 0, None
-
     def due(self, now_ns: int) -> list[Message]:
-        """What must be said now."""
+        """Return what must be sent now."""
         connection = self.connection
         if self.error is not None or not connection.up:
             return []
-        if not connection.open:
-            if not connection.greets(now_ns):
-                return []
-            again = connection.greeted_ns is not None
-            if not again:
-                connection.greeted_ns, self._greeting = now_ns, self.wanted
-            hello = self.options.hello(now_ns, self.token if self._known else None, self._greeting)
-            # A welcome may take a while; whether anybody is there at all, a ping tells.
-            return [hello, self._ping(now_ns)] if again else [hello]
-        if now_ns < self._room_ns:
+        if connection.open:
+            return self._due(now_ns)
+        if not connection.greets(now_ns):
             return []
-        said = list(self.waiting)
-        self.waiting.clear()
-        silent = not said and now_ns - self._said_ns >= connection.beat_ns
-        if silent or not self._pinged_ns or now_ns - self._pinged_ns >= CLOCK_PING_NS:
-            said.append(self._ping(now_ns))
-        self._said_ns = now_ns if said else self._said_ns
-        return said
+        again = connection.greeted_ns is not None
+        if not again:
+            connection.greeted_ns, self._greeting = now_ns, self.wanted
+        hello = self.options.hello(now_ns, self.token if self._known else None, self._greeting)
+        # A welcome may take a while; whether a server is there at all, a ping tells.
+        return [hello, connection.ping(now_ns)] if again else [hello]
 
-    def _ping(self, now_ns: int) -> Ping:
-        self._pinged_ns = now_ns
-        return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
+    def _due(self, now_ns: int) -> list[Message]:
+        if not self.connection.has_room(now_ns):
+            return []
+        due = list(self.waiting)
+        self.waiting.clear()
+        if self.connection.pings(now_ns, bool(due)):
+            due.append(self.connection.ping(now_ns))
+        return due
 
     def unsent(self, rest: Sequence[Message], now_ns: int) -> None:
-        """What was due could not be sent, from this message on: there is no connection yet, or it is full. An
-        observation is old by the time there is room. The rest is not said twice: without its reset, say, the server
-        would stay in an episode that is over."""
+        """Keep what could not be sent, from this message on: there is no connection yet, or it is full.
+
+        Without its reset, say, the server would stay in an episode that is over.
+        """
         if self.connection.open:
-            self.waiting.extendleft(m for m in reversed(rest) if not isinstance(m, OF_ITS_TIME))
-            self._room_ns = now_ns + ROOM_AGAIN_NS
-        else:
-            self.connection.hello_ns, self.connection.greeted_ns = now_ns + ROOM_AGAIN_NS, None
+            self.waiting.extendleft(message for message in reversed(rest) if not isinstance(message, SHORT_LIVED))
+        self.connection.full(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
-        """When something becomes due by itself, at the latest in half a second."""
+        """Return when something becomes due by itself, at the latest in half a second."""
         times = [now_ns + S // 2]
-        if self.force.expires_ns is not None:
-            times.append(self.force.expires_ns + 1)
+        if self.active.expires_ns is not None:
+            times.append(self.active.expires_ns + 1)
         if self.error is None:
-            times.append(self.connection.wake_ns() or times[0])
-            if self.connection.open:
-                times.append(self._room_ns if self.waiting else self._said_ns + self.connection.beat_ns)
+            times.append(self.connection.wake_ns(bool(self.waiting)) or times[0])
         return max(now_ns, min(times))
 
-    def look(self, now_ns: int) -> None:
-        """End what is in force when its time has come."""
-        if self.force.look(now_ns):
-            self.count["expired"] += 1
-            self.begins(True, now_ns)
+    def expire(self, now_ns: int) -> None:
+        """End what is active when its time has come."""
+        if self.active.expire(now_ns):
+            self.tally.count["expired"] += 1
+            self._hand_out(True, now_ns)
 
-    def hear(self, message: Message, now_ns: int) -> None:
-        """A message of the server."""
-        self.connection.heard_ns = now_ns
+    def timed(self, now_ns: int) -> bool:
+        """Return whether the instants of the server's ticks are known."""
+        return self.connection.open and self.ticks.known(now_ns)
+
+    def next_observation_ns(self, now_ns: int) -> int | None:
+        """Return when to look at the world next; None where the server's ticks are not known."""
+        return self.ticks.next_observation_ns(self.period_ns, now_ns) if self.connection.open else None
+
+    # Messages of the server.
+
+    def receive(self, message: Message, now_ns: int) -> None:
+        """Take a message of the server."""
+        self.connection.received_ns = now_ns
         if self.error is not None:
             return
         if isinstance(message, messages.CallMessage):
@@ -164,166 +282,162 @@ class Core(SessionState):
         elif isinstance(message, messages.Welcome):
             self._welcomed(message, now_ns)
         elif isinstance(message, Ping):
-            self.say(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
+            self.send(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
         elif isinstance(message, Pong):
-            self.offset.add(message.t_ping_ns, message.t_received_ns, message.t_sent_ns, now_ns)
-        elif isinstance(message, messages.Instruct) and message.session == self.token:
+            self.ticks.offset.add(message.t_ping_ns, message.t_received_ns, message.t_sent_ns, now_ns)
+        elif isinstance(message, Instruct) and message.session == self.token:
             self.wanted = self.instruction = message.instruction
         elif isinstance(message, messages.ErrorMessage):
             self._error(message, now_ns)
         elif isinstance(message, messages.Bye) and message.session in (None, self.token):
-            if self.options.persist or self.connection.several:
-                self._known = False
-                self.begins(self.force.ends("session_ended"), now_ns)
-                self._greet_anew(now_ns)
-                if message.reconnect and self.connection.several:
-                    self.connection.leave("the server goes away", at_once=True)
-                else:
-                    self.connection.refused(now_ns)
-            else:
-                why = f"The server ended the session ({message.reason[:200]})."
-                self.end(ClientError(why, "Connect anew."), now_ns)
+            self._bye(message, now_ns)
         else:
-            self.ignored[message.type] += 1
+            self.tally.ignored[message.type] += 1
 
-    # Single messages.
+    def _bye(self, bye: messages.Bye, now_ns: int) -> None:
+        if not (self.options.persist or self.connection.several):
+            why = f"The server ended the session ({bye.reason[:200]})."
+            self.end(ClientError(why, "Connect again."), now_ns)
+            return
+        self._known = False
+        self._hand_out(self.active.end("session_ended"), now_ns)
+        self._close_session(now_ns)
+        if bye.reconnect and self.connection.several:
+            self.connection.leave(now_ns, "the server goes away", at_once=True)
+        else:
+            self._try_later(now_ns)
+
+    def _try_later(self, now_ns: int) -> None:
+        """This server takes no client now: try the next one of several, greet a single one again later."""
+        if self.connection.several:
+            self._leave(now_ns, "the server takes no client now")
+        else:
+            self.connection.greet_again(now_ns, later=True)
+
+    def _leave(self, now_ns: int, why: str) -> None:
+        self._close_session(now_ns)
+        self.connection.leave(now_ns, why)
+
+    def _outdated(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
+        """Whether it answers a hello of an earlier greeting, whose epoch, say, may be over."""
+        stamp_ns, greeted_ns = answer.t_client_ns, self.connection.greeted_ns
+        return stamp_ns is not None and (greeted_ns is None or stamp_ns < greeted_ns)
 
     def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
-        if self.connection.open or self._of_before(welcome):
-            self.ignored["welcome"] += 1  # the answer to a hello said twice, or before
+        if self.connection.open or self._outdated(welcome):
+            self.tally.ignored["welcome"] += 1  # the answer to a hello sent twice, or before
             return
         if not welcome.protocol or welcome.protocol[0] != PROTOCOL[0]:
             what = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
             self.end(ClientError(what, "Update either."), now_ns)
             return
-        told = self.instruction if welcome.resumed else self._greeting
+        sent = self.instruction if welcome.resumed else self._greeting
         self.connection.welcomed(welcome.heartbeat_ms)
-        self.welcome, self.instruction, self._release_ns = welcome, welcome.instruction, welcome.release_ns
-        safe_calls = self.own_safe_calls or all_of(welcome.safe_calls, welcome.safe_call)
+        self.welcome, self.instruction = welcome, welcome.instruction
+        safe_calls = self.safe_calls or all_of(welcome.safe_calls, welcome.safe_call)
         if welcome.resumed:
-            self.count["resumed"] += 1
-            self.force.safe_calls = safe_calls
-            queued = {m.epoch for m in self.waiting if isinstance(m, Reset)}
-            for epoch in range(min(self.epoch, welcome.epoch + QUEUE), welcome.epoch, -1):
-                if epoch not in queued:
-                    self.waiting.appendleft(Reset(session=self.token, epoch=epoch))
+            self._resume(welcome, safe_calls)
         else:
-            self.count["sessions"] += 1
-            self._known, self.token = True, welcome.session
-            # Another server, maybe of another machine: its clock is another one.
-            self.offset, self.phase, self._pinged_ns = OffsetFilter(), PhaseLock(), 0
-            # What waited was for the session that is gone; only its newest look at the world is as good as ever.
-            looks = [m for m in self.waiting if isinstance(m, Observe)]
-            for gone in (self.waiting, self.stamps, self.owed):
-                gone.clear()
-            self.begins(self.force.begin(welcome.epoch, safe_calls), now_ns)
-            for look in looks:
-                self.number(look)
-        if self.wanted is not None and not welcome.resumed and self.wanted == told:
+            self._start_session(welcome, safe_calls, now_ns)
+        self.ticks.release_ns = welcome.release_ns
+        if self.wanted is not None and not welcome.resumed and self.wanted == sent:
             self.wanted = welcome.instruction  # the greeting's, as it was understood
         # Given while greeting, or lost with the connection.
-        if self.wanted is not None and self.wanted not in (told, welcome.instruction):
-            self.drop(messages.Instruct)
+        if self.wanted is not None and self.wanted not in (sent, welcome.instruction):
+            self.drop(Instruct)
             self.instruct(self.wanted)
         if self.unanswered is not None:
             self.drop(Observe)
-            self.unanswered = self.number(self.unanswered)
+            self.unanswered = self._number(self.unanswered)
         self.version += 1
 
+    def _resume(self, welcome: messages.Welcome, safe_calls: tuple[messages.FunctionCall, ...]) -> None:
+        self.tally.count["resumed"] += 1
+        self.active.safe_calls = safe_calls
+        queued = {message.epoch for message in self.waiting if isinstance(message, Reset)}
+        for epoch in range(min(self.epoch, welcome.epoch + QUEUE), welcome.epoch, -1):
+            if epoch not in queued:
+                self.waiting.appendleft(Reset(session=self.token, epoch=epoch))
+
+    def _start_session(
+        self, welcome: messages.Welcome, safe_calls: tuple[messages.FunctionCall, ...], now_ns: int
+    ) -> None:
+        self.tally.count["sessions"] += 1
+        self.elsewhere()  # another server, maybe of another machine
+        self._known, self.token = True, welcome.session
+        # What waited was for the session that is gone; only its newest look at the world is as good as ever.
+        looks = [message for message in self.waiting if isinstance(message, Observe)]
+        for gone in (self.waiting, self.stamps, self.handover.owed):
+            gone.clear()
+        self._hand_out(self.active.start(welcome.epoch, safe_calls), now_ns)
+        for look in looks:
+            self._number(look)
+
     def _call(self, message: messages.CallMessage, now_ns: int) -> None:
-        known = self.stamps.get(message.seq_obs) if message.seq_obs is not None else None
-        reason = None
-        if not self.connection.open or message.session != self.token:
-            reason = "session"
-        elif message.epoch != self.epoch:
-            reason = "epoch"
-        elif message.tick <= self.force.last_tick:
-            reason = "order"
-        elif message.status == "fresh" and known is not None and known != message.t_obs_ns:
-            reason = "stamp"  # it would live longer, or shorter, than its observation allows
+        live = self.connection.open and message.session == self.token
+        reason = self.active.reason_to_ignore(message, self.stamps) if live else "session"
         if reason is not None:
-            self.ignored[reason] += 1
+            self.tally.ignored[reason] += 1
             return
-        self.count[message.status] += 1
+        self.tally.count[message.status] += 1
         if self.unanswered is not None and message.seq_obs == self.unanswered.seq and not message.more:
             self.unanswered = None
         if message.status == "fresh" and message.t_obs_ns is not None:
-            self.latency_ns.append(now_ns - message.t_obs_ns)
-        self._release_ns = self._release_ns if message.release_ns is None else message.release_ns
-        self.phase.heard(message, self.period_ns, now_ns)
-        if len(self.own_safe_calls) > 1 and self.welcome is not None and self.welcome.protocol < [1, 1]:
+            self.tally.latency_ns.append(now_ns - message.t_obs_ns)
+        if message.release_ns is not None:
+            self.ticks.release_ns = message.release_ns
+        self.ticks.phase.receive(message, self.period_ns, now_ns)
+        if len(self.safe_calls) > 1 and self.welcome is not None and self.welcome.protocol < [1, 1]:
             # A server of 1.0 knows the first of our safe calls alone.
-            message = message.model_copy(update={"calls": list(self.own_safe_calls)})
-        begins, too_old = self.force.receive(message, now_ns)
+            message = message.model_copy(update={"calls": list(self.safe_calls)})
+        starts, too_old = self.active.receive(message, now_ns)
         if too_old:
-            self.count["expired"] += 1
-            self.owed[message.tick] = None
+            self.tally.count["expired"] += 1
+            self.handover.owed[message.tick] = None
             self.acknowledge(message.tick, "expired", now_ns)
-        self.begins(begins, now_ns)
+        self._hand_out(starts, now_ns)
         self.version += 1
-
-    def _of_before(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
-        """Whether it answers a hello of an earlier greeting, whose epoch, say, may be over."""
-        stamp_ns, connection = answer.t_client_ns, self.connection
-        return stamp_ns is not None and (connection.greeted_ns is None or stamp_ns < connection.greeted_ns)
 
     def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         connection = self.connection
-        # In greeting these answer what was said before the hello.
+        # In greeting these answer what was sent before the hello.
         stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
-        if self._of_before(message) or (stray and not connection.open):
-            self.ignored["error"] += 1
+        if self._outdated(message) or (stray and not connection.open):
+            self.tally.ignored["error"] += 1
             return
-        self.count["errors"] += 1
-        self.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
+        self.tally.count["errors"] += 1
+        self.tally.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
         if message.code == Code.INSTRUCTION and self.instruction is not None and self.wanted != self.instruction:
-            # Said again in a later hello it would be refused for good: the one before goes on.
+            # Sent again in a later hello it would be refused for good: the one before continues.
             self.wanted = self.instruction
             if not connection.open:
                 connection.hello_ns, connection.greeted_ns = now_ns, None
                 return
         unknown = message.code == Code.SESSION or (connection.open and message.code == Code.STATE and message.retryable)
         if message.code == Code.STATE and not (connection.open or message.retryable or message.fatal):
-            connection.leave("the server has another session on this connection")
+            self._leave(now_ns, "the server has another session on this connection")
         elif not message.retryable and (message.fatal or not (connection.open or unknown)):
             self.end(Refused(message), now_ns)
         elif unknown or message.fatal:
-            if message.fatal:
-                self.begins(self.force.ends("session_ended"), now_ns)
-            # Live: this connection is a new one to the server, so resume. Resuming: nobody knows the session, so anew.
-            first = not connection.open and self._known
-            self._known = self._known and connection.open and not message.fatal
-            self._greet_anew(now_ns)
-            if unknown:
-                connection.again(now_ns, later=False)
-                connection.hello_ns = now_ns if first else connection.hello_ns
-            else:
-                connection.refused(now_ns)
+            self._session_refused(message, unknown, now_ns)
         elif not connection.open:
-            connection.refused(now_ns)
+            self._try_later(now_ns)
         elif self.unanswered is not None and message.seq == self.unanswered.seq:
-            self.unanswered, self.refused = None, self.last_error
+            self.unanswered, self.refused = None, self.tally.last_error
             self.version += 1
 
-    @property
-    def period_ns(self) -> int:
-        """Of the server's ticks; a tenth of a second before it is known."""
-        return S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
-
-    def timed(self, now_ns: int) -> bool:
-        """Whether the instants of the server's ticks are known."""
-        clocks = self.phase.learnt or self.offset.now(now_ns) is not None
-        return self._release_ns is not None and self.connection.open and clocks
-
-    def next_observation_ns(self, lead_ns: int | None, now_ns: int) -> int | None:
-        """The next instant that lies `lead_ns` before a tick (None: as long as the phase lock says); None where ticks
-        or clock are not known."""
-        period_ns, clock, release_ns = self.period_ns, self.offset.now(now_ns), self._release_ns
-        if release_ns is None or not self.connection.open:
-            return None
-        if lead_ns is None:
-            return self.phase.next_ns(release_ns, period_ns, clock, now_ns)
-        if clock is None:
-            return None
-        some_ns = release_ns - clock.offset_ns - lead_ns
-        return some_ns + ((now_ns - some_ns) // period_ns + 1) * period_ns
+    def _session_refused(self, message: messages.ErrorMessage, unknown: bool, now_ns: int) -> None:
+        """Greet again. A live session resumes: the connection is a new one to the server. One that was to be resumed
+        is not known to the server: another one starts."""
+        connection = self.connection
+        if message.fatal:
+            self._hand_out(self.active.end("session_ended"), now_ns)
+        resuming = not connection.open and self._known
+        self._known = self._known and connection.open and not message.fatal
+        self._close_session(now_ns)
+        if not unknown:
+            self._try_later(now_ns)
+            return
+        connection.greet_again(now_ns, later=False)
+        if resuming:
+            connection.hello_ns = now_ns

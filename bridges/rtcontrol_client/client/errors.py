@@ -1,4 +1,4 @@
-"""What a caller of the client can be told: what happened, and what to do."""
+"""What a caller of the client can get: what happened, and what to do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rtcontrol_client.wire.messages import ErrorMessage
 
 
 class ClientError(RemedyError):
-    """A mistake in what was given, or a server that cannot be used: `what` and `remedy`, in sentences."""
+    """An error in the arguments, or a server that cannot be used: `what` and `remedy`, in sentences."""
 
 
 class Refused(ClientError):
-    """The server said no; `code` is a `rtcontrol_client.wire.Code`, or one of a newer server."""
+    """The server refused; `code` is a `rtcontrol_client.wire.Code`, or one of a newer server."""
 
     def __init__(self, error: ErrorMessage) -> None:
         super().__init__(f"The server refused ({error.code}): {error.message}", error.remedy)
@@ -30,15 +30,15 @@ class Closed(ClientError):
 
 
 class Declined(Exception):
-    """Raised by an `on_call` that does not carry out a call, since it lies outside of the client's own bounds: told to
+    """Raised by an `on_call` that does not carry out a call, since it lies outside of the client's bounds: reported to
     the server as refused, with these words."""
 
 
 @contextmanager
 def checked(message: str) -> Iterator[None]:
-    """What the protocol forbids in a message is the caller's mistake: ClientError, naming the field."""
+    """Raise ClientError, naming the field, for what the protocol forbids in a message."""
     try:
         yield
     except (WireError, ValidationError) as error:
-        told = error if isinstance(error, WireError) else explain(error, message)
-        raise ClientError(told.message, told.remedy) from None
+        refusal = error if isinstance(error, WireError) else explain(error, message)
+        raise ClientError(refusal.message, refusal.remedy) from None

@@ -1,4 +1,4 @@
-"""Runs a user's functions beside the socket's thread, so that a slow one delays neither heartbeats nor expiry."""
+"""Runs a user's functions on threads next to the socket's, so that a slow one delays neither heartbeats nor expiry."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.errors import Declined
 from rtcontrol_client.client.link import Link
-from rtcontrol_client.client.session import Standing
 from rtcontrol_client.wire.messages import Outcomes
 
 AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
 SELDOM_S = 1.0  # and at most
-CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to begin, and in all while it runs
-NOT_LIVE_S = 0.02  # how often it is looked whether the session is live
+CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to start, and in all while it runs
+NOT_LIVE_S = 0.02  # how often the looker checks whether the session is live
 LOOK_ERROR_S = 10.0  # how often the same error of a look is logged
-UNAWAITED = "it gave an awaitable, which nothing awaits: give a plain function"
 log = logging.getLogger(__name__)
 
 
 class Handler:
-    """A thread that calls `handle` with what begins to be in force (`of_safe`: with safe alone), one at a time, each of
-    several safe calls on its own. A safe call that raises is tried again each period, until it returns or another call
-    is in force."""
+    """A thread that calls `handle` with what starts to act (`of_safe`: with safe calls alone), one at a time.
+
+    Each of several safe calls is handled on its own. One that raises is tried again each period, until it returns or
+    another call is active.
+    """
 
     def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any]) -> None:
         self._link, self._core, self._of_safe, self._handle = link, link.core, of_safe, handle
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
-        self._owed: list[Standing] = []  # safe calls that have not returned yet
+        self._failed: list[Standing] = []  # safe calls that have not returned yet
         self._again_s = 0.0  # when these are tried again
         self.wake = self._event.set
         self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Once the core has ended: until its safe call has returned, for CLOSE_S, or SAFE_S while it runs."""
+        """Wait, once the core has ended, until its safe call has returned: CLOSE_S, or SAFE_S while it runs."""
         if threading.current_thread() is self._thread:
             return  # it would wait for itself
         self._thread.join(CLOSE_S)
@@ -50,87 +51,83 @@ class Handler:
 
     @property
     def _pending(self) -> bool:
-        return bool(self._of_safe in self._core.begun or self._owed)
+        return self._of_safe in self._core.handover.next or bool(self._failed)
 
     def _run(self) -> None:
-        while self._goes_on():
-            self._event.wait(max(0.0, self._again_s - time.monotonic()) if self._owed else None)
+        while self._continues():
+            self._event.wait(max(0.0, self._again_s - time.monotonic()) if self._failed else None)
             self._event.clear()
-            while self._of_safe in self._core.begun or (self._owed and time.monotonic() >= self._again_s):
+            while self._of_safe in self._core.handover.next or (self._failed and time.monotonic() >= self._again_s):
                 self._act()
 
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
         with self._link.lock:  # the end and its safe call come in one
             return self._pending or self._core.error is None
 
     def _act(self) -> None:
-        """Hand over what waits, else the safe calls that are owed."""
+        """Handle what waits, else the safe calls that failed."""
         with self._link.lock:
             taken = self._core.take(self._of_safe, time.monotonic_ns())
+            active = self._core.active.at(time.monotonic_ns())
         self._link.wake()
-        safe = (taken or self._now()).status == "safe"
+        safe = (taken or active).status == "safe"
         if taken is not None and safe:
-            self._owed = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
+            self._failed = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
         elif not safe:
-            self._owed = []
+            self._failed = []
+        if self._failed:
+            self._idle.clear()
         results: list[Any] = []
         errors: list[BaseException] = []
-        if self._owed:
-            self._idle.clear()
-        for standing in list(self._owed) if taken is None or safe else [taken]:
+        for standing in list(self._failed) if taken is None or safe else [taken]:
             try:
                 result = self._handle(standing)
                 if inspect.isawaitable(result):
-                    raise TypeError(UNAWAITED)  # nothing of it was done
+                    raise TypeError("it gave an awaitable, which nothing awaits: give a plain function")
                 results.append(result)
-                self._owed = [owed for owed in self._owed if owed is not standing]
+                self._failed = [failed for failed in self._failed if failed is not standing]
             except BaseException as error:
                 errors.append(error)
         welcome = None if self._core.error is not None else self._core.welcome
         self._again_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
         if taken is not None:
-            self._tell(taken, results, errors)
+            self._report(taken, results, errors)
         if taken is None or safe:
             self._idle.set()
 
-    def _now(self) -> Standing:
-        with self._link.lock:
-            return self._core.force.at(time.monotonic_ns())
-
-    def _tell(self, standing: Standing, results: Sequence[Any], errors: Sequence[BaseException]) -> None:
-        outcome: Outcomes = "executed"
+    def _report(self, standing: Standing, results: Sequence[Any], errors: Sequence[BaseException]) -> None:
+        outcome: Outcomes = "refused" if errors else "executed"
         for error in errors:
-            declined = isinstance(error, Declined) and outcome != "failed"
-            outcome = "refused" if declined else "failed"
             if not isinstance(error, Declined):
+                outcome = "failed"
                 log.error("A handler failed.", exc_info=error)
-        words = {"result": _words([r for r in results if r is not None], 8192), "error": _words(errors, 1000)}
+        words = {"result": _text([r for r in results if r is not None], 8192), "error": _text(errors, 1000)}
         with self._link.lock:
             self._core.acknowledge(standing, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
 
-def _words(said: Sequence[Any], most: int) -> str | None:
+def _text(values: Sequence[Any], limit: int) -> str | None:
+    """Return the values in words; errors with their type."""
     try:
-        text = "; ".join(map(_text, said))[:most]
-    except BaseException as fault:  # of its own __str__: what was done is done all the same
-        text = f"no words ({type(fault).__name__})"
-    # What is no Unicode (a file's name may hold lone surrogates) cannot be told otherwise.
+        named = (isinstance(v, BaseException) and not isinstance(v, Declined) for v in values)
+        words = (f"{type(v).__name__}: {v}" if name else str(v) for v, name in zip(values, named, strict=True))
+        text = "; ".join(words)[:limit]
+    except BaseException as error:  # of its own __str__: what was done is done all the same
+        text = f"no words ({type(error).__name__})"
+    # Other text than Unicode (a file's name may hold lone surrogates) cannot be sent.
     return text.encode("utf-8", "replace").decode("utf-8") or None
 
 
-def _text(said: Any) -> str:
-    named = isinstance(said, BaseException) and not isinstance(said, Declined)
-    return f"{type(said).__name__}: {said}" if named else str(said)
-
-
 class Looker:
-    """A thread that calls `look` and sends what it gives, stamped with the instant before it was called. `close` ends
-    it; a `look` that does not return is left behind."""
+    """A thread that calls `look` and sends what it gives, stamped with the instant before it was called.
+
+    `close` ends it; a `look` that does not return is left running.
+    """
 
     def __init__(self, client: Any, look: Callable[[], Any]) -> None:
         self._client, self._look, self._over = client, look, threading.Event()
-        self._told, self._told_s = "", 0.0
+        self._logged, self._logged_s = "", 0.0
         self._thread = threading.Thread(target=self._run, name="rtcontrol-look", daemon=True)
         self._thread.start()
 
@@ -141,7 +138,7 @@ class Looker:
 
     def _run(self) -> None:
         client, over = self._client, self._over
-        due_ns = 0  # the first look is at once: the server's ticks begin with it
+        due_ns = 0  # the first look is at once: the server's ticks start with it
         while not over.is_set() and client.error is None:
             if not client.connected:
                 over.wait(NOT_LIVE_S)
@@ -149,19 +146,19 @@ class Looker:
             elif (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
                 over.wait(left_s)
             else:
-                self._see()
+                self._observe()
                 due_ns = client.next_observation_ns()
 
-    def _see(self) -> None:
+    def _observe(self) -> None:
         t_ns = time.monotonic_ns()
         try:
-            seen = self._look()
-            if isinstance(seen, Mapping):
-                self._client.observe(data=seen, t_ns=t_ns)
-            elif seen is not None:
-                self._client.observe(seen, t_ns=t_ns)
-        except Exception as error:  # the user's own, too: without an observation the server misses its ticks
+            look = self._look()
+            if isinstance(look, Mapping):
+                self._client.observe(data=look, t_ns=t_ns)
+            elif look is not None:
+                self._client.observe(look, t_ns=t_ns)
+        except Exception as error:  # the user's, too: without an observation the server misses its ticks
             words, now_s = f"{type(error).__name__}: {error}", time.monotonic()
-            if words != self._told or now_s > self._told_s + LOOK_ERROR_S:
+            if words != self._logged or now_s > self._logged_s + LOOK_ERROR_S:
                 log.exception("look() gave no observation.")
-                self._told, self._told_s = words, now_s
+                self._logged, self._logged_s = words, now_s

@@ -1,4 +1,4 @@
-"""The one thread that owns the client's ZeroMQ socket: connects, sends what is due, hears, ends what expired."""
+"""The core's shell: one thread owns the ZeroMQ socket, connects, sends what is due, receives, ends what expired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from rtcontrol_client.client.connect import Enquiry, NoServer, tools_hint
+from rtcontrol_client.client.connect import ConnectRequest, NoServer, tools_hint
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
@@ -20,7 +20,7 @@ from rtcontrol_client.wire.endpoint import CONNECT, FORM, Endpoint, EndpointErro
 from rtcontrol_client.wire.messages import Bye, Welcome
 
 HIGH_WATER = 64
-SEND_BUFFER = 1 << 18  # bytes that the system keeps of what is sent beside: more would be old when it arrives
+PICTURE_BUFFER = 1 << 18  # bytes that the system keeps of pictures: more would be old when it arrives
 LINGER_MS = 200  # how long a last message may take to leave
 UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -31,26 +31,25 @@ log = logging.getLogger(__name__)
 
 
 class Link:
-    """Carries a Core over one DEALER, which is made again for each connection.
-    `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
-    wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
-    Raises ClientError: no endpoint, no keys."""
+    """Carries a core over one DEALER, which is made again for each connection.
+
+    `lock` guards the core. `changed` is called, without the lock, in the link's thread whenever something a user may
+    wait for has changed. `wake` ends the thread's wait, from any thread. Raises ClientError: not an endpoint, no keys.
+    """
 
     def __init__(self, endpoint: str, core: Core, changed: Callable[[], None]) -> None:
         self.core, self.lock = core, threading.Lock()
-        options = core.options
         try:
             check_client(endpoint)
         except EndpointError as error:
             raise ClientError(error.what, error.remedy) from None
         self._entry, named = endpoint, endpoint.startswith(CONNECT)
-        self.core.connection.several = named
-        self._keys, self._changed, self._closing = options.key_pairs(named), changed, False
-        self._hint = tools_hint(options.tools, options.agent)
-        self._enquiry: Enquiry | None = None
-        self._where = ""  # the newest connection's address, as it was given or named
-        self._opened = 0  # how many connections were made
-        self._told = 0  # the version of the core that `changed` was called for
+        core.connection.several = named
+        self._keys, self._changed, self._closing = core.options.key_pairs(named), changed, False
+        self._request: ConnectRequest | None = None
+        self._address, self._server_key = "", None if self._keys is None else self._keys[1]
+        self._ipv6 = True
+        self._version = 0  # of the core when `changed` was called
         self._welcome: Welcome | None = None  # whose warnings were logged
         self._warned: set[str] = set()
         # Its own, so that closing it waits for what is still to leave.
@@ -65,7 +64,7 @@ class Link:
     @property
     def address(self) -> str:
         """Where the newest connection goes."""
-        return self._where or self._entry
+        return self._address or self._entry
 
     def wake(self) -> None:
         # A full pipe wakes as well; a closed one needs no waking.
@@ -80,11 +79,11 @@ class Link:
             self._thread.join(0.5)
 
     def _run(self) -> None:
-        why = ClientError("The client was closed.", "Connect anew.")
+        why = ClientError("The client was closed.", "Connect again.")
         try:
             while not self._closing:
                 self._turn()
-        except Exception as error:  # a fault of ours must end safe, not silently
+        except Exception as error:  # an error of ours must end safe, not silently
             log.exception("The client's thread failed.")
             why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report it.")
         with self.lock:
@@ -93,7 +92,7 @@ class Link:
                     bye = Bye(session=self.core.token, reason="closed")
                     self._send([*self.core.due(time.monotonic_ns()), bye])
             except Exception as error:
-                log.warning("No goodbye could be said (%s: %s).", type(error).__name__, error)
+                log.warning("The goodbye could not be sent (%s: %s).", type(error).__name__, error)
             finally:
                 self.core.end(why, time.monotonic_ns())
         self._changed()
@@ -103,7 +102,7 @@ class Link:
         core = self.core
         events = list(self._events(core.connection.up))
         if any(why is not None for why in events):
-            self._hear()  # what came before the connection was lost, such as a bye
+            self._receive_all()  # what came before the connection was lost, such as a bye
         now_ns = time.monotonic_ns()
         with self.lock:
             for why in events:
@@ -111,11 +110,12 @@ class Link:
                     core.connected(now_ns)
                 else:
                     core.lost(now_ns, why or core.connection.trouble)
-            if self._enquiry is not None:
-                self._named(now_ns)
+            if self._request is not None:
+                self._take_answer(self._request, now_ns)
             elif core.reconnects(now_ns):
+                self._close_socket()
                 self._open()
-            core.look(now_ns)
+            core.expire(now_ns)
             self._send(core.due(now_ns))
             wait_ns = core.wake_ns(now_ns) - now_ns
         self._tell()
@@ -124,11 +124,11 @@ class Link:
             with contextlib.suppress(BlockingIOError):
                 while self._wake_out.recv(4096):
                     pass
-        self._hear()
+        self._receive_all()
         self._tell()
 
-    def _hear(self) -> None:
-        """Take in what has arrived: boundedly, so that a flood cannot keep a call active; no thread waits meanwhile."""
+    def _receive_all(self) -> None:
+        """Take what has arrived: boundedly, so that a flood cannot keep a call active; no thread waits meanwhile."""
         for _ in range(HIGH_WATER):
             if not (parts := self._receive()):
                 break
@@ -137,21 +137,22 @@ class Link:
                 message = decode_msgpack(parts)
             except WireError as error:
                 with self.lock:
-                    self.core.ignored[str(error.code)] += 1
+                    self.core.tally.ignored[str(error.code)] += 1
                 continue
             with self.lock:
-                self.core.hear(message, now_ns)
-                self.core.look(time.monotonic_ns())
+                self.core.receive(message, now_ns)
+                self.core.expire(time.monotonic_ns())
 
     def _tell(self) -> None:
+        """Log what a new welcome warns of, each once; tell the client what has changed."""
         if (welcome := self.core.welcome) is not None and welcome is not self._welcome:
             self._welcome = welcome
             for warning in dict.fromkeys(welcome.warnings):
                 if warning not in self._warned:  # a session is resumed again and again
                     log.warning("The server at %s warns: %s", self.address, warning)
             self._warned.update(welcome.warnings)
-        if (version := self.core.version) != self._told:
-            self._told = version
+        if (version := self.core.version) != self._version:
+            self._version = version
             self._changed()
 
     def _send(self, messages: list[Message]) -> None:
@@ -163,7 +164,7 @@ class Link:
                 return
 
     def _receive(self) -> list[bytes]:
-        """One message's parts (of one with too many, as many as show that), or none."""
+        """Return one message's parts (of one with too many, as many as show that), or none."""
         parts: list[bytes] = []
         with contextlib.suppress(zmq.Again):
             while not parts or self._socket.rcvmore:
@@ -172,54 +173,46 @@ class Link:
                     parts.append(part)
         return parts
 
+    # Sockets.
+
     def _open(self) -> None:
-        if hasattr(self, "_socket"):
-            self._close_socket()
-        self._opened += 1
-        if self._entry.startswith(CONNECT):
-            self._enquire()
+        if not self._entry.startswith(CONNECT):
+            self._connect(self._entry)
             return
-        self._connect(self._entry, None if self._keys is None else self._keys[1])
+        # Request a server; meanwhile there is a socket without a connection.
+        options = self.core.options
+        lost = self._address if self.core.connection.unresponsive else ""
+        headers = {"x-tools": tools_hint(options.tools, options.agent), "x-lost": lost}
+        self._watch(self._context.socket(zmq.DEALER))
+        keys = {"keys": self._keys is not None, "server_key": self._keys is not None and self._keys[1] is not None}
+        given = {name: value for name, value in headers.items() if value}
+        self._request = ConnectRequest(self._entry, given, self.wake, **keys)
 
-    def _enquire(self) -> None:
-        """Request a server; meanwhile there is a socket without a connection."""
-        lost = self._where if self.core.connection.unresponsive else ""
-        headers = {name: value for name, value in (("x-tools", self._hint), ("x-lost", lost)) if value}
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        self._watch()
-        given = self._keys is not None and self._keys[1] is not None
-        self._enquiry = Enquiry(self._entry, headers, self.wake, keys=self._keys is not None, server_key=given)
-
-    def _named(self, now_ns: int) -> None:
+    def _take_answer(self, request: ConnectRequest, now_ns: int) -> None:
         """Connect to the server that was named, if the answer is there; else wait for another request."""
-        if self._enquiry is None or (found := self._enquiry.result) is None:
+        server = request.result
+        if server is None:
             return
-        self._enquiry = None
-        if isinstance(found, NoServer):
-            self.core.connection.none_named(now_ns, found.why, found.retry_s)
+        self._request = None
+        if isinstance(server, NoServer):
+            self.core.connection.none_named(now_ns, server.why, server.retry_s)
             return
-        if found.address != self._where:
+        if server.address != self._address:
             self.core.elsewhere()
         self.core.connection.dials(now_ns)
         self._close_socket()
-        own = None if self._keys is None else self._keys[1]
-        self._connect(found.address, own or found.key)
+        if self._keys is not None and self._keys[1] is None:
+            self._server_key = server.key
+        self._connect(server.address)
 
-    def _close_socket(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close(linger=0)
-
-    def _connect(self, address: str, server_key: str | None) -> None:
-        self._where, self._server_key = address, server_key
-        rounds, where = self._opened - 1, Endpoint.parse(address)
+    def _connect(self, address: str) -> None:
+        self._address, ipv6 = address, Endpoint.parse(address).ipv6
         # Of a name libzmq tries one address: that of IPv6 every other time.
-        self._ipv6 = bool(rounds % 2) if where.ipv6 is None else where.ipv6
-        socket = self._dealer(self._context)
-        socket.linger, socket.sndhwm, socket.rcvhwm = LINGER_MS, HIGH_WATER, HIGH_WATER
-        socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
-        self._socket = socket
-        self._watch()
+        self._ipv6 = not self._ipv6 if ipv6 is None else ipv6
+        socket = self._dealer(self._context, HIGH_WATER, LINGER_MS)
+        socket.immediate = True
+        socket.reconnect_ivl = -1  # the core does it, with a back-off, and knows when
+        self._watch(socket)
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -227,33 +220,35 @@ class Link:
             what = f"{address} cannot be used ({error.strerror})."
             raise ClientError(what, f"Write {FORM}.") from None
 
-    def _watch(self) -> None:
-        """Wait for the new socket, too."""
-        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(EVENTS)
+    def _watch(self, socket: zmq.Socket[bytes]) -> None:
+        """Use this socket, and wait for it too."""
+        self._socket = socket
+        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(EVENTS)
         self._poller = zmq.Poller()
-        for each in (self._socket, self._monitor, self._wake_out.fileno()):
+        for each in (socket, self._monitor, self._wake_out.fileno()):
             self._poller.register(each, zmq.POLLIN)
 
-    def _dealer(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    def _dealer(self, context: zmq.Context[zmq.Socket[bytes]], most: int, linger_ms: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        socket.immediate, socket.ipv6 = True, self._ipv6
+        socket.ipv6, socket.linger, socket.sndhwm, socket.rcvhwm = self._ipv6, linger_ms, most, most
         socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
         if self._keys is not None and self._server_key is not None:
             pair, socket.curve_serverkey = self._keys[0], self._server_key.encode()
             socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
         return socket
 
-    def beside(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes] | None:
-        """Another connection to the same server, made again by itself, on which one message waits at most; None while
-        there is no server. From any thread."""
-        if self._enquiry is not None:
-            return None
-        socket = self._dealer(context)
-        socket.linger, socket.sndhwm, socket.rcvhwm = 0, 1, 1
-        socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, SEND_BUFFER
+    def picture_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+        """Return another connection to the same server, made again by itself, on which at most one message waits."""
+        socket = self._dealer(context, 1, 0)
+        socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, PICTURE_BUFFER
         socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000  # a server that is silent is connected to again
-        socket.connect(self._where)
+        socket.connect(self._address)
         return socket
+
+    def _close_socket(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
 
     def _release(self) -> None:
         """Let go, once what was sent has left, or LINGER_MS is over."""
@@ -263,18 +258,17 @@ class Link:
         self._wake_out.close()
 
     def _events(self, up: bool) -> Iterator[str | None]:
-        """What the connection, which was `up` or not, came to: None: it is there; else why it is not."""
+        """Yield what became of the connection, which was `up` or not: None: it is up; else why it is not."""
         while self._monitor.poll(0):
-            event = parse_monitor_message(self._monitor.recv_multipart())
-            kind = event["event"]
+            kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if kind == UP:
                 yield None
             elif kind == NO_KEY or (self._keys and not up and kind != zmq.EVENT_CLOSED):
                 yield "the server does not accept this key, or has another key itself"
             elif kind & NO_SERVER:
-                yield "the server wants a key, or is no rtcontrol server"
+                yield "the server wants a key, or does not speak rtcontrol's protocol"
             elif kind == GONE and not up:
-                yield "the server closed the connection at once: it wants a key, or is no rtcontrol server"
+                yield "the server closed the connection at once: it wants a key, or does not speak rtcontrol's protocol"
             else:
                 yield "the connection was lost" if kind == GONE else ""
             up = kind == UP

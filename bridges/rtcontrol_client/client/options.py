@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.client.values import plain
@@ -17,34 +17,42 @@ from rtcontrol_client.wire.pictures import PICTURES
 CallLike = FunctionCall | Mapping[str, Any] | str
 
 
+def call_list(given: Any) -> list[Any]:
+    """Return safe calls as they were given (one, or several, each a name or a call) as a list for the wire."""
+    several = [] if given is None else given if isinstance(given, list) else [given]
+    return [{"name": call} if isinstance(call, str) else call for call in several]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The hello's fields (docs/protocol.md, section 4), and how the client itself behaves. What is None is left to the
     server.
 
-    `agent`: the server's agent of this name; or `tools`: own ones, OpenAI-style definitions; neither: the server's.
+    `agent`: the server's agent of this name; or `tools`: OpenAI-style definitions; neither: the server's.
     `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
     for each actuator.
     `calls_per_tick`: several calls of one observation, so many at most, where the server gives them (the welcome says).
-    `on_call` is given each on its own, in order; else `calls` of what is in force are all so far, and decide() waits
-    for the last.
-    `on_call`: called with each new call in force, and with safe, in a thread of its own; what it returns is told as the
-    result, an exception as a failure, after which safe is in force (`Declined`: as refused, and the call stays in
-    force). One at a time: a slow one delays the next, safe too. Each of several safe calls is given on its own; one
-    that raises is given again each period, until it returns or another call is in force. Closing, and the interpreter's
-    exit, wait for it (`Client.close`).
-    `on_safe`: a function called with safe instead, in another thread, whatever `on_call` is doing: it runs beside an
-    `on_call` that has not returned, which must not undo it (`client.call().status` tells).
+    `on_call` gets each on its own, in order; else `calls` of what is active are all so far, and decide() waits for the
+    last.
+    `on_call`: called with each new active call, and with safe, in its own thread; what it returns is reported as the
+    result, an exception as a failure, after which safe is active (`Declined`: as refused, and the call stays active).
+    One at a time: a slow one delays the next, safe too. It gets each of several safe calls on its own; one that raises
+    is repeated each period, until it returns or another call is active. Closing, and the interpreter's exit, wait for
+    it (`Client.close`).
+    `on_safe`: a function called with safe instead, in another thread, whatever `on_call` is doing: it runs while an
+    `on_call` has not returned, which must not undo it (`client.call().status` tells).
     `look`: a function that looks at the world: it gives the observation as text, or as a map of data, or None where
-    there is nothing to see. It is called in a thread of its own, just in time for each of the server's ticks
-    (`Client.next_observation_ns`); for a server that paces. One that raises is told in the log, and costs its tick.
+    there is nothing to see. It is called in its own thread, just in time for each of the server's ticks
+    (`Client.next_observation_ns`); for a server that paces. One that raises is logged, and costs its tick.
     `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an
     `on_call`, which does so by itself).
-    `persist`: greet anew, for a new session, also after the server's bye (a server that is stopped and started); not
-    after a person stopped the session there.
+    `persist`: greet for a new session also after the server's bye (a server that is stopped and started); not after a
+    person stopped the session there.
     `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
     (default: `server.key` beside it; of a server that /connect names, its answer's, over https or on this machine).
     """
+
+    without: ClassVar[Collection[str]] = ()  # options that this kind of client has not
 
     agent: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -71,13 +79,22 @@ class Options:
     connect_timeout_s: float | None = 30.0
     backoff_s: tuple[float, float] = (0.1, 2.0)
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the options of these names. Raises ClientError: unknown ones, or values that the protocol forbids."""
+        names = [field.name for field in fields(cls) if field.name not in cls.without]
+        if unknown := sorted(given.keys() - names):
+            raise ClientError(f"{unknown[0]}= is not an option of this client.", f"Use some of {', '.join(names)}.")
+        return cls(**given)
+
     def __post_init__(self) -> None:
-        # Copies, so that nothing that the caller changes later is found wrong where it is sent.
+        # Copies, so that nothing that the caller changes later fails where it is sent.
         with checked("hello"):
             for name in Hello.model_fields.keys() & self.__dataclass_fields__.keys():
                 object.__setattr__(self, name, plain(getattr(self, name), name))
         for name in ("on_call", "on_safe", "look"):
-            if (handler := getattr(self, name)) is not None and not callable(handler):
+            handler = getattr(self, name)
+            if handler is not None and not callable(handler):
                 raise ClientError(f"{name} is {handler!r:.40}.", "Give a function.")
         if self.look is not None and self.pacing == "client":
             raise ClientError('look= is for pacing="server".', "Use decide() here.")
@@ -87,25 +104,27 @@ class Options:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
 
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
-        """The hello of these options. Raises ClientError naming the field."""
+        """Return the hello of these options. Raises ClientError naming the field."""
         if self.agent is not None and self.tools is not None:
-            raise ClientError("An agent has tools of its own.", "Give agent=NAME or tools=[...], not both.")
-        fields = {name: getattr(self, name) for name in Hello.model_fields if hasattr(self, name)}
-        given = fields["safe_call"] if isinstance(fields["safe_call"], list) else [fields["safe_call"]]
-        calls = [{"name": call} if isinstance(call, str) else call for call in given]
+            raise ClientError("An agent brings its tools.", "Give agent=NAME or tools=[...], not both.")
+        values = {name: getattr(self, name) for name in Hello.model_fields if hasattr(self, name)}
+        calls = call_list(self.safe_call)
         if len(calls) > 1:
-            fields["safe_calls"] = calls
-        fields |= {"safe_call": next(iter(calls), None), "protocol": list(PROTOCOL), "t_client_ns": t_ns}
-        fields["client"] = {"name": self.name[:64] or Options.name, "version": "1.0", "language": "python"}
-        fields |= {"resume": resume, "capabilities": [*(["executed"] if self.acknowledges else []), PICTURES]}
+            values["safe_calls"] = calls
+        values |= {"safe_call": next(iter(calls), None), "protocol": list(PROTOCOL), "t_client_ns": t_ns}
+        values["client"] = {"name": self.name[:64] or Options.name, "version": "1.0", "language": "python"}
+        values |= {"resume": resume, "capabilities": [*(["executed"] if self.acknowledges else []), PICTURES]}
         with checked("hello"):
-            hello = Hello.model_validate(fields | ({} if instruction is None else {"instruction": instruction}))
+            hello = Hello.model_validate(values | ({} if instruction is None else {"instruction": instruction}))
             check_size([len(part) for part in encode_msgpack(hello)], LIMITS)
             return hello
 
     def key_pairs(self, named: bool = False) -> tuple[curve.KeyPair, str | None] | None:
-        """Return this client's pair and the server's public key, or None without keys. Where each server is `named` by
-        /connect, its key may be, too: then it is None unless a person gave it. Raises ClientError."""
+        """Return this client's pair and the server's public key, or None without keys.
+
+        Where each server is `named` by /connect, its key may be, too: then it is None unless a person gave it.
+        Raises ClientError.
+        """
         if self.keys is None:
             return None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zmq.auth import load_certificate
 from zmq.utils import z85
@@ -15,7 +16,7 @@ SERVER = "server"
 
 
 class KeyFileError(RemedyError):
-    """A key file that cannot be used. No key is ever in its words."""
+    """A key file that cannot be used. Its words hold no key."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,21 @@ class KeyPair:
     secret: str = field(repr=False)
 
 
+def is_key(text: Any) -> bool:
+    """Return whether it is a key in Z85."""
+    try:
+        return isinstance(text, str) and len(text) == 40 and len(z85.decode(text.encode("ascii"))) == 32
+    except Exception:  # z85 raises several kinds for other text
+        return False
+
+
 def load_public(path: Path) -> str:
-    """The public key (Z85) of a certificate file. Raises KeyFileError."""
+    """Return the public key (Z85) of a certificate file. Raises KeyFileError."""
     return _load(path).public
 
 
 def load_pair(path: Path) -> KeyPair:
-    """The pair of a `.key_secret` file. Raises KeyFileError, also where others than its owner may read it."""
+    """Return the pair of a `.key_secret` file. Raises KeyFileError, also where others than its owner may read it."""
     pair = _load(path)
     if not pair.secret:
         raise KeyFileError(f"{path} holds no secret key.", f"Give the {path.stem}.key_secret file.")
@@ -46,14 +55,14 @@ def _load(path: Path) -> KeyPair:
     try:
         if path.stat().st_size > 65_536:
             raise ValueError("too long")
-        keys = [key for key in load_certificate(path) if key is not None]
-        if any(len(key) != 40 or len(z85.decode(key)) != 32 for key in keys):
-            raise ValueError("a key is no 40 characters of Z85")
-        return KeyPair(*(key.decode("ascii") for key in (*keys, b"")[:2]))
+        keys = [key.decode("ascii") for key in load_certificate(path) if key is not None]
+        if not all(map(is_key, keys)):
+            raise ValueError("not 40 characters of Z85")
+        return KeyPair(*[*keys, ""][:2])
     except FileNotFoundError:
         raise KeyFileError(f"There is no key file {path}.", f"Make one: {again}") from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read ({error.strerror}).", "Give a readable key file.") from None
     except Exception as error:  # whatever a damaged file provokes; its text is not repeated: it may hold a secret
-        what = f"{path} is no ZeroMQ certificate ({type(error).__name__})."
+        what = f"{path} is not a ZeroMQ certificate ({type(error).__name__})."
         raise KeyFileError(what, f"Make a new one: {again}") from None

@@ -176,63 +176,51 @@ class PartFault:
     @classmethod
     def of(cls, part: Any, error: WireError) -> Self:
         """`part` as it came."""
-        named, seq = (part.get("id"), whole(part.get("seq"))) if isinstance(part, dict) else (None, None)
+        fields = part if isinstance(part, dict) else {}
+        name, seq = fields.get("id"), whole(fields.get("seq"))
         counts = isinstance(seq, int) and not isinstance(seq, bool) and 0 <= seq < 1 << 53
-        return cls(named[:64] if isinstance(named, str) else None, seq if counts else None, error)
+        return cls(name[:64] if isinstance(name, str) else None, seq if counts else None, error)
 
     def message_part(self) -> MemberError:
-        """As an `error` tells it."""
+        """Return it as an `error` carries it."""
         error = self.error
-        return MemberError(
-            id=self.id,
-            code=error.code.value,
-            message=error.message[:300],
-            remedy=error.remedy[:300],
-            field=error.field and error.field[:100],
-            seq=self.seq,
-        )
+        field = error.field and error.field[:100]
+        words = {"message": error.message[:300], "remedy": error.remedy[:300]}
+        return MemberError(id=self.id, code=error.code.value, field=field, seq=self.seq, **words)
 
 
 class OfParts(OfSession):
-    """Base of a message with parts: the list named `parts_field`."""
+    """Base of a message with parts: those of type `part` in the list named `parts_field`."""
 
     parts_field: ClassVar[str]
+    part: ClassVar[Any]
     _faults: tuple[PartFault, ...] = PrivateAttr(default=())
 
     @property
     def faults(self) -> tuple[PartFault, ...]:
-        """The parts that are none."""
+        """The parts that are refused."""
         return self._faults
 
     @model_validator(mode="wrap")
     @classmethod
     def _each_by_itself(cls, value: Any, handler: Callable[[Any], Self]) -> Self:
-        try:
+        parts = value.get(cls.parts_field) if isinstance(value, dict) else None
+        if not isinstance(parts, list) or len(parts) > PARTS:
             return handler(value)
-        except ValidationError as error:
-            wrong = _wrong_parts(error, cls.parts_field)
-            if not wrong or not isinstance(value, dict):
-                raise
-        parts = value[cls.parts_field]
-        made = handler({**value, cls.parts_field: [part for i, part in enumerate(parts) if i not in wrong]})
-        made._faults = tuple(cls._fault(parts[i], first) for i, first in wrong.items())
-        return made
-
-    @classmethod
-    def _fault(cls, part: Any, first: Any) -> PartFault:
-        if isinstance(part, PartFault):
-            return part  # found before it came here
-        kind = cls.model_fields["type"].default
-        return PartFault.of(part, refusal_of(first, first["loc"][2:], kind))
-
-
-def _wrong_parts(error: ValidationError, field: str) -> dict[int, Any]:
-    """The first error of each part that has one."""
-    wrong: dict[int, Any] = {}
-    for one in error.errors(include_url=False):
-        if one["loc"][:1] == (field,) and len(one["loc"]) > 1 and isinstance(one["loc"][1], int):
-            wrong.setdefault(one["loc"][1], one)
-    return wrong
+        valid: list[MessagePart] = []
+        faults: list[PartFault] = []
+        for part in parts:
+            try:
+                if isinstance(part, PartFault):  # refused before it came here
+                    faults.append(part)
+                else:
+                    valid.append(cls.part.model_validate(part))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                faults.append(PartFault.of(part, refusal_of(first, first["loc"], cls.model_fields["type"].default)))
+        message = handler({**value, cls.parts_field: valid})
+        message._faults = tuple(faults)
+        return message
 
 
 class Join(OfParts):
@@ -240,6 +228,7 @@ class Join(OfParts):
 
     type: Literal["join"] = "join"
     parts_field: ClassVar[str] = "members"
+    part: ClassVar[Any] = Member
     members: Annotated[list[Member], Field(max_length=PARTS)]
 
 
@@ -255,6 +244,7 @@ class ObserveMany(OfParts):
 
     type: Literal["observe_many"] = "observe_many"
     parts_field: ClassVar[str] = "looks"
+    part: ClassVar[Any] = MemberLook
     looks: Annotated[list[MemberLook], Field(max_length=PARTS)]
 
 
@@ -263,6 +253,7 @@ class CallMany(OfParts):
 
     type: Literal["call_many"] = "call_many"
     parts_field: ClassVar[str] = "calls"
+    part: ClassVar[Any] = MemberCall
     t_server_ns: Nanoseconds  # when it was sent
     calls: Annotated[list[MemberCall], Field(max_length=PARTS)]
 
@@ -550,20 +541,22 @@ Message = (
 )
 MODELS: dict[str, type[BaseModel]] = {model.model_fields["type"].default: model for model in get_args(Message)}
 ANY: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
-WITH_PARTS = {one.model_fields["type"].default: one.parts_field for one in (Join, ObserveMany, CallMany)}
+WITH_PARTS = {kind: model.parts_field for kind, model in MODELS.items() if issubclass(model, OfParts)}
 
 
-def check_parts(header: dict[str, Any], parts: str, limits: Limits) -> None:
-    """The same of a message whose list `parts` has a part a member: of those that are wrong its refusal takes the
-    place. Raises WireError for what is wrong with the message."""
-    each: list[Any] = header[parts]
-    total = check_value({**header, parts: [None] * len(each)}, limits)
+def check_parts(header: dict[str, Any], field: str, limits: Limits) -> None:
+    """Check the limits of a message whose list `field` has a part a member: a refusal takes the place of a wrong part.
+
+    Raises WireError for what is wrong with the message.
+    """
+    parts: list[Any] = header[field]
+    total = check_value({**header, field: [None] * len(parts)}, limits)
     inner = replace(limits, max_depth=limits.max_depth - 2)
-    for i, part in enumerate(each):
+    for i, part in enumerate(parts):
         try:
             total += check_value(part, inner)
         except WireError as error:
-            each[i] = PartFault.of(part, error)
+            parts[i] = PartFault.of(part, error)
         if total > limits.max_total_items:
             raise large("the message's items together", "max_total_items", limits)
 
@@ -572,30 +565,29 @@ Part = TypeVar("Part", bound=MessagePart)
 
 
 def in_messages(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """The parts by messages, in order: as many as one may have."""
-    some: list[Part] = []
+    """Yield the parts in order, as many at once as a message may have."""
+    batch: list[Part] = []
     items = size = 0
     for part in parts:
-        more, text = _weight(part)
-        if some and (len(some) >= SENT or items + more > ITEMS or size + text > TEXT_BYTES):
-            yield some
-            some, items, size = [], 0, 0
-        some.append(part)
-        items, size = items + more, size + text
-    if some:
-        yield some
+        part_items, part_size = _weight(part)
+        if batch and (len(batch) >= SENT or items + part_items > ITEMS or size + part_size > TEXT_BYTES):
+            yield batch
+            batch, items, size = [], 0, 0
+        batch.append(part)
+        items, size = items + part_items, size + part_size
+    if batch:
+        yield batch
 
 
 def _weight(value: Any) -> tuple[int, int]:
-    """Items, and bytes of text."""
+    """Return items, and bytes of text."""
     if isinstance(value, str):
         return 1, len(value) if value.isascii() else len(value.encode("utf-8", "replace"))
     if isinstance(value, MessagePart):
         value = value.__dict__
     if isinstance(value, dict):
-        inner = [_weight(one) for one in (*value.values(), *value)]
-    elif isinstance(value, (list, tuple)):
-        inner = [_weight(one) for one in value]
-    else:
+        value = (*value.values(), *value)
+    elif not isinstance(value, (list, tuple)):
         return 1, 8
-    return 1 + sum(items for items, _ in inner), sum(size for _, size in inner)
+    weights = [_weight(inner) for inner in value]
+    return 1 + sum(items for items, _ in weights), sum(size for _, size in weights)

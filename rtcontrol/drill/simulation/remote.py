@@ -154,7 +154,7 @@ class SimClient:
 
     def hears(self, connection: SimConnection, message: Message) -> None:
         if connection is self.connection and not connection.closed:
-            self.core.hear(message, self.now_ns)
+            self.core.receive(message, self.now_ns)
             self.turn()
 
     def turn(self) -> None:
@@ -162,7 +162,7 @@ class SimClient:
         core, now = self.core, self.now_ns
         if core.reconnects(now):
             self.open()
-        core.look(now)
+        core.expire(now)
         assert self.connection is not None
         for message in core.due(now):
             if isinstance(message, Observe):
@@ -194,7 +194,7 @@ class SimClient:
         self.core.acknowledge(standing, "executed", now)
 
     def _judge(self, now: int) -> None:
-        force = self.core.force
+        force = self.core.active
         if force.at(now).status != "safe" and (force.expires_ns is None or now > force.expires_ns):
             self.fail("a call goes on after its time to live")
         if force.kind == "call" and force.expires_ns is not None and force.expires_ns > now + self.ttl_ns:

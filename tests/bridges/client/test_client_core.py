@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol_client.client.connection import OffsetFilter
-from rtcontrol_client.client.core import Core
+from rtcontrol_client.client.core import QUEUE, Core
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.client.session import QUEUE
+from rtcontrol_client.client.timing import OffsetFilter
 from rtcontrol_client.wire import LIMITS, PROTOCOL, messages
 from rtcontrol_client.wire.messages import CallMessage, FunctionCall, Observe
 from tests.bridges.client.worlds import OWN
@@ -84,7 +83,7 @@ def test_whatever_happens_nothing_old_acts_and_what_is_active_was_handed_out(eve
             now += S
         elif isinstance(event, int):
             now += event * MS
-            core.look(now)
+            core.expire(now)
         else:
             session, epoch, ahead, age_ms, ttl_ms, status = event
             call = FunctionCall(name="steer", arguments={"angle": tick})
@@ -94,8 +93,8 @@ def test_whatever_happens_nothing_old_acts_and_what_is_active_was_handed_out(eve
             end_ns = message.t_obs_ns + int(ttl_ms * MS) if ttl_ms else 1 << 62  # type: ignore[operator]
             if status == "fresh" and age_ms >= 0 and now <= end_ns:
                 until_ns[session, epoch] = max(end_ns, until_ns.get((session, epoch), 0))
-            core.hear(message, now)
-        active, taken = core.force.at(now), core.take(False, now)
+            core.receive(message, now)
+        active, taken = core.active.at(now), core.take(False, now)
         last = taken or last
         if active.status != "safe":
             message = heard[id(active.call)]
@@ -112,7 +111,7 @@ def greeted(core: Core, now_ns: int = S, **changes: Any) -> list[str]:
     """Connected, and welcomed; what is said then."""
     core.connected(now_ns)
     assert said(core, now_ns) == ["hello"]
-    core.hear(welcome(**changes), now_ns)
+    core.receive(welcome(**changes), now_ns)
     return said(core, now_ns)
 
 
@@ -130,20 +129,20 @@ def core() -> Core:
 
 def flying(core: Core, ttl_ms: float = 500.0) -> FunctionCall:
     left = FunctionCall(name="left")
-    core.hear(call_message(5, call=left, t_obs_ns=S, ttl_ms=ttl_ms), S + MS)
-    assert core.force.at(S + MS).call == left
+    core.receive(call_message(5, call=left, t_obs_ns=S, ttl_ms=ttl_ms), S + MS)
+    assert core.active.at(S + MS).call == left
     return left
 
 
 def test_acknowledgement_of_a_call_of_the_session_before_is_none_of_one_with_its_number(core: Core) -> None:
     flying(core)
-    before = core.force.at(S + MS)
+    before = core.active.at(S + MS)
     core.lost(2 * S, "cut")
     greeted(core, 3 * S, session="f" * 16)
-    core.hear(call_message(5, session="f" * 16, call=FunctionCall(name="left"), t_obs_ns=3 * S), 3 * S)
+    core.receive(call_message(5, session="f" * 16, call=FunctionCall(name="left"), t_obs_ns=3 * S), 3 * S)
     core.acknowledge(before, "failed", 3 * S + MS)
-    assert (said(core, 3 * S + MS), core.force.at(3 * S + MS).status) == ([], "fresh")
-    core.acknowledge(core.force.at(3 * S), "executed", 3 * S + MS)
+    assert (said(core, 3 * S + MS), core.active.at(3 * S + MS).status) == ([], "fresh")
+    core.acknowledge(core.active.at(3 * S), "executed", 3 * S + MS)
     assert said(core, 3 * S + MS) == ["executed"]
 
 
@@ -152,35 +151,19 @@ def test_one_of_several_calls_that_fails_makes_it_safe_and_the_next_call_stands_
     greeted(core)
     observed = {"seq_obs": core.observe(look(S)).seq, "t_obs_ns": S}
     left, right = FunctionCall(name="left"), FunctionCall(name="right")
-    core.hear(call_message(0, call=left, more=True, **observed), S + MS)
-    core.hear(call_message(1, call=right, **observed), S + 2 * MS)
-    assert core.force.at(S + 3 * MS).calls == (left, right)
+    core.receive(call_message(0, call=left, more=True, **observed), S + MS)
+    core.receive(call_message(1, call=right, **observed), S + 2 * MS)
+    assert core.active.at(S + 3 * MS).calls == (left, right)
     core.acknowledge(0, "failed", S + 3 * MS)  # the first, which acts next to the second
-    assert core.force.at(S + 3 * MS).status == "safe"
-    core.hear(call_message(2, call=left, **observed), S + 4 * MS)
-    assert core.force.at(S + 4 * MS).calls == (left,)
-
-
-@given(st.integers(0, 10**12), st.floats(1, 200), st.integers(0, 40), st.integers(0, 10**10), st.booleans())
-def test_next_observation_leads_a_tick_of_the_server(
-    offset_ns: int, period_ms: float, lead_ms: int, later_ns: int, of_call: bool
-) -> None:
-    core, release_ns = Core(Options(**OWN), S), S + offset_ns
-    greeted(core, period_ms=period_ms, release_ns=None if of_call else release_ns)
-    assert core.next_observation_ns(0, S) is None and core.next_observation_ns(None, S) is None, "unknown"
-    core.hear(messages.Pong(id=1, t_ping_ns=S, t_received_ns=release_ns, t_sent_ns=release_ns), S)
-    if of_call:
-        core.hear(call_message(0, "held", release_ns=release_ns), S)
-    now_ns, period_ns = S + later_ns, int(period_ms * 1e6)
-    at_ns = core.next_observation_ns(lead_ms * MS, now_ns)
-    assert at_ns is not None and now_ns < at_ns <= now_ns + period_ns
-    assert (at_ns + lead_ms * MS - S) % period_ns == 0
+    assert core.active.at(S + 3 * MS).status == "safe"
+    core.receive(call_message(2, call=left, **observed), S + 4 * MS)
+    assert core.active.at(S + 4 * MS).calls == (left,)
 
 
 def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:
     core.lost(S, "cut")
     for i in range(3000):
-        core.hear(messages.Ping(id=i, t_ns=i), S)
+        core.receive(messages.Ping(id=i, t_ns=i), S)
         core.reset()
     assert len(core.waiting) <= 4 * QUEUE
 

@@ -8,7 +8,6 @@ import enum
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import BaseModel
 
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.client.options import Options
@@ -37,16 +35,6 @@ class Name(enum.StrEnum):
     GO = "go"
 
 
-@dataclass
-class Place:
-    x: Any
-    y: int
-
-
-class Model(BaseModel):
-    x: int
-
-
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 
@@ -62,10 +50,7 @@ LOOP.append(LOOP)
         ((1, np.int8(2)), [1, 2]),
         (array.array("d", [0.5]), [0.5]),
         (Gear.FIRST, 1),
-        (Decimal("0.25"), 0.25),
         (Fraction(1, 4), 0.25),
-        (Place(np.int64(1), 2), {"x": 1, "y": 2}),
-        (Model(x=1), {"x": 1}),
         ({Name.GO: {np.str_("k"): (None,)}}, {"go": {"k": [None]}}),
     ],
     ids=str,
@@ -79,14 +64,14 @@ def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: An
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({1, 2}, "data.x: a value of the type set. A set has no order: give a list."),
+        ({1, 2}, "data.x: a value of the type set. Send null, booleans"),
         (torch.empty(2, device="meta"), "data.x: a Tensor that gives no list"),
-        (b"raw", "data.x: a value of the type bytes. Raw bytes go into `arrays`"),
+        (b"raw", "data.x: a value of the type bytes. Send null, booleans"),
         (datetime(2020, 1, 1), "data.x: a value of the type datetime. Send null, booleans"),
         (np.array(["2020-01-01"], "datetime64[ns]"), "data.x: a value of the type ndarray of datetime64[ns]."),
         (1j, "data.x: a value of the type complex."),
         (math.nan, "data.x: nan is not finite."),
-        (Decimal("sNaN"), "data.x: it is no finite number."),
+        (Decimal(1), "data.x: a value of the type Decimal."),
         (np.array([0.0, np.nan]), "data.x[1]: nan is not finite."),
         (1 << 70, "data.x: an integer beyond 64 bits."),
         ({1: 2}, "data.x: a map key is no string."),
@@ -124,7 +109,7 @@ def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> 
     ("given", "says"),
     [
         ({"agent": "lander", "tools": [STEER]}, "not both"),
-        ({**OWN, "speed": 3}, "speed= is no option"),
+        ({**OWN, "speed": 3}, "speed= is not an option"),
         ({"tools": [{"name": "go", "parameters": {"enum": {1, 2}}}]}, "tools[0].parameters.enum: a value of the type"),
         ({"tools": STEER}, "hello.tools is a map. It must be a valid list"),
         ({"tools": ["push"]}, 'hello.tools[0] is "push". It must be a valid dict'),

@@ -107,7 +107,7 @@ def test_many_members_are_told_in_messages_within_the_limits() -> None:
     core.connected(S)
     assert [m.type for m in core.due(S)] == ["hello"]
     vector = next(v["json"] for v in load("crowd")["valid"] if v["json"]["type"] == "welcome")
-    core.hear(Welcome(**{**vector, "t_client_ns": S, "resumed": False}), S)
+    core.receive(Welcome(**{**vector, "t_client_ns": S, "resumed": False}), S)
     for i in range(1500):
         core.join({"id": f"m{i}"})
         core.see(MemberLook(id=f"m{i}", seq=0, t_ns=S, text="\x01" * 400))

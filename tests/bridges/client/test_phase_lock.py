@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol_client.client.connection import Offset
 from rtcontrol_client.client.handler import Looker
-from rtcontrol_client.client.phase_lock import PhaseLock
+from rtcontrol_client.client.timing import Offset, PhaseLock
 from rtcontrol_client.wire.messages import CallMessage
 
 MS = 1_000_000
@@ -58,7 +57,7 @@ class Course:
         self.release_ns = self.grid_ns + -(-(ready_ns - self.grid_ns) // self.period_ns) * self.period_ns
         waited_ns, sent_ns = self.release_ns - arrived_ns, self.release_ns + MS
         self.now_ns = began_ns + way_ns + waited_ns + 2 * MS
-        self.lock.heard(fresh(self.seq, self.release_ns, sent_ns, arrived_ns), self.period_ns, self.now_ns)
+        self.lock.receive(fresh(self.seq, self.release_ns, sent_ns, arrived_ns), self.period_ns, self.now_ns)
         return waited_ns
 
 

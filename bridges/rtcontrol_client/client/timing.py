@@ -1,0 +1,142 @@
+"""The server's clock and ticks, as the client knows them. Pure: the caller brings the time.
+
+docs/protocol.md, section 6, has the rules; the conformance vectors hold every client to them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from rtcontrol_client.wire.messages import CallMessage
+
+MS = 1_000_000
+WINDOW, MAX_AGE_NS = 16, 60_000 * MS  # of exchanged stamps
+KEPT, YOUNG_NS = 64, 10_000 * MS  # the latencies that count: the newest, no older than this
+LEAST = 8  # of fewer latencies the longest counts
+FIRST_NS = 5 * MS  # looking and sending, while no latency is known
+MARGIN_NS = MS  # between two threads of the server
+HANDOVER_NS = 5 * MS  # what was there so long before a tick was there for it
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Their clock minus ours, in ns; the true one lies within +- half of the round trip."""
+
+    offset_ns: int
+    rtt_ns: int
+
+
+class OffsetFilter:
+    """Keeps the newest exchanges and believes the one with the shortest round trip: its bound is the tightest."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, Offset]] = deque(maxlen=WINDOW)
+
+    def add(self, t0_ns: int, t1_ns: int, t2_ns: int, t3_ns: int) -> None:
+        """Add an exchange: sent at t0 and answered at t3 on our clock, received at t1 and answered at t2 on theirs.
+
+        Stamps that contradict each other (a round trip below zero) are dropped.
+        """
+        rtt_ns = (t3_ns - t0_ns) - (t2_ns - t1_ns)
+        if rtt_ns >= 0 and t3_ns >= t0_ns and t2_ns >= t1_ns:
+            # All in integers: instants as floats would lose nanoseconds.
+            self._samples.append((t3_ns, Offset(((t1_ns - t0_ns) + (t2_ns - t3_ns)) // 2, rtt_ns)))
+
+    def now(self, now_ns: int) -> Offset | None:
+        """Return the offset believed at `now_ns` of our clock; None while no exchange is young enough."""
+        young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
+        return min(young, key=lambda offset: offset.rtt_ns, default=None)  # the newest of equal ones: clocks drift
+
+
+class PhaseLock:
+    """Learns when to look at the world, so that an observation arrives just in time for the server's next tick.
+
+    A latency is from the instant when an observation was due, by the client's clock, to its arrival, by the server's:
+    the clocks' offset is in it, and need be known at first only. The lead over a tick is the latency that makes
+    observations youngest on average: one that comes too late waits for a whole period, so a slow one now and then is
+    not waited for, and what happens often is. All instants are in ns.
+    """
+
+    def __init__(self) -> None:
+        self._latencies = deque[tuple[int, int]](maxlen=KEPT)  # (when it was learnt, the latency)
+        self._started: dict[int, int] = {}  # by seq of an observation, when it was due
+        self._due_ns: int | None = None
+        self._aimed_ns: int | None = None  # the tick of the instant due, by the server's clock
+        self._taken_ns: int | None = None  # and of the last look
+        self._newest = -1  # the seq of the last observation that was learnt from
+        self.waits_ns = deque[int](maxlen=KEPT)  # from an observation's arrival to its tick
+
+    @property
+    def learnt(self) -> bool:
+        """Whether any latency is known."""
+        return bool(self._latencies)
+
+    def next_ns(self, release_ns: int, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
+        """Return the next instant to look at the world; the same one until then, or until `observed`.
+
+        `release_ns` is any tick of the grid. None while neither a latency nor the clocks' offset is known.
+        """
+        lead_ns = self._lead_ns(period_ns, offset, now_ns)
+        if lead_ns is None:
+            return None
+        aimed_ns = release_ns + ((now_ns + lead_ns - release_ns) // period_ns + 1) * period_ns
+        if self._taken_ns is not None and abs(aimed_ns - self._taken_ns) < (period_ns + 1) // 2:
+            aimed_ns += period_ns
+        self._aimed_ns, self._due_ns = aimed_ns, aimed_ns - lead_ns
+        return self._due_ns
+
+    def observed(self, seq: int, period_ns: int, now_ns: int) -> None:
+        """Note that an observation is sent: it started when it was due, or now if none was due in the last period."""
+        started_ns = now_ns
+        if self._due_ns is not None and 0 <= now_ns - self._due_ns < period_ns:
+            started_ns, self._taken_ns, self._due_ns = self._due_ns, self._aimed_ns, None
+        self._started[seq] = started_ns
+        if len(self._started) > KEPT:
+            del self._started[next(iter(self._started))]
+
+    def receive(self, call: CallMessage, period_ns: int, now_ns: int) -> None:
+        """Learn from a fresh call when its observation arrived; one that was decided again tells nothing new."""
+        age_ms, release_ns, seq = call.timing.age_ms, call.release_ns, call.seq_obs
+        if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._newest:
+            return
+        self._newest = seq
+        started_ns = self._started.pop(seq, None)
+        if started_ns is None:
+            return
+        arrived_ns = call.t_server_ns - round(age_ms * MS)
+        before_ns = release_ns - period_ns
+        if arrived_ns + HANDOVER_NS < before_ns:  # a plan's step, say: this tick is not the first that had it
+            self._latencies.append((now_ns, arrived_ns - started_ns))
+            return
+        # The tick before did not have it yet, whatever its stamp of arrival says.
+        self._latencies.append((now_ns, max(arrived_ns, before_ns) - started_ns))
+        self.waits_ns.append(release_ns - arrived_ns)
+
+    def _lead_ns(self, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
+        latencies = sorted(latency_ns for t_ns, latency_ns in self._latencies if now_ns - t_ns <= YOUNG_NS)
+        if not latencies:
+            return None if offset is None else offset.offset_ns + offset.rtt_ns // 2 + FIRST_NS
+        n, best = len(latencies), len(latencies) - 1
+        if n >= LEAST:
+            # Mean age = latency + share of those that come later * period; of equal ones the longer latency.
+            best = max(range(n), key=lambda i: (-(n * latencies[i] + (n - 1 - i) * period_ns), i))
+        return latencies[best] + MARGIN_NS
+
+
+class ServerTicks:
+    """When the server ticks: its clock against ours, the phase, and any tick that it told of."""
+
+    def __init__(self) -> None:
+        self.offset, self.phase = OffsetFilter(), PhaseLock()
+        self.release_ns: int | None = None  # of any tick, by the server's clock
+
+    def known(self, now_ns: int) -> bool:
+        """Whether the instants of the ticks are known."""
+        return self.release_ns is not None and (self.phase.learnt or self.offset.now(now_ns) is not None)
+
+    def next_observation_ns(self, period_ns: int, now_ns: int) -> int | None:
+        """Return when to look at the world next; None where the ticks are not known."""
+        if self.release_ns is None:
+            return None
+        return self.phase.next_ns(self.release_ns, period_ns, self.offset.now(now_ns), now_ns)
