@@ -1,4 +1,4 @@
-"""Carries out what is in force: publishes calls, repeats them, and never anything but the safe call once closed."""
+"""Carries out what is active: publishes calls, repeats them, and nothing but the safe call once closed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rtcontrol_client.ros2.mapper import Mapper
 
 # A tick repeats what was not published for this part of a period.
 REPEAT = 0.75
-# Making and writing a message takes up to 2 ms (p99): what would run out meanwhile is not begun.
+# Making and writing a message takes up to 2 ms (p99): what would run out meanwhile is not started.
 MARGIN_NS = 2_000_000
 
 
 class Ros2Actuator:
-    """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
+    """Thread-safe; `apply` is called whenever what is active may have changed and at least every tick."""
 
     def __init__(
         self, mapper: Mapper, outputs: Mapping[str, Any], hz: float, stamp_ns: Callable[[], int] = time.time_ns
     ) -> None:
         """`stamp_ns`: the time by which messages are stamped."""
         self._mapper, self._outputs, self._stamp_ns = mapper, outputs, stamp_ns
-        # Told how long what is published next may be in force, and None once the safe call is out, or without a limit.
+        # Gets how long what is published next may be active, and None once the safe call is out, or without a limit.
         self.heartbeat: Callable[[float | None], None] = lambda left_ms: None
-        self._ends_ns: int | None = None  # what was published last
+        self._ends_ns: int | None = None  # of what was published last
         self._repeat_ns = int(REPEAT * 1e9 / hz)
         self._lock = threading.Lock()
         self._last: tuple[str, dict[str, Any]] | None = None
@@ -39,38 +39,37 @@ class Ros2Actuator:
         self.state = ""  # status of what was carried out last
         self.count: Counter[str] = Counter()
 
-    def apply(self, ask: Callable[[], Standing]) -> None:
-        """Publish the call in force: all of it where it is new, else what repeats, where that is due. What is in force
-        is asked for under the lock, so that no thread publishes what another has seen end.
+    def apply(self, active: Callable[[], Standing]) -> None:
+        """Publish the active call: all of it where it is new, else what repeats, where that is due.
 
-        Raises Unmappable where the call does not fit its mapping, or its time is over before it could be published;
-        the safe call has been published then.
+        `active` is called under the lock, so that no thread publishes what another has seen end. Raises Unmappable
+        where the call does not fit its mapping, or its time is over before it could be published; the safe call has
+        been published then.
         """
-        began_ns = time.monotonic_ns()
-        ends_ns = None
+        started_ns = time.monotonic_ns()
         with self._lock:
-            asked_ns = time.monotonic_ns()
-            standing = ask()
+            now_ns = time.monotonic_ns()
+            standing = active()
             safe = self._mapper.config.safe
-            name, arguments, state = safe.name, safe.arguments, "safe"
+            name, arguments, state, ends_ns = safe.name, safe.arguments, "safe", None
             if standing.status != "safe" and standing.call is not None and not self._closed:
                 name, arguments, state = standing.call.name, standing.call.arguments, standing.status
                 if standing.left_ms is not None:
-                    ends_ns = asked_ns + int(standing.left_ms * 1e6)
-            if self._ends_ns is not None and asked_ns > self._ends_ns:
-                self._last = None  # it ran out while we stood still: somebody else may have spoken meanwhile
+                    ends_ns = now_ns + int(standing.left_ms * 1e6)
+            if self._ends_ns is not None and now_ns > self._ends_ns:
+                self._last = None  # it ran out while this process did not run: the guard may have published meanwhile
             self._ends_ns = ends_ns
             if state != "safe":
                 self.heartbeat(standing.left_ms)
             try:
-                self._publish(name, arguments, began_ns, ends_ns)
+                self._publish(name, arguments, started_ns, ends_ns)
                 self.state = state
             except Exception as error:
-                # One call is one refusal, in however many ticks it is still in force.
+                # One call is one refusal, in however many ticks it is still active.
                 if self._refused is None or self._refused.call is not standing.call:
                     self.count["refused"] += 1
                 self._refused, self.state, self._ends_ns = standing, "safe", None
-                self._publish(safe.name, safe.arguments, began_ns)
+                self._publish(safe.name, safe.arguments, started_ns)
                 self._beat()
                 if isinstance(error, Unmappable):
                     raise
@@ -102,17 +101,16 @@ class Ros2Actuator:
         self.count["calls" if new else "repeats"] += 1
 
     def renew(self) -> None:
-        """The next call is published whole, whatever was before."""
+        """Publish the next call whole, whatever was before."""
         with self._lock:
             self._last = None
 
     def close(self, standing: Standing) -> None:
-        """Publish the safe call three times; from now on nothing else is published. For BestEffort subscribers one
-        message could be lost."""
+        """Publish the safe call three times; from now on nothing else is published. Of one message a best-effort
+        subscriber could miss."""
         with self._lock:
             self._closed = True
         for _ in range(3):
-            with self._lock:
-                self._last = None
+            self.renew()
             self.apply(lambda: standing)
             time.sleep(0.02)

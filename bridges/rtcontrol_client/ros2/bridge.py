@@ -1,5 +1,4 @@
-"""The bridge's life: look at the robot at a fixed rate, tell the server, carry out what is in force, and say how it
-goes."""
+"""The bridge's life: look at the robot at a fixed rate, tell the server, carry out what is active, report problems."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol_client import ClientError, Declined, Standing
@@ -21,63 +19,48 @@ from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
-TROUBLE_S = 1.0  # how often the network is asked what is wrong
-# The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
+TROUBLE_S = 1.0  # how often problems of the network are looked for
+# The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are not the end.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
-DECLINED_S = 10.0  # how often the same refusal of calls is told
+DECLINED_S = 10.0  # how often the same refusal of calls is logged
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
-ARRIVE_S = 0.3  # so long the safe call may take to arrive before the process ends or stops
+ARRIVE_S = 0.3  # how long the safe call may take to arrive before the process ends or stops
 ALIKE = 0.1  # a server's rate that differs by less from the bridge's own gives the bridge its phase
 log = logging.getLogger("rtcontrol.ros2")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ros2BridgeOptions:
-    """`endpoint` of the server; `connect_timeout_s` for the first welcome (None: for ever); `client`: further options
-    of the client (keys, say); `duration_s`: end after so long."""
-
-    endpoint: str = "tcp://127.0.0.1:5555"
-    hz: float = 16.0
-    instruction: str | None = None
-    connect_timeout_s: float | None = 6.0
-    duration_s: float | None = None
-    client: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Ros2Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
-    def __init__(self, mapper: Mapper, bus: Any, options: Ros2BridgeOptions) -> None:
-        self._mapper, self._bus, self._options = mapper, bus, options
+    def __init__(self, mapper: Mapper, bus: Any) -> None:
+        self._mapper, self._bus, self._config = mapper, bus, mapper.config
         self._guard: Guard | None = None
+        hz = self._config.hz
         read = [source.topic for source in mapper.sources if source.topic.name not in mapper.links]
         inputs: dict[str, Any] = {topic.name: bus.input(topic) for topic in read}
-        self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS)
+        self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / hz, PROMISE_MS)
         steady = mapper.steady()
         self._outputs = {
             name: bus.output(topic, promise_ms if name in steady else None) for name, topic in mapper.topics.items()
         }
         self._channels = channels(mapper, bus)
         self._observer = Observer(mapper, {**inputs, **self._channels})
-        self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, options.hz, bus.stamp_ns)
+        self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, hz, bus.stamp_ns)
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
-        self._optional = {source.topic.name for source in mapper.sources if not source.required}
-        self._optional |= {mapper.instructions.name} if mapper.instructions is not None else set()
         # Set by handlers that interrupt the main thread: no lock.
         self._over = False
         self._halt: Callable[[], None] | None = None
         self._suspended = False
-        instruction = options.instruction or mapper.config.instruction
-        self._sessions = BridgeSessions(options.endpoint, self._hello, instruction, options.connect_timeout_s)
-        self._declined, self._declined_s = "", 0.0  # why a call was refused, and when that was told
-        self._complained = 0  # errors of the server that were told
+        self._sessions = BridgeSessions(
+            self._config.connect, self._options, self._config.instruction, self._config.connect_timeout_s or None
+        )
+        self._declined, self._declined_s = "", 0.0  # why a call was refused, and when that was logged
         self._unsent: str | None = None  # why the last observation was not sent
-        self._troubles: dict[str, str] = {}
-        self._failed: Counter[str] = Counter()  # messages of a topic that could not be written, when last looked at
+        self._problems: dict[str, str] = {}
+        self._seen: Counter[str] = Counter()  # failed writes of a topic, and the server's errors, when last looked at
 
     def protect(self, guard: Guard) -> None:
-        """Nobody drives before it is ready: no observation is sent. It is told what is in force; `run` ends with its
-        farewell."""
+        """Use a guard: nothing drives before it is ready, for no observation is sent. `run` ends with its farewell."""
         self._guard, self._actuator.heartbeat = guard, guard.beat
 
     def stop(self) -> None:
@@ -98,30 +81,32 @@ class Ros2Bridge:
             self._halt, self._suspended = None, False
 
     def instruct(self, text: str) -> None:
-        """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
+        """Set the goal; it survives reconnects. One that no server takes is logged, and changes nothing."""
         self._sessions.instruct(text)
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
-        """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first,
-        Unserved where the duration is over before one is. `retake` is called each tick: `Shutdown.retake`."""
-        began = time.monotonic()
-        period_s = 1.0 / self._options.hz
-        troubles_at = began + SETTLE_S
-        release = began
+        """Run until `stop`, or for the duration. `retake` is called each tick: `Shutdown.retake`.
+
+        Raises ClientError where the server refuses, or is not there at first, Unserved where the duration is over
+        before a server is.
+        """
+        started = release = time.monotonic()
+        period_s = 1.0 / self._config.hz
+        problems_at = started + SETTLE_S
         try:
             while not self._over:
                 if self._halt is not None:
                     self._suspend(self._halt)
                 now = time.monotonic()
                 self._sessions.keep()
-                if self._options.duration_s is not None and now - began >= self._options.duration_s:
-                    self._check_served()
+                if self._config.duration_s is not None and now - started >= self._config.duration_s:
+                    self._check_served(self._config.duration_s)
                     break
                 self._tick()
                 # It takes milliseconds: after the tick's work, never before it.
-                if now >= troubles_at:
-                    self._look_for_troubles()
-                    troubles_at = now + TROUBLE_S
+                if now >= problems_at:
+                    self._report_problems()
+                    problems_at = now + TROUBLE_S
                 release += period_s
                 if (late := time.monotonic() - release) > 0:
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
@@ -132,7 +117,7 @@ class Ros2Bridge:
             self._close()
 
     def _in_phase(self, release_s: float, period_s: float) -> float:
-        """The next look is just in time for the server's tick, where it ticks as often as the bridge."""
+        """Look next just in time for the server's tick, where it ticks as often as the bridge."""
         client = self._sessions.client
         if client is None or not client.connected or not client.timed:
             return release_s
@@ -154,13 +139,14 @@ class Ros2Bridge:
                 client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
                 self._unsent = None
             except ClientError as error:
-                # What a robot says must not end its bridge: without an observation the server misses its ticks.
+                # A robot's values must not end its bridge: without an observation the server misses its ticks.
                 self._unsent = f"The observation is not sent: {error.what}"
-        self._hear_instruction()
+        if self._instruct is not None and (polled := self._instruct.poll()) is not None:
+            self.instruct(polled[0].data)
         self._repeat()
 
     def _start_episode(self) -> None:
-        """A simulator was set back: the safe call is in force, and what was before is forgotten."""
+        """A simulator was set back: the safe call is active, and what was before is forgotten."""
         log.warning("The simulator's time jumped back: a new episode starts.")
         self._observer.forget()
         client = self._sessions.client
@@ -168,74 +154,70 @@ class Ros2Bridge:
             client.reset()
         self._bus.jumped = False
 
-    def _hear_instruction(self) -> None:
-        if self._instruct is not None and (polled := self._instruct.poll()) is not None:
-            self.instruct(polled[0].data)
-
     def _repeat(self) -> None:
-        # A refusal was told and counted when the call came.
+        # A refusal was logged and counted when the call came.
         with contextlib.suppress(Unmappable):
             self._actuator.apply(self._standing)
 
     def _standing(self) -> Standing:
-        if self._suspended:
-            return Standing(None, "safe", cause="suspended")
-        if self._bus.jumped:
-            return Standing(None, "safe", cause="reset")
+        if self._suspended or self._bus.jumped:
+            return Standing(None, "safe", cause="suspended" if self._suspended else "reset")
         return self._sessions.standing()
 
     def _on_call(self, _: Standing) -> None:
-        # What is in force now, which may be newer than what this was called for.
+        # What is active now, which may be newer than what this was called for.
         try:
             self._actuator.apply(self._standing)
         except Unmappable as error:
             now = time.monotonic()
             if str(error) != self._declined or now > self._declined_s + DECLINED_S:
-                log.warning("A call was refused: %s. The safe call is in force.", error)
+                log.warning("A call was refused: %s. The safe call is active.", error)
                 self._declined, self._declined_s = str(error), now
             raise Declined(str(error)) from None
 
-    def _check_served(self) -> None:
+    def _check_served(self, seconds: float) -> None:
         client = self._sessions.client
         if not self._sessions.served and client is not None:
-            why = client.unwelcomed(self._options.duration_s or 0.0)
+            why = client.unwelcomed(seconds)
             what = f"No server was in session within the duration: only the safe call was published. {why.what}"
             raise Unserved(what, why.remedy)
 
-    def _hello(self, instruction: str | None) -> dict[str, Any]:
-        hello = self._mapper.hello(instruction, self._options.hz)
-        return {**hello, "on_call": self._on_call, **self._options.client}
+    def _options(self, instruction: str | None) -> dict[str, Any]:
+        return {**self._mapper.hello(instruction), "on_call": self._on_call}
 
-    # What is told.
+    # Problems.
 
-    def _look_for_troubles(self) -> None:
+    def _report_problems(self) -> None:
+        """Log what is wrong now and was not before, and what is in order again."""
         if self._guard is not None:
             self._guard.mend()
-        # What need not be there is no trouble while it is not.
-        found = {topic: why for topic, why in self._bus.problems().items() if topic not in self._optional}
-        found |= {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items() if topic not in found}
+        optional = {source.topic.name for source in self._mapper.sources if not source.required}
+        if self._mapper.instructions is not None:
+            optional.add(self._mapper.instructions.name)
+        problems = {topic: why for topic, why in self._bus.problems().items() if topic not in optional}
+        for topic, why in self._observer.waiting.items():
+            problems.setdefault(topic, f"{topic}: {why}")
         for topic, output in self._outputs.items():
-            if output.failed > self._failed[topic]:
-                found.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages could not be written.")
-            self._failed[topic] = output.failed
-        found |= {name: why for name, one in self._channels.items() if (why := one.trouble()) is not None}
+            if output.failed > self._seen[topic]:
+                problems.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages were not written.")
+            self._seen[topic] = output.failed
+        problems |= {name: why for name, channel in self._channels.items() if (why := channel.trouble()) is not None}
         if self._unsent is not None:
-            found["observation"] = self._unsent
-        client = self._sessions.client
-        errors = client.statistics["errors"] if client is not None else 0
-        if client is not None and self._sessions.served and errors > self._complained:
+            problems["observation"] = self._unsent
+        client, errors = self._sessions.client, self._sessions.counts(["errors"])["errors"]
+        if client is not None and self._sessions.served and errors > self._seen["errors"]:
             # An instruction or an observation that it does not take; it says which.
-            found["server"] = _sentence(client.trouble)
-        self._complained = errors
-        for topic, problem in found.items():
-            if _kind(problem) != _kind(self._troubles.get(topic, "")):
+            problems["server"] = f"{client.trouble[:1].upper()}{client.trouble[1:]}."
+        self._seen["errors"] = errors
+        for topic, problem in problems.items():
+            if _without_numbers(problem) != _without_numbers(self._problems.get(topic, "")):
                 log.warning("%s", problem)
-        for topic in self._troubles.keys() - found.keys():
+        for topic in self._problems.keys() - problems.keys():
             log.info("%s is in order", topic)
-        self._troubles = found
+        self._problems = problems
 
     def figures(self) -> dict[str, Any]:
-        """Counts since the start: ticks of the server (`fresh` in time, `held` and `safe` not), calls refused."""
+        """Return counts since the start: the server's ticks (`fresh` in time, `held` and `safe` not), refused calls."""
         counts = self._sessions.counts(("fresh", "held", "safe", "expired", "reconnects"))
         return {"on_time_share": on_time_share(counts), **counts, "refused": self._actuator.count["refused"]}
 
@@ -249,16 +231,12 @@ class Ros2Bridge:
             stack.callback(self._actuator.close, Standing(None, "safe", cause="closed"))
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
-
-
-def _kind(problem: str) -> str:
-    """A problem without its numbers, so that one that goes on is told once."""
+def _without_numbers(problem: str) -> str:
+    """A problem that continues is logged once."""
     return "".join(c for c in problem if not c.isdigit())
 
 
 def on_time_share(counts: Mapping[str, Any]) -> float | None:
-    """Fresh decisions among all ticks told of: the server's misses arrive as `held` or `safe`."""
+    """Return the share of fresh decisions among all ticks: the server's misses arrive as `held` or `safe`."""
     ticks = counts["fresh"] + counts["held"] + counts["safe"]
     return counts["fresh"] / ticks if ticks else None

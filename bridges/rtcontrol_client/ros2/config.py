@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError
+from rtcontrol_client.wire.endpoint import check_client
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -195,9 +199,13 @@ class SessionSpec(ConfigPart):
 
 
 class RobotConfig(ConfigPart):
-    """The whole file. `hz`: observations, and decisions asked for, a second; `instruction_topic`: a
-    std_msgs/msg/String on which the instruction may be changed in flight; `answer_ms`: so long the answer of a service
-    or of an action's server is waited for."""
+    """The whole file. `hz`: observations, and requested decisions, a second; `instruction_topic`: a std_msgs/msg/String
+    that changes the instruction; `answer_ms`: how long an answer of a service or of an action's server is waited for.
+
+    `connect` to `duration_s` are also set on the command line: the server, how long its first welcome is waited for (0:
+    for ever), this client's `.key_secret` file and the server's `.key` (default: server.key next to it), whether a
+    guard stops the robot of a killed bridge, and when to end.
+    """
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     hz: Annotated[float, Field(ge=0.1, le=200)] = 16.0
@@ -208,22 +216,35 @@ class RobotConfig(ConfigPart):
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
     safe: SafeSpec
     session: SessionSpec = SessionSpec()
+    connect: str = "tcp://127.0.0.1:5555"
+    connect_timeout_s: Annotated[Finite, Field(ge=0)] = 6.0
+    keys: Path | None = None
+    server_key: Path | None = None
+    guard: bool = True
+    duration_s: Annotated[Finite, Field(ge=0)] | None = None
 
     @field_validator("safe", mode="before")
     @classmethod
     def _by_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
+    @model_validator(mode="after")
+    def _reachable(self) -> RobotConfig:
+        check_client(self.connect)
+        if self.server_key is not None and self.keys is None:
+            raise ValueError("server_key is given without keys, this client's .key_secret file")
+        return self
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but a key given twice is a mistake, and `on`, `off`, `yes`, `no` are words."""
+    """YAML's safe loader, but a key given twice is an error, and `on`, `off`, `yes`, `no` are words."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
-        found = super().construct_mapping(node, deep)
+        mapping = super().construct_mapping(node, deep)
         if twice := next((key for key in keys if keys.count(key) > 1), None):
             raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is given twice", node.start_mark)
-        return found
+        return mapping
 
 
 # YAML 1.1 takes `on` and `no` for booleans: an enum of those words would silently change.
@@ -233,36 +254,49 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def load(path: Path) -> RobotConfig:
-    """The file's config. Raises Ros2BridgeError naming file, key and remedy."""
+def load(path: Path, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()) -> RobotConfig:
+    """Return the file's config. Raises Ros2BridgeError naming file, key and remedy.
+
+    `changes` and `settings` (`session.ttl_ms=300`, as YAML) take the place of the file's keys.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         remedy = f"Copy {EXAMPLE} and adapt it, and save it as UTF-8."
         raise Ros2BridgeError(f"{path} cannot be read ({reason}).", remedy) from None
-    return parse(text, str(path))
+    return parse(text, str(path), changes, settings)
 
 
-def parse(text: str, where: str) -> RobotConfig:
-    """The config in a text; `where` names it in errors. Raises Ros2BridgeError."""
+def parse(
+    text: str, where: str, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()
+) -> RobotConfig:
+    """Return the config in a text; `where` names it in errors. Raises Ros2BridgeError."""
     try:
-        return RobotConfig.model_validate(yaml.load(text, _Loader))
+        values = yaml.load(text, _Loader)
+        if isinstance(values, dict):
+            values |= changes
+            for setting in settings:
+                key, _, value = setting.partition("=")
+                *outer, last = key.split(".")
+                place = reduce(lambda inner, name: inner.setdefault(name, {}), outer, values)
+                place[last] = yaml.load(value, _Loader)
+        return RobotConfig.model_validate(values)
     except ValidationError as error:
         raise _refused(error, where) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that does not exist
         reason = " ".join(str(error).split())
         raise Ros2BridgeError(f"{where}: {reason}.", f"Correct the YAML there; see {EXAMPLE}.") from None
 
 
 def _refused(error: ValidationError, where: str) -> Ros2BridgeError:
-    """The first mistake, with its key."""
+    """The first error, with its key."""
     first = error.errors(include_url=False)[0]
     parts = [str(part) for part in first["loc"]]
     # pydantic names the arm of a union last.
     while len(parts) > 1 and parts[-1] in ("bool", "int", "float", "str", "[key]"):
         parts.pop()
     key = ".".join(parts) or "the file"
-    known = {"missing": "it is missing", "extra_forbidden": "it is no key of this format"}
+    known = {"missing": "it is missing", "extra_forbidden": "it is not a key of this format"}
     message = known.get(first["type"], first["msg"].removeprefix("Value error, "))
     return Ros2BridgeError(f"{where}: {key}: {message[0].lower()}{message[1:]}.", f"See {EXAMPLE}.")

@@ -1,9 +1,8 @@
-"""Services that a call asks, and actions that it pursues. A request is sent once for each new call. The goal of an
+"""Services that a call requests, and actions that it pursues. A request is sent once for each new call. The goal of an
 action is sent once, followed, and canceled by the safe call or by another goal.
 
-A goal has an id of ours, by which the action's status and feedback are told from those of others' goals, whoever else
-has sent some. A cancellation is asked for again until the status says that the goal has ended: one that overtakes its
-goal finds none.
+A goal has an id of ours, by which the action's status and feedback are told from those of others' goals. A cancellation
+is sent again until the status says that the goal has ended: one that overtakes its goal has nothing to cancel.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from rtcontrol_client.ros2.mapper import Mapper, Order, ServedLink, StateView, T
 AGAIN_S = 0.5  # from one cancellation to the next
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
 ENDED = ("succeeded", "canceled", "aborted", "rejected")
+LIVE = ("sent", "accepted", "executing", "canceling")
 RESULTS = (4, 5, 6)  # codes of goals that have ended
 FEEDBACK = Qos(depth=10)
 STATUS = Qos(reliability="reliable", durability="transient_local")
-LIVE = ("sent", "accepted", "executing", "canceling")
-NOBODY = bytes(16)  # as an id: all goals
+ALL_GOALS = bytes(16)  # as an id
 REFUSED = 1  # the return code of a cancellation
 TROUBLES = {
     "rejected": "The server of {} has rejected the goal.",
@@ -36,10 +35,10 @@ TROUBLES = {
 
 @dataclass(frozen=True)
 class ActionWires:
-    """What an action is made of on the wire: three services, and two topics that are read message by message."""
+    """What an action consists of on the wire: three services, and two topics that are read message by message."""
 
     send: Any
-    ask: Any
+    result: Any
     cancel: Any
     feedback: Any
     status: Any
@@ -51,17 +50,17 @@ class _Goal:
     key: str
     sent_s: float
     state: str = "sent"
-    seen: bool = False  # in the status
+    in_status: bool = False
     cancels: bool = False
     cancelled_s: float = 0.0
-    asked: bool = False  # for its result
+    requested: bool = False  # its result
     feedback: Any = None
     result: Any = None
 
 
 class ActionClient:
     """One action. Its states: `idle`, `no server`, `sent`, `accepted`, `rejected`, `executing`, `canceling`,
-    `succeeded`, `canceled`, `aborted`, and `lost` where nobody tells what became of it. Thread-safe."""
+    `succeeded`, `canceled`, `aborted`, and `lost` where its end is not known. Thread-safe."""
 
     failed = 0
 
@@ -73,43 +72,43 @@ class ActionClient:
         sweeps: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`answer_s`: so long an answer is waited for. `sweeps`: whoever cancels, cancels all goals each time, for he
-        knows of none; else the first time alone, for those of a bridge before this one."""
+        """`answer_s`: how long an answer is waited for. `sweeps`: each cancellation is of all goals, for it knows of
+        none; else the first time alone, for those of a bridge before this one."""
         self.name, self._view, self._impl, self._wires = link.name, link.view, link.cls.Impl, wires
         self._answer_s, self._sweeps, self._now = answer_s, sweeps, now
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
-        self._swept = self._wanted = self._homeless = False
-        self._sweep_s: float | None = None  # when that was asked, where it is not answered
+        self._swept = self._wanted = self._unserved = False
+        self._sweep_s: float | None = None  # when all goals were canceled, where that is not answered
         self._trouble: str | None = None
 
     def write(self, order: Order) -> bool:
-        """Pursue a goal, or none. False where that is to be asked again: no server is there, or another goal has not
+        """Pursue a goal, or none. False where that is to be tried again: there is no server, or another goal has not
         ended yet."""
         with self._lock:
             self._advance()
             return self._cancel() if order.goal is None else self._pursue(order)
 
     def readers(self) -> int:
-        """Whether a server is there."""
+        """Return whether a server is there."""
         return int(self._wires.cancel.ready())
 
     def advance(self) -> None:
-        """Look what has become of the goal; once a tick."""
+        """Follow the goal; once a tick."""
         with self._lock:
             self._advance()
 
     def poll(self) -> tuple[StateView, int]:
-        """What is known of it now."""
+        """Return what is known of it now."""
         with self._lock:
             goal = self._goal
-            if goal is None or self._homeless:
-                return self._view("no server" if self._homeless else "idle"), time.monotonic_ns()
+            if goal is None or self._unserved:
+                return self._view("no server" if self._unserved else "idle"), time.monotonic_ns()
             state = "canceling" if goal.cancels and goal.state in LIVE else goal.state
             return self._view(state, feedback=goal.feedback, result=goal.result), time.monotonic_ns()
 
     def trouble(self) -> str | None:
-        """What is wrong with it now."""
+        """Return what is wrong with it now."""
         missing = None if self._wires.send.ready() else unserved(self.name)
         return " ".join(filter(None, (self._trouble, missing))) or None
 
@@ -121,26 +120,26 @@ class ActionClient:
             if goal.key == order.key and not goal.cancels:
                 return True
             # A server that has one goal at a time cancels the new one with the old.
-            self._ask_cancel(goal)
+            self._cancel_goal(goal)
             return False
         if not self._wires.send.ready():
-            self._homeless = True
+            self._unserved = True
             return False
         # Those of an older bridge are canceled first: a server that reads both at once would cancel this one, too.
         if self._wanted or (self._sweep_s is not None and self._now() < self._sweep_s + self._answer_s):
             return False
-        made = _Goal(uuid.uuid4().bytes, order.key, self._now())
+        self._goal = goal = _Goal(uuid.uuid4().bytes, order.key, self._now())
         request = self._impl.SendGoalService.Request()
-        request.goal_id.uuid, request.goal = list(made.id), order.goal
+        request.goal_id.uuid, request.goal = list(goal.id), order.goal
         self._wires.send.send(request)
-        self._goal, self._trouble, self._homeless, self._swept = made, None, False, True
+        self._trouble, self._unserved, self._swept = None, False, True
         return True
 
     def _cancel(self) -> bool:
-        goal, self._homeless = self._goal, False
+        goal, self._unserved = self._goal, False
         if goal is not None and goal.state not in ENDED:
             goal.cancels = True
-            self._ask_cancel(goal)
+            self._cancel_goal(goal)
         elif self._sweeps or not self._swept:
             self._wanted = True
             self._sweep()
@@ -149,10 +148,10 @@ class ActionClient:
 
     def _sweep(self) -> None:
         if self._wanted and self._wires.cancel.ready():
-            self._send_cancel(NOBODY)
+            self._send_cancel(ALL_GOALS)
             self._wanted, self._swept, self._sweep_s = False, True, self._now()
 
-    def _ask_cancel(self, goal: _Goal) -> None:
+    def _cancel_goal(self, goal: _Goal) -> None:
         goal.cancels = True
         if self._now() >= goal.cancelled_s + AGAIN_S and self._wires.cancel.ready():
             self._send_cancel(goal.id)
@@ -166,48 +165,47 @@ class ActionClient:
     def _advance(self) -> None:
         wires, goal, now = self._wires, self._goal, self._now()
         accepted = [bool(answer.accepted) for answer in wires.send.answers()]
-        results = wires.ask.answers()
-        canceled = wires.cancel.answers()
+        results, canceled = wires.result.answers(), wires.cancel.answers()
         status, feedback = wires.status.take(), wires.feedback.take()
-        there = wires.send.ready()
+        served = wires.send.ready()
         self._sweep_s = None if canceled else self._sweep_s
-        self._homeless = self._homeless and not there
+        self._unserved = self._unserved and not served
         self._sweep()
         if goal is None:
             return
-        results = results if goal.asked else []  # of the goal before
+        results = results if goal.requested else []  # of the goal before
         for message in feedback:
             if bytes(message.goal_id.uuid) == goal.id:
                 goal.feedback = message.feedback
         if accepted and goal.state == "sent":
             self._set(goal, "accepted" if accepted[-1] else "rejected")
         if status and goal.state not in ENDED:
-            self._follow(goal, {bytes(one.goal_info.goal_id.uuid): int(one.status) for one in status[-1].status_list})
-        if (goal.state == "sent" and now > goal.sent_s + self._answer_s) or (goal.state in LIVE and not there):
+            self._follow(goal, {bytes(s.goal_info.goal_id.uuid): int(s.status) for s in status[-1].status_list})
+        if (goal.state == "sent" and now > goal.sent_s + self._answer_s) or (goal.state in LIVE and not served):
             self._set(goal, "lost")
         if goal.state in LIVE and goal.cancels:
             if any(answer.return_code == REFUSED for answer in canceled):
                 self._trouble = f"The server of {self.name} refuses to cancel the goal."
-            self._ask_cancel(goal)
+            self._cancel_goal(goal)
         for answer in results:
             if int(answer.status) in RESULTS:
                 goal.result = answer.result
                 if goal.state in LIVE:
                     self._set(goal, STATES[int(answer.status)])
 
-    def _follow(self, goal: _Goal, known: dict[bytes, int]) -> None:
+    def _follow(self, goal: _Goal, codes: dict[bytes, int]) -> None:
         """Take the goal's state from the status of all goals, id -> code."""
-        code = known.get(goal.id)
+        code = codes.get(goal.id)
         if code is None:
-            if goal.seen:  # another server has taken its place
+            if goal.in_status:  # another server has taken its place
                 self._set(goal, "lost")
             return
-        goal.seen = True
-        if not goal.asked:  # now: its answer comes with the end, also where the status that tells of it is lost
+        goal.in_status = True
+        if not goal.requested:  # now: its answer comes with the end, also where the last status is lost
             request = self._impl.GetResultService.Request()
             request.goal_id.uuid = list(goal.id)
-            self._wires.ask.send(request)
-            goal.asked = True
+            self._wires.result.send(request)
+            goal.requested = True
         if code in STATES and STATES[code] != goal.state:
             self._set(goal, STATES[code])
 
@@ -216,7 +214,7 @@ class ActionClient:
         self._trouble = TROUBLES[state].format(self.name) if state in TROUBLES else None
         if state == "lost":
             # It may have been accepted, and the answer lost.
-            self._ask_cancel(goal)
+            self._cancel_goal(goal)
 
 
 class ServiceClient:
@@ -227,7 +225,7 @@ class ServiceClient:
     def __init__(
         self, link: ServedLink, service: Any, answer_s: float, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """`answer_s`: so long an answer is waited for."""
+        """`answer_s`: how long an answer is waited for."""
         self.name, self._view = link.name, link.view
         self._service, self._answer_s, self._now = service, answer_s, now
         self._lock = threading.Lock()
@@ -235,7 +233,7 @@ class ServiceClient:
         self._sent_s = 0.0
 
     def write(self, request: Any) -> bool:
-        """Ask it; False where no server is there yet."""
+        """Send a request; False where no server is there yet."""
         with self._lock:
             self._response = None
             if not self._service.ready():
@@ -246,11 +244,11 @@ class ServiceClient:
             return True
 
     def readers(self) -> int:
-        """Whether a server is there."""
+        """Return whether a server is there."""
         return int(self._service.ready())
 
     def advance(self) -> None:
-        """Look for an answer; once a tick."""
+        """Take an answer; once a tick."""
         with self._lock:
             if self._state == "no server" and self._service.ready():
                 self._state = "idle"
@@ -261,12 +259,12 @@ class ServiceClient:
                 self._state = "no answer"
 
     def poll(self) -> tuple[StateView, int]:
-        """What is known of it now."""
+        """Return what is known of it now."""
         with self._lock:
             return self._view(self._state, response=self._response), time.monotonic_ns()
 
     def trouble(self) -> str | None:
-        """What is wrong with it now."""
+        """Return what is wrong with it now."""
         if not self._service.ready():
             return unserved(self.name)
         if self._state == "no answer":
@@ -275,7 +273,7 @@ class ServiceClient:
 
 
 def unserved(name: str) -> str:
-    """What is reported of a service or an action without a server."""
+    """Return the problem of a service or an action without a server."""
     return f"No node serves {name}. Start its node, or correct the name, the type or ROS_DOMAIN_ID."
 
 
@@ -283,20 +281,17 @@ Channel = ActionClient | ServiceClient
 
 
 def channels(mapper: Mapper, net: Any, names: Iterable[str] | None = None, alone: bool = False) -> dict[str, Channel]:
-    """Return name -> client of each service and action, or of those named.
-
-    `alone`: of a guard, which cancels all goals.
-    """
+    """Return name -> client of each service and action, or of those named. `alone`: a guard's, which cancels all."""
     answer_s = mapper.config.answer_ms / 1e3
-    found: dict[str, Channel] = {}
-    for link in mapper.links.values():
-        if names is not None and link.name not in names:
+    clients: dict[str, Channel] = {}
+    for name, link in mapper.links.items():
+        if names is not None and name not in names:
             continue
-        if "feedback" in link.view.parts:
-            found[link.name] = ActionClient(link, _wires(link, net), answer_s, sweeps=alone)
+        if link.is_action:
+            clients[name] = ActionClient(link, _wires(link, net), answer_s, sweeps=alone)
         else:
-            found[link.name] = ServiceClient(link, net.service(link.name, link.cls), answer_s)
-    return found
+            clients[name] = ServiceClient(link, net.service(name, link.cls), answer_s)
+    return clients
 
 
 def _wires(link: ServedLink, net: Any) -> ActionWires:

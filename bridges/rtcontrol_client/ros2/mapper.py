@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.config import FieldSpec, Qos, RobotConfig, Scalar, ServedSpec, SetSpec, ToolSpec, TopicSpec
-from rtcontrol_client.ros2.reading import Reader, Setter, reader, setter
-from rtcontrol_client.ros2.types import compile_path, find
+from rtcontrol_client.ros2.fields import Reader, Setter, find, reader, setter
 
 UNKNOWN = "unknown"
 
@@ -37,22 +36,21 @@ class Source:
     readers: Mapping[str, tuple[Reader, FieldSpec]]
 
     def read(self, message: Any) -> dict[str, Scalar | None]:
-        """The message's fields. Raises Unmappable naming the field that has no value and no `missing`."""
-        found: dict[str, Scalar | None] = {}
+        """Return the message's fields. Raises Unmappable naming the field that has no value and no `missing`."""
+        values: dict[str, Scalar | None] = {}
         for name, (read, spec) in self.readers.items():
             try:
-                found[name] = read(message)
+                values[name] = read(message)
             except Unmappable as error:
                 if spec.missing is None:
                     raise Unmappable(f"{name}: {error}") from None
-                found[name] = spec.missing
-        return found
+                values[name] = spec.missing
+        return values
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What is sent to a topic, a service or an action (an Order); `repeat`: anew in each tick in which its call is in
-    force."""
+    """What is sent to a topic, a service or an action (an Order); `repeat`: in each tick while its call is active."""
 
     topic: str
     message: Any
@@ -69,8 +67,7 @@ class Order:
 
 
 class StateView:
-    """What is observed of a service or an action: its state in a word, and the messages that have come. A part that has
-    not come has no value."""
+    """What is observed of a service or an action: its state in a word, and the messages that have come."""
 
     parts: ClassVar[dict[str, Any]]
     state: str
@@ -97,6 +94,10 @@ class ServedLink:
     cls: Any
     view: type[StateView]
 
+    @property
+    def is_action(self) -> bool:
+        return "feedback" in self.view.parts
+
 
 @dataclass(frozen=True)
 class _Output:
@@ -112,12 +113,12 @@ class _Output:
         """Raises Unmappable naming the argument."""
         if self.cls is None:
             return Publication(self.name, Order(), repeat=False)
-        message = self._made(arguments, stamp_ns)
+        message = self._message(arguments, stamp_ns)
         if self.pursues:
-            message = Order(message, repr(self._made(arguments, 0)))
+            message = Order(message, repr(self._message(arguments, 0)))
         return Publication(self.name, message, self.repeat)
 
-    def _made(self, arguments: Mapping[str, Any], stamp_ns: int) -> Any:
+    def _message(self, arguments: Mapping[str, Any], stamp_ns: int) -> Any:
         message = self.cls()
         for set_field in self.setters:
             set_field(message, arguments, stamp_ns)
@@ -133,61 +134,66 @@ class Mapper:
         self.topics: dict[str, Topic] = {}  # that calls write
         self.links: dict[str, ServedLink] = {}  # actions and services
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
-        self._outputs = {name: self._written(name, tool) for name, tool in config.tools.items()}
-        pursued = {name: self._requested(name, tool) for name, tool in config.tools.items()}
-        for name, tool in config.tools.items():
-            self._outputs[name] += [*self._canceled(name, tool), *pursued[name]]
-        self.sources += [self._served("actions", *one) for one in config.observe.actions.items()]
-        self.sources += [self._served("services", *one) for one in config.observe.services.items()]
+        published = {name: self._published(name, tool) for name, tool in config.tools.items()}
+        requested = {name: self._requested(name, tool) for name, tool in config.tools.items()}
+        self._outputs = {
+            name: [*published[name], *self._canceled(name, tool), *requested[name]]
+            for name, tool in config.tools.items()
+        }
+        self.sources += [self._served("actions", *pair) for pair in config.observe.actions.items()]
+        self.sources += [self._served("services", *pair) for pair in config.observe.services.items()]
         self.instructions: Topic | None = None
-        if (topic := config.instruction_topic) is not None:
+        if config.instruction_topic is not None:
             qos = Qos(reliability="reliable", depth=10)
-            self.instructions = self._topic(topic, "std_msgs/msg/String", qos, "instruction_topic")
-        self._template = self._parts()
+            name = config.instruction_topic
+            self.instructions = self._topic(name, "std_msgs/msg/String", qos, "instruction_topic")
+        self._template = self._parse_text()
         self._check_safe()
 
-    def hello(self, instruction: str | None, hz: float) -> dict[str, Any]:
-        """What a client is to ask for (its `Options`), but for its handlers; `instruction` None: the file's."""
+    def hello(self, instruction: str | None) -> dict[str, Any]:
+        """Return the client's `Options`, but for its handlers; `instruction` None: the file's."""
         config = self.config
         return {
             "tools": [spec.openai(name) for name, spec in config.tools.items()],
             "instruction": config.instruction if instruction is None else instruction,
             "safe_call": {"name": config.safe.name, "arguments": config.safe.arguments},
-            "hz": hz,
+            "hz": config.hz,
             "robot": config.robot,
+            "keys": config.keys,
+            "server_key": config.server_key,
             "name": "rtcontrol_client.ros2",
             **config.session.model_dump(exclude_none=True),
         }
 
     def text(self, values: Mapping[str, Scalar | None]) -> str | None:
-        """The observation's text, None where the file has no template."""
+        """Return the observation's text, None where the file has no template."""
         if self._template is None:
             return None
         shown = {name: UNKNOWN if value is None else str(value) for name, value in values.items()}
         return "".join(words + ("" if name is None else shown[name]) for words, name in self._template)
 
     def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
-        """What a call sends; `stamp_ns` is the clock's time for `now`. Raises Unmappable naming tool and argument: then
-        nothing of the call may be published."""
+        """Return what a call sends; `stamp_ns` is the clock's time for `now`. Raises Unmappable naming tool and
+        argument: then nothing of the call may be published."""
         if name not in self._outputs:
-            raise Unmappable(f"{name} is no tool of this robot")
+            raise Unmappable(f"{name} is not a tool of this robot")
         return [output.publication(arguments, stamp_ns) for output in self._outputs[name]]
 
     def cancels(self, tool: str) -> list[str]:
-        """The actions whose goals a call of the tool cancels."""
+        """Return the actions whose goals a call of the tool cancels."""
         return [output.name for output in self._outputs[tool] if output.cls is None]
 
     def steady(self) -> set[str]:
-        """The topics that every call publishes anew each tick, so that their silence means that nobody drives."""
-        each = [{out.name for out in outputs if out.repeat} for outputs in self._outputs.values()]
-        return set.intersection(*each)
+        """Return the topics that every call publishes in each tick, so that their silence means that nothing drives."""
+        repeated = [{output.name for output in outputs if output.repeat} for outputs in self._outputs.values()]
+        return set.intersection(*repeated)
 
     def warnings(self) -> list[str]:
-        """What is allowed, and dangerous."""
+        """Return what is allowed, and dangerous."""
         safe = {output.name for output in self._outputs[self.config.safe.name]}
         return [
             f"{self._where}: tool {name} keeps publishing {output.name}, but the safe call "
-            f"{self.config.safe.name} publishes nothing there: what the robot heard last stays in force."
+            f"{self.config.safe.name} publishes nothing there: what the robot received last stays active."
             for name, outputs in self._outputs.items()
             for output in outputs
             if output.repeat and output.name not in safe
@@ -200,14 +206,14 @@ class Mapper:
 
     @contextmanager
     def _at(self, key: str) -> Iterator[None]:
-        """What is wrong here is told with file and key."""
+        """Name file and key in what is wrong here."""
         try:
             yield
         except ValueError as error:
             raise self._error(str(error), key) from None
 
     def _class(self, name: str, kind: str, form: str, key: str) -> tuple[str, Any]:
-        """The full name and the class of the type that this name has throughout the file."""
+        """Return the full name and the class of the type that this name has throughout the file."""
         with self._at(f"{key}.type"):
             full, cls = find(kind, form)
             if (known := self._types.setdefault(name, full)) != full:
@@ -228,7 +234,7 @@ class Mapper:
         setters = []
         for text, spec in specs.items():
             with self._at(f"{key}.set.{text}"):
-                setters.append(setter(cls, compile_path(cls, text), spec, tool))
+                setters.append(setter(cls, text, spec, tool))
         return tuple(setters)
 
     def _source(self, name: str, spec: TopicSpec) -> Source:
@@ -237,7 +243,7 @@ class Mapper:
         return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
 
     def _served(self, kind: str, name: str, spec: ServedSpec) -> Source:
-        """What is observed of an action or a service: as of a topic that need not be there, each field by itself."""
+        """An action or a service as a topic that need not be there, each field by itself."""
         key, link = f"observe.{kind}.{name}", self.links.get(name)
         if link is None:
             raise self._error("no tool has a goal or a request for it, where its type would be", key)
@@ -248,38 +254,34 @@ class Mapper:
         topic = Topic(link.name, link.form, link.view, Qos())
         return Source(topic, math.inf, False, self._readers(link.view, fields, key))
 
-    def _written(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
-        found = []
+    def _published(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+        outputs = []
         for name, spec in tool.publish.items():
             key = f"tools.{tool_name}.publish.{name}"
             topic = self._topic(name, spec.type, spec.qos, key)
             if self.topics.setdefault(name, topic) != topic:
                 raise self._error(f"{name} has another QoS in another tool", key)
-            found.append(_Output(name, topic.cls, self._setters(topic.cls, spec.set, tool, key), spec.repeat))
-        return found
+            outputs.append(_Output(name, topic.cls, self._setters(topic.cls, spec.set, tool, key), spec.repeat))
+        return outputs
 
     def _requested(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
         """The goals and the requests of a call."""
-        found = []
-        for name, spec in tool.goal.items():
-            key = f"tools.{tool_name}.goal.{name}"
-            form, cls = self._class(name, spec.type, "action", key)
-            self._link(name, form, cls, feedback=cls.Feedback, result=cls.Result)
-            found.append(_Output(name, cls.Goal, self._setters(cls.Goal, spec.set, tool, key), pursues=True))
-        for name, spec in tool.request.items():
-            key = f"tools.{tool_name}.request.{name}"
-            form, cls = self._class(name, spec.type, "srv", key)
-            self._link(name, form, cls, response=cls.Response)
-            found.append(_Output(name, cls.Request, self._setters(cls.Request, spec.set, tool, key)))
-        return found
-
-    def _link(self, name: str, form: str, cls: Any, **parts: Any) -> None:
-        view = type("StateView", (StateView,), {"parts": parts})
-        self.links.setdefault(name, ServedLink(name, form, cls, view))
+        outputs = []
+        for part, form, specs in (("goal", "action", tool.goal), ("request", "srv", tool.request)):
+            for name, spec in specs.items():
+                key = f"tools.{tool_name}.{part}.{name}"
+                full, cls = self._class(name, spec.type, form, key)
+                pursues = part == "goal"
+                sent = cls.Goal if pursues else cls.Request
+                shown = {"feedback": cls.Feedback, "result": cls.Result} if pursues else {"response": cls.Response}
+                view = type("StateView", (StateView,), {"parts": shown})
+                self.links.setdefault(name, ServedLink(name, full, cls, view))
+                outputs.append(_Output(name, sent, self._setters(sent, spec.set, tool, key), pursues=pursues))
+        return outputs
 
     def _canceled(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
         """The actions of which a call of the tool wants no goal: the safe call, of all that it has no goal for."""
-        actions = [name for name, link in self.links.items() if "feedback" in link.view.parts]
+        actions = [name for name, link in self.links.items() if link.is_action]
         for name in tool.cancel:
             if name not in actions:
                 raise self._error(f"no tool has a goal for {name}", f"tools.{tool_name}.cancel")
@@ -288,7 +290,7 @@ class Mapper:
         wanted = actions if tool_name == self.config.safe.name else tool.cancel
         return [_Output(name) for name in wanted if name not in tool.goal]
 
-    def _parts(self) -> list[tuple[str, str | None]] | None:
+    def _parse_text(self) -> list[tuple[str, str | None]] | None:
         """The observation's text as words and the field after them."""
         text, fields = self.config.observe.text, [field for source in self.sources for field in source.readers]
         if twice := sorted({field for field in fields if fields.count(field) > 1}):
@@ -303,7 +305,7 @@ class Mapper:
                     raise ValueError(f"there is no field {{{name}}}; there are {', '.join(fields)}")
                 # An absent field is a word, which a format for numbers would not take.
                 if form or conversion:
-                    raise ValueError(f"{{{name}}} has a format of its own; `digits` rounds")
+                    raise ValueError(f"{{{name}}} has a format; `digits` rounds")
             return [(words, name) for words, name, _, _ in parts]
 
     def _check_safe(self) -> None:
@@ -311,9 +313,11 @@ class Mapper:
         spec = self.config.tools.get(safe.name)
         if spec is None:
             raise self._error(f"there is no tool {safe.name!r}; there are {', '.join(self.config.tools)}", "safe")
-        if missing := [name for name in spec.needs() if name not in safe.arguments]:
-            raise self._error(f"the argument {missing[0]!r} of {safe.name} is missing", "safe.arguments")
-        if unknown := [name for name in safe.arguments if name not in spec.parameters]:
-            raise self._error(f"the argument {unknown[0]!r} of {safe.name} is no parameter of it", "safe.arguments")
         with self._at("safe.arguments"):
+            for name in spec.needs():
+                if name not in safe.arguments:
+                    raise ValueError(f"the argument {name!r} of {safe.name} is missing")
+            for name in safe.arguments:
+                if name not in spec.parameters:
+                    raise ValueError(f"the argument {name!r} of {safe.name} is not a parameter of it")
             self.publications(safe.name, safe.arguments, 0)

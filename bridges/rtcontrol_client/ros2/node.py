@@ -29,38 +29,39 @@ log = logging.getLogger("rtcontrol.ros2")
 
 
 class RosInput:
-    """A subscription that keeps its newest messages."""
+    """A subscription that keeps its newest messages, each with the instant when it was made."""
 
     def __init__(self, node: Node, topic: Topic) -> None:
         self.topic = topic
         self._lock = threading.Lock()
         self._delays = Delays()
         self._newest: deque[tuple[Any, int]] = deque(maxlen=topic.qos.depth)
-        made = node.create_subscription(topic.cls, topic.name, self._receive, _qos(topic, "best_effort"))
-        self.resolved = made.topic_name
+        subscription = node.create_subscription(topic.cls, topic.name, self._receive, _qos(topic, "best_effort"))
+        self.resolved = subscription.topic_name
 
     def _receive(self, message: Any, info: dict[str, Any]) -> None:
-        now_ns = time.monotonic_ns()
-        made_ns = self._delays.captured_ns(info["source_timestamp"], time.time_ns(), now_ns)
+        captured_ns = self._delays.captured_ns(info["source_timestamp"], time.time_ns(), time.monotonic_ns())
         with self._lock:
-            self._newest.append((message, made_ns))
+            self._newest.append((message, captured_ns))
 
-    def poll(self) -> tuple[Any, int] | None:
+    def _all(self) -> list[tuple[Any, int]]:
         with self._lock:
-            newest = self._newest[-1] if self._newest else None
+            newest = list(self._newest)
             self._newest.clear()
         return newest
 
+    def poll(self) -> tuple[Any, int] | None:
+        """Return the newest message that was not polled yet."""
+        return next(reversed(self._all()), None)
+
     def take(self) -> list[Any]:
-        with self._lock:
-            taken = [message for message, _ in self._newest]
-            self._newest.clear()
-        return taken
+        """Return all messages since the last call."""
+        return [message for message, _ in self._all()]
 
 
 class RosOutput:
-    """A publisher. `promise_ms`: it is written at least so often while the bridge lives, and subscribers are offered
-    that as a deadline, and, with `lease`, twice that as the time after which they find that it does not."""
+    """A publisher. `promise_ms`: it is written at least so often while the bridge lives, which subscribers are offered
+    as a deadline, and, with `lease`, twice that as the time after which they count it as dead."""
 
     def __init__(self, node: Node, topic: Topic, promise_ms: float | None, lease: bool) -> None:
         self.topic, qos = topic, _qos(topic, "reliable")
@@ -115,8 +116,8 @@ class RosService:
 
     def answers(self) -> list[Any]:
         with self._lock:
-            found, self._answers = self._answers, []
-        return found
+            answers, self._answers = self._answers, []
+        return answers
 
 
 class RosNetwork:
@@ -127,7 +128,7 @@ class RosNetwork:
         self._inputs: list[RosInput] = []
         self._outputs: list[RosOutput] = []
         self.resolved: dict[str, str] = {}  # a name of the file -> its name in the graph
-        self.jumped = False  # a simulator's time was set back; whoever reads it takes it back
+        self.jumped = False  # a simulator's time was set back; the reader clears it
         back = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False)
         self._jumps = node.get_clock().create_jump_callback(back, post_callback=self._note_jump)
 
@@ -135,7 +136,7 @@ class RosNetwork:
         self.jumped = True
 
     def stamp_ns(self) -> int:
-        """The node's time: by /clock where its parameter use_sim_time is set."""
+        """Return the node's time: by /clock where its parameter use_sim_time is set."""
         return int(self._node.get_clock().now().nanoseconds)
 
     def input(self, topic: Topic) -> RosInput:
@@ -143,30 +144,31 @@ class RosNetwork:
         return self._inputs[-1]
 
     def feed(self, topic: Topic) -> RosInput:
-        made = RosInput(self._node, topic)
-        self.resolved[topic.name] = made.resolved
-        return made
+        """Return an input without a problem where no node publishes it."""
+        feed = RosInput(self._node, topic)
+        self.resolved[topic.name] = feed.resolved
+        return feed
 
     def output(self, topic: Topic, promise_ms: float | None = None, lease: bool = True) -> RosOutput:
-        made = RosOutput(self._node, topic, promise_ms, lease)
-        self.resolved[topic.name] = made.resolved
-        self._outputs.append(made)
-        return made
+        output = RosOutput(self._node, topic, promise_ms, lease)
+        self.resolved[topic.name] = output.resolved
+        self._outputs.append(output)
+        return output
 
     def service(self, name: str, cls: Any) -> RosService:
-        made = RosService(self._node, name, cls)
-        self.resolved[name] = made.resolved
-        return made
+        service = RosService(self._node, name, cls)
+        self.resolved[name] = service.resolved
+        return service
 
     def problems(self) -> dict[str, str]:
-        """Topics without another node, by their names in the file. Types and QoS that differ rclpy logs itself."""
+        """Return topics without another node, by their names in the file. rclpy logs types and QoS that differ."""
         hint = "Start the robot, or correct the topic's name, type, QoS, ROS_DOMAIN_ID or the network."
-        found = {
-            one.topic.name: f"No node publishes {one.resolved}. {hint}"
-            for one in self._inputs
-            if not self._node.count_publishers(one.resolved)
+        silent = {
+            feed.topic.name: f"No node publishes {feed.resolved}. {hint}"
+            for feed in self._inputs
+            if not self._node.count_publishers(feed.resolved)
         }
-        return found | {
+        return silent | {
             out.topic.name: f"No node subscribes to {out.resolved}. {hint}"
             for out in self._outputs
             if not out.readers()

@@ -1,4 +1,4 @@
-"""What is observed of the robot: the newest of each topic, and why there is nothing to say while there is not."""
+"""What is observed of the robot: the newest of each topic, and why there is no observation while there is none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _State:
             self.t_ns = self.t_ns or time.monotonic_ns()
 
     def why_not(self) -> str | None:
-        """Why it says nothing now."""
+        """Return why it says nothing now."""
         if self.t_ns is None:
             return "no message yet"
         if (age_ms := (time.monotonic_ns() - self.t_ns) / 1e6) > self.source.max_age_ms:
@@ -62,26 +62,25 @@ class Observer:
         """Poll all topics. None while a required one has no news; `waiting` says why."""
         values: dict[str, Scalar | None] = {}
         newest_ns = 0
-        silent: dict[str, str] = {}
-        waiting: dict[str, str] = {}
+        missing: dict[bool, dict[str, str]] = {True: {}, False: {}}  # by whether it is required
         for state in self._states:
             state.poll()
-            name, required = state.source.topic.name, state.source.required
+            required = state.source.required
             if (reason := state.why_not()) is not None:
                 values |= dict.fromkeys(state.source.readers)
-                (waiting if required else silent)[name] = reason
+                missing[required][state.source.topic.name] = reason
                 continue
             assert state.values is not None and state.t_ns is not None
             values |= state.values
             if required or not newest_ns:
                 newest_ns = max(newest_ns, state.t_ns)
-        self.waiting = waiting if waiting or newest_ns else silent
+        self.waiting = missing[True] if missing[True] or newest_ns else missing[False]
         if self.waiting:
             return None
         return Snapshot(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
 
     def forget(self) -> None:
-        """All that was read, and what waits to be."""
+        """Drop all that was read, and what waits to be."""
         for state in self._states:
             state.poll()
             state.t_ns = state.values = state.error = None

@@ -56,20 +56,20 @@ def test_while_beats_come_in_time_nothing_is_due_and_behind_the_last_it_is(
     end = now
     for left_ms, share in beats:
         end = now + left_ms / 1e3
-        watch.hear(b"%d\n" % round(end * 1e9), now)
+        watch.receive(b"%d\n" % round(end * 1e9), now)
         now += min(share, 1.0) * left_ms / 1e3
         assert not watch.due(now)
         assert 0 < watch.rest(now, 0.5) <= 0.5
     if beats:
         assert watch.due(end + 2 * GRACE_S + rest)
-        watch.hear(b"-\n", end + rest)
+        watch.receive(b"-\n", end + rest)
         assert not watch.due(end + rest + 1e6)
 
 
 @given(st.integers(0, 10_000))
 def test_a_beat_that_waited_in_the_pipe_gives_no_time_anew(waited_ms: int) -> None:
     watch = Watch()
-    watch.hear(b"%d\n" % 10**9, 1.0 + waited_ms / 1e3)
+    watch.receive(b"%d\n" % 10**9, 1.0 + waited_ms / 1e3)
     assert watch.due(1.0 + waited_ms / 1e3) == (waited_ms / 1e3 >= GRACE_S)
 
 
@@ -80,12 +80,12 @@ def test_whatever_comes_through_the_pipe_its_end_without_a_farewell_is_due_for_a
     watch, data = Watch(), noise + (b"\nbye\n" if farewell else b"\n")
     for cut in cuts:  # in pieces of any size
         if data[:cut]:
-            watch.hear(data[:cut], 1.0)
+            watch.receive(data[:cut], 1.0)
         data = data[cut:]
     if data:
-        watch.hear(data, 1.0)
-    watch.hear(b"", 2.0)
-    watch.hear(b"", 2.5)  # as whoever reads on finds it
+        watch.receive(data, 1.0)
+    watch.receive(b"", 2.0)
+    watch.receive(b"", 2.5)  # as whoever reads on finds it
     if met is not None:
         watch.meet(met)
         watch.meet(met + 1.0)

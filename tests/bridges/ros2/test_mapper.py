@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, config
+from rtcontrol_client.ros2.fields import find, pitch, roll, yaw
 from rtcontrol_client.ros2.mapper import Order
 from rtcontrol_client.ros2.observer import Delays, Observer
-from rtcontrol_client.ros2.reading import pitch, roll, yaw
-from rtcontrol_client.ros2.types import find
 from tests.bridges.ros2.mapping import NUMBER, linked, mapper, publishes, put, reads
 from tests.bridges.ros2.messages import geometry_msgs, nav_msgs, sensor_msgs, std_msgs
 
@@ -250,7 +249,7 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (put("speed", value=3), "robot.yaml: speed: it is no key of this format"),
+        (put("speed", value=3), "robot.yaml: speed: it is not a key of this format"),
         (lambda c: c.pop("safe"), "robot.yaml: safe: it is missing"),
         (put("safe", value="halt"), "robot.yaml: safe: there is no tool 'halt'"),
         (put("safe", value="drive"), "safe.arguments: the argument 'speed' of drive is missing"),
@@ -267,8 +266,8 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "values has nothing for 'straight'"),
         (put("tools", "drive", "required", value=["speed"]), "turn may be left out of a call: add `default`"),
         (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "/cmd_vel is said to be"),
-        (put("observe", "text", value="x {x:.1f}"), "observe.text: {x} has a format of its own"),
-        (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is no"),
+        (put("observe", "text", value="x {x:.1f}"), "observe.text: {x} has a format"),
+        (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is not"),
         (put("instruction_topic", value="/odom"), "/odom is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
         (put("instruction_topic", value="/é"), "instruction_topic: string should match"),
     ],
@@ -297,7 +296,7 @@ def test_a_text_that_is_no_config_is_told(text: str, says: str) -> None:
 
 def test_what_is_no_text_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "robot.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(Ros2BridgeError, match=r"cannot be read \(it is no UTF-8 text\).*Copy .*examples/robot.yaml"):
+    with pytest.raises(Ros2BridgeError, match=r"cannot be read \(it is not UTF-8 text\).*Copy .*examples/robot.yaml"):
         config.load(tmp_path / "robot.yaml")
 
 
@@ -373,7 +372,7 @@ def test_a_call_makes_goals_requests_and_cancellations() -> None:
     none, off = made.publications("stop", {}, 0)
     assert (none.topic, none.message, off.topic, off.message.data) == ("/count", Order(), "/lamp", False)
     assert made.publications("wait", {}, 0) == []
-    for name, why in (("count", "to: it is missing"), ("fly", "fly is no tool of this robot")):
+    for name, why in (("count", "to: it is missing"), ("fly", "fly is not a tool of this robot")):
         with pytest.raises(Unmappable, match=why):
             made.publications(name, {}, 0)
 

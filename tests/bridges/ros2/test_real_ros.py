@@ -36,7 +36,7 @@ from tests.helpers.processes import environment, until
 
 FIELDS = """
 import json, sys
-from rtcontrol_client.ros2.types import find
+from rtcontrol_client.ros2.fields import find
 print(json.dumps({name: find(name, "msg")[1].get_fields_and_field_types() for name in sys.argv[1:]}))
 """
 

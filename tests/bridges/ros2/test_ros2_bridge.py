@@ -14,7 +14,7 @@ import pytest
 from rtcontrol_client import Refused, Standing
 from rtcontrol_client.ros2 import EXAMPLE, Unmappable, split
 from rtcontrol_client.ros2.actuate import Ros2Actuator
-from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
+from rtcontrol_client.ros2.bridge import Ros2Bridge
 from rtcontrol_client.ros2.cli import main
 from rtcontrol_client.ros2.mapper import Topic
 from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall
@@ -175,7 +175,7 @@ class Run:
 
     def __init__(self, brain: Brain) -> None:
         self.net = Net()
-        self.bridge = Ros2Bridge(mapper(), self.net, Ros2BridgeOptions(endpoint=brain.endpoint))
+        self.bridge = Ros2Bridge(mapper(put("connect", value=brain.endpoint)), self.net)
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -280,11 +280,13 @@ def test_it_is_a_command_of_rtcontrol_that_checks_its_file(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--hz", "nan"], "--hz nan is out of range. Give 0.1 to 200."),
-        (["--connect-timeout", "-1"], "--connect-timeout -1 is out of range."),
+        (["--set", "hz=.nan"], f"{ROBOT}: hz: input should be less than or equal to 200."),
+        (["--hz", "1000"], f"{ROBOT}: hz: input should be less than or equal to 200."),
+        (["--connect-timeout", "-1"], f"{ROBOT}: connect_timeout_s: input should be greater than or equal to 0."),
+        (["--set", "sesion.ttl_ms=3"], f"{ROBOT}: sesion: it is not a key of this format."),
         (["--connect", "http://127.0.0.1:8000"], "http://127.0.0.1:8000 names no path. Write http://127.0.0.1:8000/c"),
         (["--connect", "127.0.0.1:5555"], "127.0.0.1:5555 is no endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:"),
-        (["--server-key", "server.key"], "--server-key is given without --keys."),
+        (["--server-key", "server.key"], f"{ROBOT}: the file: server_key is given without keys"),
         (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
     ],
 )

@@ -1,0 +1,491 @@
+"""Fields of ROS 2's messages: their types, paths to them, what is read from them, and how arguments set them. Pure.
+
+Types are those of the installed packages. A path is `pose.pose.position.x`, `points[0].positions[1]`, or
+`position[elbow]`, and is checked against these types when the file is read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Literal
+
+from rtcontrol_client.ros2 import Unmappable
+from rtcontrol_client.ros2.config import UNITS, FieldSpec, Scalar, SetSpec, ToolSpec
+
+FORMS = {"msg": "message", "srv": "service", "action": "action"}
+FLOAT32, FLOAT64 = 3.4028234663852886e38, sys.float_info.max
+MAX_INDEX = 1023
+Kind = Literal["bool", "integer", "real", "text", "time", "quaternion", "vector", "message", "list"]
+_MANY = re.compile(r"sequence<(.+?)(?:, (\d+))?>|(.+)\[(\d+)\]")
+_PATH = re.compile(r"([A-Za-z_]\w*(\[[\w/.:-]+\])*(\.|$))*(?<!\.)")
+_STEP = re.compile(r"\[([^\]]+)\]|([A-Za-z_]\w*)")
+_STAMPS: dict[str, Kind] = dict.fromkeys(("Time", "Duration"), "time")
+_MESSAGES: dict[str, Kind] = {**_STAMPS, "Quaternion": "quaternion", "Vector3": "vector", "Point": "vector"}
+_BASIC: dict[str, Kind] = {"boolean": "bool", "string": "text", "wstring": "text", "float": "real", "double": "real"}
+_ZERO: dict[Kind, Any] = {"bool": False, "text": "", "integer": 0, "real": 0.0}
+
+
+def find(name: str, form: str) -> tuple[str, Any]:
+    """Return the full name and the class of `geometry_msgs/msg/Twist`, also written `geometry_msgs/Twist`.
+
+    `form` is `msg`, `srv` or `action`. Raises ValueError with a hint for a type that is not installed.
+    """
+    full = name if name.count("/") != 1 else name.replace("/", f"/{form}/")
+    if not re.fullmatch(rf"[A-Za-z]\w*/{form}/[A-Za-z]\w*", full):
+        raise ValueError(f"{name!r} is not the name of a {FORMS[form]} type, such as package/{form}/Name")
+    package, _, short = full.split("/")
+    try:
+        return full, getattr(import_module(f"{package}.{form}"), short)
+    except (ImportError, AttributeError) as error:
+        hint = f"source the ROS set-up or the workspace that has {package}, or install its wheel"
+        raise ValueError(f"unknown {FORMS[form]} type {name!r} in this Python ({error}); {hint}") from None
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """`name` is as ROS writes it (`double`, `geometry_msgs/Vector3`), or `cls` is a message class.
+
+    `many`: a list of these, of exactly `length` or at most `most` elements.
+    """
+
+    name: str = ""
+    cls: Any = None
+    many: bool = False
+    length: int | None = None
+    most: int | None = None
+
+    @classmethod
+    def parse(cls, described: Any) -> FieldType:
+        """Of `double`, `string<22>`, `double[36]`, `sequence<geometry_msgs/Point>`, or a message class."""
+        if not isinstance(described, str):
+            return cls(cls=described)
+        match = _MANY.fullmatch(described)
+        if match is None:
+            return cls(described.partition("<")[0])
+        length, most = (int(number) if number else None for number in (match[4], match[2]))
+        return cls((match[1] or match[3]).partition("<")[0], many=True, length=length, most=most)
+
+    @property
+    def short(self) -> str:
+        """The name without its package."""
+        return self.cls.__name__ if self.cls is not None else self.name.rsplit("/", 1)[-1]
+
+    @property
+    def kind(self) -> Kind:
+        """What kind of value it is."""
+        if self.many:
+            return "list"
+        if self.cls is not None or "/" in self.name:
+            return _MESSAGES.get(self.short, "message")
+        return _BASIC.get(self.name, "integer")
+
+    @property
+    def element(self) -> FieldType:
+        """The type of an element."""
+        return replace(self, many=False, length=None, most=None)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest number that the type holds."""
+        if self.kind == "real":
+            most = FLOAT32 if self.name == "float" else FLOAT64
+            return -most, most
+        bits = int(re.sub(r"\D", "", self.name) or 8)  # an octet has 8
+        low = -(1 << (bits - 1)) if self.name.startswith("int") else 0
+        return low, low + (1 << bits) - 1
+
+    def new(self) -> Any:
+        """Return an empty value."""
+        if self.name == "octet":
+            return bytes(1)
+        return _ZERO[self.kind] if self.kind in _ZERO else self.message_class()()
+
+    def message_class(self) -> Any:
+        """Return its message class."""
+        return self.cls if self.cls is not None else find(self.name, "msg")[1]
+
+    def fields(self) -> dict[str, FieldType]:
+        """Return the types of its fields, by name; nothing for a value without fields."""
+        if self.many or self.kind in _ZERO:
+            return {}
+        described: dict[str, Any] = getattr(self.message_class(), "get_fields_and_field_types", dict)()
+        return {name: FieldType.parse(kind) for name, kind in described.items()}
+
+
+@dataclass(frozen=True)
+class Path:
+    """A compiled path. `steps` are attributes and indices, each with the type that it leads to; `named`: the last step
+    is the element of this name, by the message's list `names`."""
+
+    text: str
+    type: FieldType
+    steps: tuple[tuple[str | int, FieldType], ...]
+    named: str | None = None
+    names: str = ""
+
+    def get(self, message: Any) -> Any:
+        """Return the value. Raises Unmappable where the message has no such element."""
+        value = message
+        try:
+            for step, _ in self.steps:
+                value = getattr(value, step) if isinstance(step, str) else value[step]
+            if self.named is not None:
+                known = list(getattr(message, self.names))
+                if self.named not in known:
+                    raise Unmappable(f"no {self.named!r} among {', '.join(known) or 'no names'}")
+                value = value[known.index(self.named)]
+        except IndexError:
+            raise Unmappable(f"the list has only {len(value)} elements") from None
+        return value[0] if isinstance(value, bytes) else value
+
+    def set(self, message: Any, value: Any) -> None:
+        """Set the value; lists grow."""
+        *inner, (last, of) = self.steps
+        for step, through in inner:
+            message = getattr(message, step) if isinstance(step, str) else _grown(message, step, through)[step]
+        if isinstance(last, str):
+            setattr(message, last, value)
+        else:
+            _grown(message, last, of)[last] = value
+
+
+def compile_path(cls: Any, text: str) -> Path:
+    """Return the path in messages of a class; an empty one is the message itself. Raises ValueError."""
+    if not _PATH.fullmatch(text):
+        raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
+    at = FieldType(cls=cls)
+    steps: list[tuple[str | int, FieldType]] = []
+    parts = _STEP.findall(text)
+    for i, (element, attribute) in enumerate(parts):
+        if attribute:
+            known = at.fields()
+            if attribute not in known:
+                shown = ", ".join(known) or "none: it is not a message"
+                raise ValueError(f"there is no {attribute!r} in {at.short}; its fields are {shown}")
+            at = known[attribute]
+            steps.append((attribute, at))
+            continue
+        if not at.many:
+            raise ValueError(f"{steps[-1][0]} is not a list")
+        if not element.isdecimal():
+            if (i, len(parts)) != (1, 2):
+                raise ValueError(f"[{element}] can only follow a field of the message itself: position[{element}]")
+            names = next((name for name in ("name", "joint_names") if name in FieldType(cls=cls).fields()), None)
+            if names is None:
+                raise ValueError(f"{cls.__name__} has no list of names to look up [{element}] in")
+            return Path(text, at.element, tuple(steps), element, names)
+        index = int(element)
+        if index >= (at.length or at.most or MAX_INDEX + 1):
+            raise ValueError(f"[{index}] is beyond the list's end")
+        at = at.element
+        steps.append((index, at))
+    return Path(text, at, tuple(steps))
+
+
+def _grown(elements: Any, index: int, of: FieldType) -> Any:
+    while len(elements) <= index:
+        elements.append(of.new())
+    return elements
+
+
+# What is read.
+
+Reader = Callable[[Any], Scalar]
+SECTOR_MARGIN = math.radians(3)  # how far next to a sector without an echo is looked
+
+
+def reader(cls: Any, spec: FieldSpec) -> Reader:
+    """Return a function from a message of the class to the field's value; it raises Unmappable where there is none now.
+
+    Raises ValueError, starting with the key, for what does not fit the class.
+    """
+    try:
+        path = compile_path(cls, spec.path)
+    except ValueError as error:
+        raise ValueError(f"path: {error}") from None
+    raw = _raw_reader(path, spec)
+    choices = spec.values
+    if choices is not None:
+        return lambda message: _choice(choices, raw(message))
+    if path.type.kind in ("text", "bool") and spec.kind == "value":
+        if numeric := spec.model_fields_set & {"unit", "scale", "offset", "min", "max", "digits"}:
+            raise ValueError(f"{min(numeric)}: {path.text} is not a number")
+        return raw
+    return lambda message: _number(raw(message), spec)
+
+
+def _raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
+    kind = path.type.kind
+    if spec.kind == "sector":
+        return _sector(path, spec)
+    if spec.from_deg is not None or spec.to_deg is not None:
+        raise ValueError("from_deg: only a field `as: sector` has directions")
+    if spec.kind != "value":
+        of, convert = AS[spec.kind]
+        if kind != of:
+            raise ValueError(f"as: {spec.kind} is of a {of}, and {path.text or 'the message'} is a {kind}")
+        return lambda message: convert(path.get(message))
+    if kind == "time":
+        return lambda message: _seconds(path.get(message))
+    if kind in ("quaternion", "vector", "message", "list"):
+        hint = {"quaternion": "add `as: yaw`", "list": "add [index] or [name]"}.get(kind, "name a field in it")
+        raise ValueError(f"path: {path.text or 'the message'} is a {kind}, not a single value: {hint}")
+    return path.get
+
+
+def _choice(choices: dict[Scalar, Scalar], value: Any) -> Scalar:
+    if value not in choices:
+        raise Unmappable(f"no word is given for {value!r}")
+    return choices[value]
+
+
+def _number(value: Any, spec: FieldSpec) -> Scalar:
+    number = float(value) * (UNITS[spec.unit] if spec.unit else 1.0) * spec.scale + spec.offset
+    if math.isnan(number):
+        raise Unmappable("it is not a number (NaN)")
+    if spec.min is not None:
+        number = max(number, spec.min)
+    if spec.max is not None:
+        number = min(number, spec.max)
+    if math.isinf(number):
+        raise Unmappable("it is infinite, and no min or max is given")
+    # No minus zero, and no point where there are no digits after it.
+    return round(number) if spec.digits == 0 else round(number, spec.digits) + 0.0
+
+
+def _seconds(time: Any) -> float:
+    return float(time.sec + time.nanosec / 1e9)
+
+
+def _norm(vector: Any) -> float:
+    return math.hypot(vector.x, vector.y, vector.z)
+
+
+def _unit(q: Any) -> tuple[float, float, float, float]:
+    length = math.hypot(q.x, q.y, q.z, q.w)
+    # Drivers send a quaternion of zeros before they know.
+    if not 0.5 < length < 2.0:
+        raise Unmappable(f"the quaternion has the length {length:g}, not 1")
+    return q.x / length, q.y / length, q.z / length, q.w / length
+
+
+def yaw(q: Any) -> float:
+    """Return the rotation about the vertical axis, counterclockwise, in radians (-pi to pi)."""
+    x, y, z, w = _unit(q)
+    return math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+
+
+def pitch(q: Any) -> float:
+    """Return the rotation about the lateral axis, nose down positive (REP 103), in radians (-pi/2 to pi/2)."""
+    x, y, z, w = _unit(q)
+    return math.asin(max(-1.0, min(1.0, 2 * (w * y - z * x))))
+
+
+def roll(q: Any) -> float:
+    """Return the rotation about the forward axis, in radians (-pi to pi)."""
+    x, y, z, w = _unit(q)
+    return math.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
+
+
+# `as`: the kind of value that it is of, and the conversion.
+AS: dict[str, tuple[Kind, Callable[[Any], float]]] = {
+    "yaw": ("quaternion", yaw),
+    "pitch": ("quaternion", pitch),
+    "roll": ("quaternion", roll),
+    "norm": ("vector", _norm),
+}
+
+
+def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
+    if path.type.short != "LaserScan":
+        raise ValueError("as: sector is of a LaserScan; leave path empty")
+    if spec.from_deg is None or spec.to_deg is None:
+        raise ValueError("from_deg: a sector needs from_deg and to_deg, counterclockwise, 0 is ahead")
+    start, width = math.radians(spec.from_deg), math.radians((spec.to_deg - spec.from_deg) % 360 or 360)
+
+    def nearest(message: Any) -> float:
+        scan = path.get(message)
+        shape = (scan.angle_min, scan.angle_increment, len(scan.ranges))
+        wider = _beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN)
+        return _nearest(scan, _beams(shape, start, width), wider)
+
+    return nearest
+
+
+@lru_cache(256)
+def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[int]:
+    first, step, count = shape
+    if not math.isfinite(first) or (count > 1 and (step == 0 or not math.isfinite(step))):
+        raise Unmappable(f"the scan says no directions (angle_min {first:g}, angle_increment {step:g})")
+    slack = 1e-4  # the message's float32, summed over a thousand beams
+    return [i for i in range(count) if (first + i * step - start + slack) % math.tau <= width + 2 * slack]
+
+
+def _nearest(scan: Any, beams: list[int], wider: list[int]) -> float:
+    """Return the smallest range of the sector's beams in metres. If all are without an echo (0, in an open corridor):
+    that of `wider`, which has the beams next to it, too."""
+    if not beams:
+        raise Unmappable("the scan has no beam in this direction")
+    nearest = _smallest(scan, beams)
+    if nearest is None and all(math.isfinite(scan.ranges[i]) for i in beams):
+        nearest = _smallest(scan, wider)
+    if nearest is None:
+        raise Unmappable("no beam in this direction gave a range")
+    return min(nearest, scan.range_max) if scan.range_max > 0 else nearest
+
+
+def _smallest(scan: Any, beams: list[int]) -> float | None:
+    """Return None where no beam says anything. By REP 117 +inf is free, and -inf alone too near to measure: NaN, 0 and
+    what is below `range_min` are drivers' codes for an error or no echo. A bound that is not a number counts as 0."""
+    low = float(scan.range_min) if 0 < scan.range_min < math.inf else 0.0
+    ranges = [float(scan.ranges[i]) for i in beams]
+    valid = [low if value == -math.inf else value for value in ranges if value == -math.inf or value >= max(low, 1e-9)]
+    return min(valid, default=None)
+
+
+# What is set.
+
+Setter = Callable[[Any, Mapping[str, Any], int], None]
+
+
+def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
+    """Return a function that sets the field at a path from (message, arguments, the clock's nanoseconds).
+
+    It raises Unmappable for arguments that do not fit; ValueError is raised here for what never can.
+    """
+    path, name = compile_path(cls, text), spec.source
+    if path.named is not None:
+        raise ValueError("an element that is named cannot be set; use its index")
+    if name is None:
+        return _constant(cls, path, spec.value)
+    if name not in tool.parameters:
+        known = ", ".join(tool.parameters) or "none"
+        raise ValueError(f"there is no parameter {name!r}; the tool's are {known}")
+    if name not in tool.needs() and spec.default is None:
+        raise ValueError(f"{name} may be left out of a call: add `default`")
+    if path.type.kind in ("message", "quaternion", "vector", "list"):
+        raise ValueError(f"{path.text} is a {path.type.kind}, not a single value: name a field in it")
+    listed = tool.parameters[name].get("enum")
+    if not isinstance(listed, list | None):
+        raise ValueError(f"the enum of {name} is not a list of values")
+    _check_limits(path, spec, listed)
+
+    def set_argument(message: Any, arguments: Mapping[str, Any], _: int) -> None:
+        try:
+            path.set(message, _fitted(path.text, path.type, _argument(arguments.get(name), spec, path, listed)))
+        except Unmappable as error:
+            raise Unmappable(f"{name}: {error}") from None
+
+    return set_argument
+
+
+def _constant(cls: Any, path: Path, value: Any) -> Setter:
+    if value == "now":
+        if path.type.kind != "time":
+            raise ValueError("`now` is for a time stamp")
+        return lambda message, _, stamp_ns: path.set(message, _time(path.type, stamp_ns))
+    if value == "now_us" and path.type.kind == "integer":
+        if path.type.bounds[1] < 2**62:
+            raise ValueError("`now_us` does not fit a number of less than 64 bits")
+        return lambda message, _, stamp_ns: path.set(message, stamp_ns // 1000)
+
+    def set_constant(message: Any, *_: Any) -> None:
+        path.set(message, _fitted(path.text, path.type, value, of_file=True))
+
+    set_constant(cls())
+    return set_constant
+
+
+def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> None:
+    """Raise ValueError, starting with the key, for what no argument can be made to fit by."""
+    limits: list[tuple[str, Any]] = []
+    if spec.values is not None:
+        for value in listed or []:
+            if value not in spec.values:
+                raise ValueError(f"values has nothing for {value!r}")
+        limits = [("values", value) for value in spec.values.values()]
+    elif path.type.kind in ("real", "integer", "time"):
+        if spec.min is None or spec.max is None:
+            raise ValueError("add `min` and `max`: what is published is clamped to them, whatever the model says")
+        if spec.min > spec.max:
+            raise ValueError("min is above max")
+        limits = [("min", spec.min), ("max", spec.max)]
+    for key, value in limits:
+        try:
+            _fitted(path.text, path.type, value)
+        except Unmappable as error:
+            raise ValueError(f"{key}: {error}") from None
+
+
+def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
+    value = spec.default if value is None else value
+    if value is None:
+        raise Unmappable("it is missing")
+    if spec.values is not None:
+        for key, mapped in spec.values.items():
+            if _same(key, value):
+                return mapped
+        raise Unmappable(f"nothing is given for {value!r}")
+    # A server is not believed: what the tool's schema does not list is not an argument of it.
+    if listed is not None and not any(_same(allowed, value) for allowed in [*listed, spec.default]):
+        raise Unmappable(f"{value!r} is none of {', '.join(map(str, listed))}")
+    if path.type.kind in ("text", "bool"):
+        return value
+    if not _is_finite(value):
+        raise Unmappable(f"{value!r} is not a finite number")
+    assert spec.min is not None and spec.max is not None
+    return min(max(value * spec.scale + spec.offset, spec.min), spec.max)
+
+
+def _same(first: Any, second: Any) -> bool:
+    # True is 1 to Python, and not to a schema.
+    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
+
+
+def _fitted(text: str, of: FieldType, value: Any, of_file: bool = False) -> Any:
+    """Return the value as a field of the type takes it: ROS checks nothing. A file may give NaN (`of_file`): PX4 does
+    not control what is NaN. Raises Unmappable."""
+    kind = of.kind
+    if kind in ("real", "integer") and _is_finite(value):
+        low, high = of.bounds
+        fitting = float(value) if kind == "real" else round(value)
+        if not low <= fitting <= high:
+            raise Unmappable(f"{value!r} is not between {low:g} and {high:g}")
+        return bytes([int(fitting)]) if of.name == "octet" else fitting
+    if kind == "real" and of_file and isinstance(value, float) and math.isnan(value):
+        return value
+    if kind == "time" and _is_finite(value) and -(2**31) <= value < 2**31:
+        return _time(of, round(value * 1e9))
+    if kind == "text" and isinstance(value, str):
+        # A string of ROS ends at its first NUL.
+        if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
+            raise Unmappable(f"{value!r} is not a text that ROS can carry")
+        return value
+    if kind == "bool" and isinstance(value, bool):
+        return value
+    if kind == "list" and isinstance(value, list) and _takes(of, len(value)):
+        return [_fitted(text, of.element, each, of_file) for each in value]
+    raise Unmappable(f"{value!r} does not fit {text}, which is of the kind {kind}")
+
+
+def _takes(of: FieldType, count: int) -> bool:
+    return count == of.length if of.length is not None else count <= (of.most or count)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond doubles
+        return False
+
+
+def _time(of: FieldType, total_ns: int) -> Any:
+    stamp = of.new()
+    stamp.sec, stamp.nanosec = divmod(total_ns, 1_000_000_000)
+    return stamp
