@@ -16,8 +16,8 @@ from rtcontrol.envs.skill import Demonstration, Policy, interleave
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
+from rtcontrol_client.carla.intent import KMH
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
-from rtcontrol_client.carla.pace import KMH
 
 # Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.
 KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}

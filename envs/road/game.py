@@ -12,7 +12,7 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.road.world import DT, Car, Road
 from rtcontrol.envs.skill import GoalWorld
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.carla.pace import KMH
+from rtcontrol_client.carla.intent import KMH
 
 LIMIT_S, FREE_S = 120.0, 60.0  # how long an episode lasts, with a goal and without
 CRUISE_S, CRUISE_NEAR_KMH, CRUISE_MIN_KMH = 6.0, 4.0, 15.0

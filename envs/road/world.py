@@ -1,7 +1,7 @@
 """A road with lanes, traffic and junctions with lights, along one coordinate: what the driver model learns on.
 
 Cars have a place along the road and a lane; a lane change takes `SHIFT_S` and counts as the new lane from its middle
-on. Calls mean what they mean in the CARLA bridge, by the same code (`rtcontrol_client.carla`'s `intent`, `pace`), and
+on. Calls mean what they mean in the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`), and
 the observation has the same fields. There is no steering: whether a car keeps its lane is the bridge's business.
 """
 
@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol_client.carla.intent import Intent, Place, Turn
+from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, Intent, Near, Place, Turn, emergency, room, slowing_m, wanted
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
-from rtcontrol_client.carla.pace import FULL_BRAKE, KMH, Near, emergency, room, slowing_m, wanted
 
 LENGTH = 4.6
 AHEAD_M, BEHIND_M = 220.0, 200.0

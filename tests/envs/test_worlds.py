@@ -35,7 +35,7 @@ from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.carla.pace import KMH
+from rtcontrol_client.carla.intent import KMH
 
 STEP_S = 0.02
 

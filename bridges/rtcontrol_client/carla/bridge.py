@@ -1,4 +1,4 @@
-"""The bridge's life: let the simulation step, tell what the driver sees, do what is in force, and say how it goes."""
+"""The bridge's life: let the simulation step, send what the driver sees, do what is active, and report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.wire.messages import FunctionCall
 
 if TYPE_CHECKING:
-    from rtcontrol_client.carla.neighbours import Body
+    from rtcontrol_client.carla.observing import Body
 
 
 class Trace:
@@ -65,25 +65,19 @@ class Trace:
 
 
 LEAN = 0.05
-SEND_MS = 3.0  # what is sent so long before a tick of the server's is there in time
 
 
 class Grid:
-    """Instants a step apart since `restart`; whole steps that were missed are passed over, the phase is kept."""
+    """Instants a step apart; whole steps that were missed are passed over, the phase is kept."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
-        self.restart()
-
-    def restart(self) -> None:
-        """The next instant is now."""
         self._next_s = time.monotonic()
 
-    def lean(self, late_s: float) -> None:
-        """The instants come so much too soon (below zero: too late): each of them from now on is moved by a part of a
-        step at most, so that the simulation's time keeps its rate but for a moment."""
+    def delay(self, seconds: float) -> None:
+        """Move all further instants, by a part of a step at most: the simulation's time nearly keeps its rate."""
         most_s = LEAN * self._step_s
-        self._next_s += min(max(late_s, -most_s), most_s)
+        self._next_s += min(max(seconds, -most_s), most_s)
 
     def wait(self) -> int:
         """Sleep until the next instant; return how many instants were passed over."""
@@ -110,16 +104,15 @@ class CarlaSession(BridgeSessions):
     """What the driver sees goes out, and what became of calls."""
 
     def __init__(self, options: DriveOptions) -> None:
-        super().__init__(
-            options.endpoint, self._options_for, options.instruction, options.connect_timeout_s, options.once
-        )
-        self._options = options
+        timeout_s = options.connect_timeout_s or None
+        super().__init__(options.endpoint, self._client_options, options.instruction, timeout_s, options.once)
+        self._drive = options
 
-    def _options_for(self, instruction: str | None) -> dict[str, Any]:
-        options = self._options
+    def _client_options(self, instruction: str | None) -> dict[str, Any]:
+        options = self._drive
         lockstep = options.clock == "lockstep"
         return {
-            "agent": options.agent,
+            "agent": options.agent or None,
             "instruction": instruction,
             "hz": options.hz,
             "pacing": "client" if lockstep else "server",
@@ -127,36 +120,35 @@ class CarlaSession(BridgeSessions):
             "name": "rtcontrol_client.carla",
             "acknowledge": True,
             # The world waits: however long a decision takes, the call is for what is.
-            **({"ttl_ms": 0.0} if lockstep else {}),
-            **options.client,
+            "ttl_ms": 0.0 if lockstep else None,
+            "keys": options.keys,
+            "server_key": options.server_key,
         }
 
-    def too_soon_s(self, send_ms: float) -> float:
-        """How much sooner than `send_ms` before a tick of the server's it is now; below zero: later, 0: not known, or
-        it has another rate."""
+    def early_s(self) -> float:
+        """Return by how much an observation was sent too soon for the server's tick (below zero: too late); 0 where
+        that is not known, or the server has another rate."""
         client = self.client
         if client is None or not client.connected or not client.timed:
             return 0.0
         period_s = client.welcome.period_ms / 1e3
-        if abs(period_s * self._options.hz - 1.0) > 0.01:
+        if abs(period_s * self._drive.hz - 1.0) > 0.01:
             return 0.0
-        left_s = client.next_observation_ns(send_ms) / 1e9 - time.monotonic()
+        left_s = client.next_observation_ns() / 1e9 - time.monotonic()
         return left_s if left_s < period_s / 2 else left_s - period_s
 
-    def observe(self, data: Mapping[str, Any], t_ns: int) -> bool:
-        """Say what is seen; False where there is no session to say it in."""
-        if self.client is None or not self.number or self.client.error is not None:
-            return False
-        self.client.observe(data=data, t_ns=t_ns)
-        return True
+    def observe(self, data: Mapping[str, Any]) -> None:
+        """Send what is seen, if there is a session."""
+        if self.client is not None and self.number and self.client.error is None:
+            self.client.observe(data=data)
 
-    def decide(self, data: Mapping[str, Any], t_ns: int) -> Standing | None:
-        """Say what is seen, and wait for the answer; None where the session ended instead. What is in force then is no
-        answer: when it is seen to have ended depends on the moment, and a lockstep drive must not."""
+    def decide(self, data: Mapping[str, Any]) -> Standing | None:
+        """Send what is seen, and wait for the answer; None where the session ended instead. What is active then is not
+        an answer: when its end is seen depends on the moment, and a lockstep drive must not."""
         if (client := self.client) is None:
             return None
         try:
-            standing = client.decide(data, t_ns=t_ns, timeout=DECIDE_S)
+            standing = client.decide(data, timeout=DECIDE_S)
         except ClientError as error:
             log.warning("%s", error)
             standing = client.call()
@@ -164,11 +156,12 @@ class CarlaSession(BridgeSessions):
 
     def interrupt(self) -> None:
         """End a wait in `decide`; from any thread but the one that waits."""
+        self.over = True
         if (client := self.client) is not None:
             client.close()
 
     def executed(self, standing: Standing, refused: str | None) -> None:
-        """Tell the server that a call was done, or why it was refused."""
+        """Report to the server that a call was done, or why it was refused."""
         if self.client is not None and self.client.error is None:
             self.client.executed(standing, "executed" if refused is None else "refused", error=refused)
 
@@ -264,7 +257,7 @@ class CarlaBridge:
             self._step(self._session.standing())
             if k % steps == 0:
                 self._observe()
-                grid.lean(self._session.too_soon_s(SEND_MS))
+                grid.delay(self._session.early_s())
             k += 1
 
     def _lockstep(self) -> None:
@@ -279,7 +272,7 @@ class CarlaBridge:
                 # Figures that are no numbers: there is nothing to ask about, the driver brakes.
                 self._step(Standing(None, "safe", cause="unfit"))
                 continue
-            standing = self._session.decide(seen, time.monotonic_ns())
+            standing = self._session.decide(seen)
             if standing is None or self._stopped:
                 continue
             for _ in range(self._options.steps):
@@ -325,7 +318,7 @@ class CarlaBridge:
             seen = observe(self._road, self._scene, self._driver)
         except ValueError:
             return  # figures that are no numbers: the driver brakes, the loop misses
-        self._session.observe(seen, time.monotonic_ns())
+        self._session.observe(seen)
 
     def _obey(self, standing: Standing) -> None:
         """Each call once, when it has come: what it set stays in force by itself. Safe calls each time."""
@@ -366,7 +359,7 @@ class CarlaBridge:
             time.sleep(BETWEEN_TRIES_S)
         raise CarlaBridgeError(
             f"The CARLA server at {where} was lost and did not go on in {limit_s:g} s.",
-            "Look at its own output; `rtcontrol bridge carla --reconnect-s` waits for longer.",
+            "Look at its own output; `rtcontrol bridge carla --set reconnect_s=60` waits for longer.",
         )
 
     def _halt(self) -> None:

@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol_client.carla import observing, pace
+from rtcontrol_client.carla import intent as rules
+from rtcontrol_client.carla import observing
 from rtcontrol_client.carla.control import WHEELBASE_M, Control, Steer, Throttle, look_ahead_m
-from rtcontrol_client.carla.intent import LEFT, TURNS, Intent, Place, Turn
-from rtcontrol_client.carla.lanes import TownRoad
-from rtcontrol_client.carla.neighbours import Body, LaneOccupancy
-from rtcontrol_client.carla.observing import Scene, View
-from rtcontrol_client.carla.pace import KMH, Near
-from rtcontrol_client.carla.route import LaneLine, Route
+from rtcontrol_client.carla.intent import KMH, LEFT, TURNS, Intent, Near, Place, Turn
+from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
+from rtcontrol_client.carla.observing import Body, LaneOccupancy, Scene, View
 
 # Farther off the lane, or farther along it between two steps: somebody put the vehicle elsewhere.
 LOST_M, JUMP_M = 6.0, 25.0
@@ -294,7 +292,7 @@ class Driver:
         side, lane = (view.left, view.lane.left) if wish == LEFT else (view.right, view.lane.right)
         if side is None or lane is None:
             return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
-        if not pace.room(view.own.speed, side.ahead, side.behind):
+        if not rules.room(view.own.speed, side.ahead, side.behind):
             return "somebody is beside us"
         across = 0.5 * (view.lane.width + lane.width)
         self._lane_change = LaneChange(wish, view.lateral_m, wish * across)
@@ -322,7 +320,7 @@ class Driver:
         if not change.side or abs(change.end) < 0.5 * view.lane.width:
             return False
         side = view.left if change.end < 0 else view.right
-        return side is not None and pace.beside(view.own.speed, side.ahead, side.behind)
+        return side is not None and rules.beside(view.own.speed, side.ahead, side.behind)
 
     def _leads_over(self) -> bool:
         """Whether the lane that the change leads to goes on beside us."""
@@ -335,16 +333,16 @@ class Driver:
 
     def _wanted(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
-        want = pace.wanted(self.intent, speed, limit, None)
+        want = rules.wanted(self.intent, speed, limit, None)
         braking = False
         for near in self._in_the_way(view, speed):
-            want = min(want, pace.wanted(self.intent, speed, limit, near))
+            want = min(want, rules.wanted(self.intent, speed, limit, near))
             want = min(want, observing.close(near, speed))
             braking = braking or observing.danger(near, speed, self._braking)
         bend = observing.bend(view, speed)
         self._could, self._at_line = observing.line(view, speed, self._could, self._at_line)
         braking = braking or self._at_line
-        want = -pace.FULL_BRAKE if braking else min(want, bend)
+        want = -rules.FULL_BRAKE if braking else min(want, bend)
         self.counts.emergencies += braking and not self._braking
         self._braking = braking
         return want

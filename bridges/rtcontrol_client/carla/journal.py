@@ -1,4 +1,4 @@
-"""What the bridge leaves behind if it dies: written down before it is done, so that another process can undo it."""
+"""What the bridge leaves on a server if it dies, written before it is done, so that another process can undo it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol_client.carla.options import CarlaBridgeError
 
 @dataclass
 class UndoRecord:
-    """What there is to undo on a server. `settings` are those found (None: untouched); `actors` are ours."""
+    """What there is to undo on a server. `settings` are the original ones (None: untouched); `actors` are ours."""
 
     host: str
     port: int
@@ -48,13 +48,13 @@ class Journal:
         self.left.episode, self.left.actors = episode, []
         self._write()
 
-    def settings(self, found: Mapping[str, Any]) -> None:
+    def settings(self, original: Mapping[str, Any]) -> None:
         """The settings are about to be changed from these."""
-        self.left.settings = dict(found)
+        self.left.settings = dict(original)
         self._write()
 
     def spawned(self, actor: int) -> None:
-        """Note that this vehicle of ours is there."""
+        """This vehicle of ours is there."""
         self.left.actors.append(actor)
         self._write()
 
@@ -63,45 +63,41 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        beside = self.path.with_suffix(f".{os.getpid()}.new")
+        part = self.path.with_suffix(f".{os.getpid()}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(asdict(self.left)), "utf-8")
-            os.replace(beside, self.path)
+            part.write_text(json.dumps(asdict(self.left)), "utf-8")
+            os.replace(part, self.path)
         except OSError as error:
-            raise _unwritable(error) from None
+            what = f"What is to undo on the server cannot be written down ({error})."
+            raise CarlaBridgeError(what, "Set RTCONTROL_CACHE to a folder that can be written to.") from None
 
 
 def read(path: Path) -> UndoRecord:
-    """Raises CarlaBridgeError where it is no such file."""
+    """Return what a file says. Raises CarlaBridgeError where it is another kind of file."""
     try:
         return UndoRecord(**json.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        raise CarlaBridgeError(
-            f"{path} tells nothing of a drive ({error}).", "Give the file that the bridge left."
-        ) from None
+        what = f"{path} tells nothing of a drive ({error})."
+        raise CarlaBridgeError(what, "Give the file that the bridge left.") from None
 
 
 def folder() -> Path:
-    """Where the files lie: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
+    """Return where the files lie: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
     if base := os.environ.get("RTCONTROL_CACHE"):
         return Path(base) / "carla"
-    try:
-        home = Path.home()
-    except RuntimeError:  # no HOME, and no entry in passwd: what cannot be written is told as such
-        home = Path(os.devnull, "no HOME")
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "rtcontrol" / "carla"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (it never raises)
+    return Path(cache) / "rtcontrol" / "carla"
 
 
 def place(host: str, port: int) -> Path:
-    """The file of a bridge of this process."""
-    return folder() / f"{_name(host, port)}-{os.getpid()}.json"
+    """Return the file of a bridge of this process."""
+    name = f"{host}-{port}".replace(":", "_").replace("/", "_")
+    return folder() / f"{name}-{os.getpid()}.json"
 
 
 def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:
-    """The files of other bridges of this user at this server, and whether each one's process is alive."""
-    if not folder().is_dir():
-        return
+    """Yield the files of other bridges of this user at this server, and whether each one's process is alive."""
     for path in sorted(folder().glob("*.json")):
         with contextlib.suppress(CarlaBridgeError):
             left = read(path)
@@ -109,20 +105,11 @@ def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:
                 yield path, left, left.born == _born(left.pid) != 0
 
 
-def _name(host: str, port: int) -> str:
-    return f"{host}-{port}".replace(":", "_").replace("/", "_")
-
-
-def _unwritable(error: OSError) -> CarlaBridgeError:
-    return CarlaBridgeError(
-        f"What is to undo on the server cannot be written down ({error}).",
-        "Set RTCONTROL_CACHE to a folder that can be written to.",
-    )
-
-
 def _born(pid: int) -> int:
-    """When a process began, in ticks since the machine did: its number alone may be another's by now. 0: no such
-    process (or one that is dead and not yet waited for)."""
+    """Return when a process started, in ticks since the machine did: its number alone may be another's by now.
+
+    0: there is none, or it is dead and not yet waited for.
+    """
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -20,8 +20,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rtcontrol_client.carla.lanes import TownRoad
-from rtcontrol_client.carla.route import Key, LaneLine
+from rtcontrol_client.carla.lanes import Key, LaneLine, TownRoad
 
 if TYPE_CHECKING:
     import carla

@@ -1,62 +1,84 @@
-"""What a drive is started with, and what may be wrong with it."""
+"""The options of a drive, and what may be wrong with it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from rtcontrol_client.wire.endpoint import check_client
 from rtcontrol_client.wire.errors import RemedyError
 
 # CARLA's physics is only right up to its substeps: 10 of 0.01 s. One step of the simulation is at most this long.
 LONGEST_STEP_S = 0.0625
 STANDIN, STANDIN_TOWN = "CARLA stand-in, not CARLA", "Standin"
-Clock = Literal["wall", "lockstep"]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class CarlaBridgeError(RemedyError):
-    """What whoever started the bridge must mend."""
+    """What a person must mend."""
 
 
 class ServerLost(Exception):
-    """The CARLA server is gone, or does not go on."""
+    """The CARLA server is gone, or does not continue."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DriveOptions:
-    """Of a drive. Each of them is an option of the command line, too.
+class DriveOptions(BaseModel):
+    """Each of them can be set on the command line (`--set KEY=VALUE`).
 
-    host, port: of the CARLA server. town: loaded where it is not the server's. standin: it is the stand-in.
-    endpoint: of the rtcontrol server. agent: None is the server's only one.
+    host, port: of the CARLA server. town: loaded where it is not the server's. seed: chooses the spawn points. reload:
+    start with the world loaded again: the same seed gives the same drive. standin: it is the stand-in.
+    endpoint: of the rtcontrol server. agent: empty is the server's only one. keys, server_key: files, for a server with
+    keys. connect_timeout_s: for the first welcome; 0: for ever. once: one session, and its end is the bridge's.
     clock: `wall` keeps to the wall's grid whatever happens, `lockstep` waits for each call.
-    connect_timeout_s: for the first welcome; None: for ever. reconnect_s: for a CARLA server that hangs.
-    once: one session, and its end is the bridge's. trace: a file that gets a line a step.
-    client: further options of the client.
+    reconnect_s: how long a CARLA server that hangs is waited for. trace: a file that gets a line a step.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
     host: str = "127.0.0.1"
-    port: int = 2000
+    port: Annotated[int, Field(ge=1, le=65535)] = 2000
     town: str | None = None
     seed: int = 0
     reload: bool = False
     standin: bool = False
     endpoint: str = "tcp://127.0.0.1:5555"
-    agent: str | None = "driver"
-    hz: float = 16.0
-    clock: Clock = "wall"
-    instruction: str | None = None
-    duration_s: float | None = None
-    connect_timeout_s: float | None = 6.0
-    reconnect_s: float = 30.0
+    agent: str = "driver"
+    keys: Path | None = None
+    server_key: Path | None = None
+    connect_timeout_s: Seconds = 6.0
     once: bool = False
+    hz: Annotated[float, Field(ge=0.5, le=100)] = 16.0
+    clock: Literal["wall", "lockstep"] = "wall"
+    instruction: Annotated[str, Field(pattern=r"\S")] | None = None
+    duration_s: Seconds | None = None
+    reconnect_s: Seconds = 30.0
     trace: Path | None = None
-    client: Mapping[str, Any] = field(default_factory=dict)
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_endpoint(cls, value: str) -> str:
+        check_client(value)
+        return value
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> DriveOptions:
+        """Return the options of these names. Raises CarlaBridgeError, EndpointError."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(map(str, first["loc"]))
+            message = "it is not an option" if first["type"] == "extra_forbidden" else first["msg"]
+            what = f"{key}={values.get(key)!s:.40}: {message[0].lower()}{message[1:]}."
+            raise CarlaBridgeError(what, f"The options are {', '.join(cls.model_fields)}.") from None
 
     @property
     def server(self) -> str:
-        """The CARLA server's address, said with what it is."""
+        """The CARLA server's address, with what it is."""
         return f"{self.host}:{self.port}" + (f" ({STANDIN})" if self.standin else "")
 
     @property

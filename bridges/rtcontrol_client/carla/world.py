@@ -1,40 +1,158 @@
-"""The CARLA server as the bridge uses it: found and restored settings, the ego vehicle, ticks that end, snapshots."""
+"""The CARLA server as the bridge uses it: reached, made synchronous, restored; the ego vehicle, ticks, snapshots."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
-from collections.abc import Callable
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import carla
+import msgpack
 
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.control import Control
-from rtcontrol_client.carla.journal import Journal
+from rtcontrol_client.carla.journal import Journal, UndoRecord
 from rtcontrol_client.carla.lights import Lamp, lamp_of
-from rtcontrol_client.carla.neighbours import Body
-from rtcontrol_client.carla.observing import Light, Scene
+from rtcontrol_client.carla.observing import Body, Light, Scene
 from rtcontrol_client.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, DriveOptions, ServerLost
-from rtcontrol_client.carla.server import (
-    ANSWER_S,
-    SLOW_S,
-    apply_settings,
-    clean,
-    connect,
-    probe,
-    settings_of,
-    ticked,
-    undo,
-)
 
-LOAD_S = 90.0
+# A server that is there answers in milliseconds, so the absence of one is known within this, twice.
+PROBE_S, ANSWER_S = 1.5, 3.0
+SLOW_S, LOAD_S = 10.0, 90.0  # for what may take a busy server longer, and for loading a town
+WATCH_S = 1.0  # how long a synchronous server that another client may tick is watched
+# What CARLA's own client sends first (MessagePack-RPC), and how every answer to it starts: an array of four.
+QUESTION, ANSWER = msgpack.packb([0, 0, "version", [[False]]]), b"\x94"
+START = (
+    "Start one (0.9.16, it needs a GPU): ./CarlaUE4.sh -RenderOffScreen -quality-level=Low, or docker run --rm "
+    "--gpus all --net=host carlasim/carla:0.9.16 ./CarlaUE4.sh -RenderOffScreen -quality-level=Low; or try "
+    "`rtcontrol run --env carla-bridge --carla-standin`, which needs a source checkout only and is not CARLA."
+)
+ONE_CLIENT = "Only one client may tick a server: end that one first, or start a second server."
+LOOK = "Look at its own output; start it again."
+FIELDS = tuple(name for name in dir(carla.WorldSettings) if not name.startswith("_"))
 CARS = ("vehicle.tesla.model3", "vehicle.")
 ROLE = "hero"
-# Where CARLA tells none.
-LIMIT_KMH = 50.0
+LIMIT_KMH = 50.0  # where CARLA tells none
 STATES: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
 log = logging.getLogger("rtcontrol.carla")
+
+
+def connect(options: DriveOptions) -> Any:
+    """Return a `carla.Client` whose server answers and is of its release. Raises CarlaBridgeError within 5 s."""
+    probe(options)
+    client = carla.Client(options.host, options.port)
+    client.set_timeout(ANSWER_S)
+    at = f"{options.host}:{options.port}"
+    try:
+        server = client.get_server_version()
+    except RuntimeError as error:
+        what = f"What listens at {at} does not answer as a CARLA server ({_short(error)})."
+        raise CarlaBridgeError(what, "Is it still loading, or frozen? Give --carla-port, or restart it.") from None
+    mine = client.get_client_version()
+    if _release(server) != _release(mine):
+        what = f"The CARLA server at {at} is {server}, the client here {mine}: they must be of the same release."
+        raise CarlaBridgeError(what, f"Start CARLA {_release(mine)}, or: pip install carla=={_release(server)}.")
+    client.set_timeout(SLOW_S)
+    return client
+
+
+def probe(options: DriveOptions) -> None:
+    """Raise CarlaBridgeError if no server listens, or another program: its bytes would make CARLA's library abort."""
+    at, answer = f"{options.host}:{options.port}", b""
+    try:
+        with socket.create_connection((options.host, options.port), PROBE_S) as peer, contextlib.suppress(OSError):
+            peer.sendall(QUESTION)
+            answer = peer.recv(1)
+    except UnicodeError:
+        raise CarlaBridgeError(f"{options.host!r} is not a host's name.", "Give --carla-host.") from None
+    except OSError as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        raise CarlaBridgeError(f"No CARLA server at {at} ({reason}).", START) from None
+    if answer not in (b"", ANSWER):
+        hint = "Give --carla-port the port of one; CARLA's own is 2000."
+        raise CarlaBridgeError(f"What listens at {at} is not a CARLA server.", hint)
+
+
+def _release(version: str) -> str:
+    """Return `0.9.16` of `0.9.16-dirty`."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return match.group() if match else version
+
+
+def _short(error: Exception) -> str:
+    return str(error).split(",")[0].strip()
+
+
+def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
+    """Raises RuntimeError where the server does not answer."""
+    settings = world.get_settings()
+    for name, value in values.items():
+        # Of an unset step carla gives None, and takes it.
+        setattr(settings, name, value)
+    world.apply_settings(settings)
+
+
+def ticked(world: Any) -> bool:
+    """Return whether another client ticks a synchronous server: it is watched for WATCH_S."""
+    frame, end_s = 0, time.monotonic() + WATCH_S
+    while time.monotonic() < end_s:
+        before, frame = frame, world.get_snapshot().frame
+        # 0: no snapshot so far. The first one tells nothing.
+        if before not in (0, frame):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
+    """Destroy what is ours, and restore the settings; return what was done.
+
+    Raises RuntimeError where the server does not answer: then the rest was tried all the same.
+    """
+    done: list[str] = []
+    restores = left.settings is not None
+    try:
+        if left.episode is not None and left.episode != world.id:
+            done.append("the server has another world by now: no vehicle of ours is in it")
+            restores = restores and world.get_settings().synchronous_mode
+            if restores and ticked(world):
+                restores = False
+                done.append("another client ticks it: its settings are left alone")
+        else:
+            # By their numbers: whether they are there, only the server knows for sure.
+            answers = client.apply_batch_sync([carla.command.DestroyActor(number) for number in left.actors], False)
+            if count := sum(not answer.error for answer in answers):
+                done.append(f"{count} vehicle{'s' if count > 1 else ''} destroyed")
+    finally:
+        if restores and left.settings is not None:
+            apply_settings(world, left.settings)
+            mode = "synchronous" if left.settings["synchronous_mode"] else "asynchronous"
+            done.append(f"settings restored ({mode})")
+    return done
+
+
+def clean(path: Path) -> list[str]:
+    """Undo what the bridge of this file left, and remove the file; return what was done.
+
+    Raises CarlaBridgeError where it is another file or the server cannot be reached (the file is kept then).
+    """
+    left = journal.read(path)
+    client = connect(DriveOptions(host=left.host, port=left.port))
+    try:
+        done = [] if left.nothing else undo(client, client.get_world(), left)
+    except RuntimeError as error:
+        what = f"Not undone: the CARLA server at {left.host}:{left.port} broke off ({error})."
+        hint = f"Restart it, or try again: python -m rtcontrol_client.carla --clean {path}"
+        raise CarlaBridgeError(what, hint) from None
+    path.unlink(missing_ok=True)
+    return done or ["nothing was left to undo"]
 
 
 class CarlaWorld:
@@ -53,7 +171,7 @@ class CarlaWorld:
         self._client: Any = None
         self._world: Any = None
         self._lights: dict[int, Any] = {}
-        self._extent: dict[int, tuple[float, float] | None] = {}  # of vehicles; None: no vehicle
+        self._extent: dict[int, tuple[float, float] | None] = {}  # of vehicles; None: another actor
 
     @property
     def town(self) -> str:
@@ -66,15 +184,25 @@ class CarlaWorld:
 
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
+        server = self.options.server
         self._client = connect(self.options)
         for path, left, alive in journal.others(self.options.host, self.options.port):
             if alive:
-                raise CarlaBridgeError(
-                    f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
-                    "Only one client may tick a server: end that one first, or start a second server.",
-                )
+                what = f"Another bridge (process {left.pid}) drives on the CARLA server at {server}."
+                raise CarlaBridgeError(what, ONE_CLIENT)
             log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
-        self._enter()
+        try:
+            self._world = self._client.get_world()
+            self._open_town()
+            self._journal.begin(self._world.id)
+            self._make_synchronous()
+            if self.options.reload:
+                self._load(lambda: self._client.reload_world(False))
+            self._spawn()
+            self._lights = {light.id: light for light in self._world.get_actors().filter("traffic.traffic_light*")}
+            self._client.set_timeout(self.options.wait_s)
+        except RuntimeError as error:
+            raise CarlaBridgeError(f"The CARLA server at {server} broke off at the start ({error}).", LOOK) from None
 
     def back(self) -> None:
         """Let a lost server make a step. Raises ServerLost if it makes none yet, CarlaBridgeError if it is gone."""
@@ -87,169 +215,126 @@ class CarlaWorld:
             raise
         self.tick()
 
-    def _enter(self) -> None:
-        try:
-            self._world = self._client.get_world()
-            self._town()
-            self._journal.begin(self._world.id)
-            self._settings()
-            if self.options.reload:
-                self._load(lambda: self._client.reload_world(False))
-            self._spawn()
-            self._lights = {one.id: one for one in self._world.get_actors().filter("traffic.traffic_light*")}
-            self._client.set_timeout(self.options.wait_s)
-        except RuntimeError as error:
-            raise CarlaBridgeError(
-                f"The CARLA server at {self.options.server} broke off while it was set up ({error}).",
-                "Look at its own output; start it again.",
-            ) from None
-
-    def _town(self) -> None:
+    def _open_town(self) -> None:
         self.map = self._world.get_map()
         wanted = self.options.town
-        if wanted is not None and wanted not in (self.town, self.map.name):
-            towns = sorted({name.rsplit("/", 1)[-1] for name in self._client.get_available_maps()})
-            if wanted not in towns:
-                raise CarlaBridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
-            if self._world.get_settings().synchronous_mode:
-                self._nobody_ticks()  # or its world would be gone
-            log.info("loading %s", wanted)
-            self._load(lambda: self._client.load_world(wanted))
+        if wanted is None or wanted in (self.town, self.map.name):
+            return
+        towns = sorted({name.rsplit("/", 1)[-1] for name in self._client.get_available_maps()})
+        if wanted not in towns:
+            raise CarlaBridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
+        if self._world.get_settings().synchronous_mode:
+            self._check_untouched()  # or its world would be gone
+        log.info("loading %s", wanted)
+        self._load(lambda: self._client.load_world(wanted))
 
     def _load(self, load: Callable[[], Any]) -> None:
-        """Another world takes this one's place."""
+        """Load another world in the place of this one."""
         self._client.set_timeout(LOAD_S)
         self._world = load()
         self._client.set_timeout(SLOW_S)
         self.map = self._world.get_map()
         self._journal.moved(self._world.id)
 
-    def _settings(self) -> None:
-        found = settings_of(self._world)
-        if found["synchronous_mode"]:
-            # Somebody else's, or left so by one that died.
-            self._nobody_ticks()
+    def _make_synchronous(self) -> None:
+        settings = self._world.get_settings()
+        original = {name: getattr(settings, name) for name in FIELDS}
+        if original["synchronous_mode"]:
+            # Another client's, or left so by one that died.
+            self._check_untouched()
             log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
-            found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
-        self._journal.settings(found)
+            original |= {"synchronous_mode": False, "fixed_delta_seconds": None}
+        self._journal.settings(original)
         substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
-        wanted = {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps}
-        apply_settings(self._world, wanted)
+        apply_settings(self._world, {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps})
 
-    def _nobody_ticks(self) -> None:
-        """CarlaBridgeError where the frames of a synchronous server go on."""
+    def _check_untouched(self) -> None:
+        """Raise CarlaBridgeError if the frames of a synchronous server advance."""
         if ticked(self._world):
-            raise CarlaBridgeError(
-                f"Another client ticks the CARLA server at {self.options.server}.",
-                "Only one client may tick a server: end that one first, or start a second server.",
-            )
+            raise CarlaBridgeError(f"Another client ticks the CARLA server at {self.options.server}.", ONE_CLIENT)
 
     def _spawn(self) -> None:
-        blueprint = self._blueprint()
+        library = list(self._world.get_blueprint_library().filter("vehicle.*"))
+        cars = [min((b for b in library if b.id.startswith(name)), key=lambda b: b.id, default=None) for name in CARS]
+        blueprint = next(filter(None, cars), None)
+        if blueprint is None:
+            raise CarlaBridgeError("The server has no vehicles.", LOOK)
         if blueprint.has_attribute("role_name"):
             blueprint.set_attribute("role_name", ROLE)
         points = self.map.get_spawn_points()
         random.Random(self.options.seed).shuffle(points)
         for point in points:
-            ego = self._world.try_spawn_actor(blueprint, point)
-            if ego is not None:
-                self.ego = ego
-                self._journal.spawned(ego.id)
-                break
-        else:
-            self.close()
-            raise CarlaBridgeError(
-                f"None of the {len(points)} spawn points of {self.town} is free.",
-                "Remove vehicles from the server, or restart it.",
-            )
-        self.frame = self._world.tick(SLOW_S)
+            self.ego = self._world.try_spawn_actor(blueprint, point)
+            if self.ego is not None:
+                self._journal.spawned(self.ego.id)
+                self.frame = self._world.tick(SLOW_S)
+                return
+        self.close()
+        what = f"None of the {len(points)} spawn points of {self.town} is free."
+        raise CarlaBridgeError(what, "Remove vehicles from the server, or restart it.")
 
-    def _blueprint(self) -> Any:
-        library = self._world.get_blueprint_library().filter("vehicle.*")
-        for name in CARS:
-            if matching := [one for one in library if one.id.startswith(name)]:
-                return min(matching, key=lambda one: one.id)
-        raise CarlaBridgeError("The server has no vehicles.", "Look at its own output; start it again.")
-
-    # -- each step ----------------------------------------------------------------------------------------------------
+    # Each step.
 
     def tick(self) -> None:
-        """Let the simulation make one step. ServerLost where it does not come in time."""
+        """Let the simulation make one step. Raises ServerLost where it does not come in time."""
         try:
             self.frame = int(self._world.tick(self.options.wait_s))
         except RuntimeError as error:
-            raise ServerLost(str(error).split(",")[0]) from None
+            raise ServerLost(_short(error)) from None
 
     def scene(self) -> Scene:
-        """What is there now."""
+        """Return what is there now."""
         snapshot = self._world.get_snapshot()
         if new := [actor.id for actor in snapshot if actor.id not in self._extent]:
             self._learn(new)
-        own: Body | None = None
-        others: list[Body] = []
+        bodies: dict[int, Body] = {}
         for actor in snapshot:
             size = self._extent.get(actor.id)
-            if size is None:
-                continue
-            place, velocity = actor.get_transform(), actor.get_velocity()
-            at = place.location
-            body = Body(actor.id, at.x, at.y, at.z, place.rotation.yaw, velocity.x, velocity.y, *size)
-            if actor.id == self.ego.id:
-                own = body
-            else:
-                others.append(body)
+            if size is not None:
+                place, velocity = actor.get_transform(), actor.get_velocity()
+                at = place.location
+                moves = place.rotation.yaw, velocity.x, velocity.y
+                bodies[actor.id] = Body(actor.id, at.x, at.y, at.z, *moves, *size)
+        own = bodies.pop(self.ego.id, None)
         if own is None:
-            raise CarlaBridgeError(
-                f"The ego vehicle on the CARLA server at {self.options.server} was removed.", "Start the bridge again."
-            )
-        lights = {number: STATES.get(str(one.get_state()), "none") for number, one in self._lights.items()}
-        return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, lights)
+            what = f"The ego vehicle on the CARLA server at {self.options.server} was removed."
+            raise CarlaBridgeError(what, "Start the bridge again.")
+        lights = {number: STATES.get(str(light.get_state()), "none") for number, light in self._lights.items()}
+        return Scene(own, list(bodies.values()), self.ego.get_speed_limit() or LIMIT_KMH, lights)
 
     def lamps(self) -> list[Lamp]:
-        """The town's traffic lights."""
-        return [lamp_of(one, self.map) for one in self._lights.values()]
+        """Return the town's traffic lights."""
+        return [lamp_of(light, self.map) for light in self._lights.values()]
 
-    def _learn(self, new: list[int]) -> None:
+    def _learn(self, numbers: list[int]) -> None:
+        """Look up the sizes of new actors."""
         try:
-            found = {actor.id: actor for actor in self._world.get_actors(new)}
+            actors = {actor.id: actor for actor in self._world.get_actors(numbers)}
         except RuntimeError as error:
-            raise ServerLost(str(error).split(",")[0]) from None
-        for number in new:
-            actor = found.get(number)
-            if actor is None or not actor.type_id.startswith("vehicle."):
-                self._extent[number] = None
-            else:
-                extent = actor.bounding_box.extent
-                self._extent[number] = extent.x, extent.y
+            raise ServerLost(_short(error)) from None
+        for number in numbers:
+            actor = actors.get(number)
+            is_vehicle = actor is not None and actor.type_id.startswith("vehicle.")
+            extent = actor.bounding_box.extent if is_vehicle else None
+            self._extent[number] = None if extent is None else (extent.x, extent.y)
 
     def control(self, control: Control) -> None:
-        """What the ego vehicle's pedals and wheel are from the next step on."""
-        self.ego.apply_control(
-            carla.VehicleControl(
-                throttle=control.throttle, steer=control.steer, brake=control.brake, hand_brake=control.hand_brake
-            )
-        )
-
-    # -- the end ------------------------------------------------------------------------------------------------------
+        """Set the ego vehicle's pedals and wheel from the next step on."""
+        self.ego.apply_control(carla.VehicleControl(**asdict(control)))
 
     def close(self) -> None:
-        """Destroy what is ours, put the settings back as they were found. What cannot be undone stays in the file."""
+        """Destroy what is ours, restore the settings. What cannot be undone stays in the file."""
         if self._world is None:
             return
         try:
             probe(self.options)
-        except CarlaBridgeError as error:
-            if isinstance(error.__context__, ConnectionRefusedError):
-                # What was on the server went with it.
-                self._journal.close()
-            else:
-                log.warning("not undone on the server (%s); the list is kept: %s", error.what, self._journal.path)
-            return
-        try:
             self._client.set_timeout(ANSWER_S)
             done = undo(self._client, self._world, self._journal.left)
-        except RuntimeError as error:
-            log.warning("not undone on the server (%s); the list is kept: %s", error, self._journal.path)
+        except (CarlaBridgeError, RuntimeError) as error:
+            if isinstance(error.__context__, ConnectionRefusedError):
+                self._journal.close()  # what was on the server went with it
+            else:
+                log.warning("not undone on the server (%s); the list is kept: %s", error, self._journal.path)
             return
         self._journal.close()
         self._world = None

@@ -8,15 +8,11 @@ from functools import cache
 from typing import Any
 
 from rtcontrol_client.carla.driver import Driver
-from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.lanes import LaneLine, TownRoad
 from rtcontrol_client.carla.lights import Lamp, govern
-from rtcontrol_client.carla.neighbours import Body
-from rtcontrol_client.carla.observing import Light, Scene
-from rtcontrol_client.carla.route import LaneLine
-from rtcontrol_client.carla.standin.actors import Bicycle
-from rtcontrol_client.carla.standin.lights import boxes
-from rtcontrol_client.carla.standin.roads import ARMS, signal_number
-from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.observing import Body, Light, Scene
+from rtcontrol_client.carla.standin.town import ARMS, boxes, opendrive, signal_number
+from rtcontrol_client.carla.standin.world import Bicycle
 
 DT = 1 / 16
 HALF_LENGTH, HALF_WIDTH = 2.3, 0.95

@@ -13,8 +13,7 @@ pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not inst
 from rtcontrol_client import Standing
 from rtcontrol_client.carla.bridge import obey_safe
 from rtcontrol_client.carla.driver import STANDSTILL, Driver, observe
-from rtcontrol_client.carla.neighbours import Body
-from rtcontrol_client.carla.observing import Scene
+from rtcontrol_client.carla.observing import Body, Scene
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
 

@@ -15,10 +15,8 @@ import carla
 from rtcontrol.agents.road import tools as agent
 from rtcontrol_client.carla.driver import Driver, observe
 from rtcontrol_client.carla.lanes import TownRoad
-from rtcontrol_client.carla.neighbours import Body
-from rtcontrol_client.carla.observing import Scene
-from rtcontrol_client.carla.standin.roads import lanes
-from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.observing import Body, Scene
+from rtcontrol_client.carla.standin.town import lanes, opendrive
 from rtcontrol_client.carla.standin.wire import yaw
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, country_opendrive, lane_line, road
 

@@ -16,7 +16,7 @@ from rtcontrol_client.carla import bridge, journal
 from rtcontrol_client.carla.bridge import Grid, Trace
 from rtcontrol_client.carla.control import Control, Steer, Throttle
 from rtcontrol_client.carla.journal import Journal
-from rtcontrol_client.carla.neighbours import Body
+from rtcontrol_client.carla.observing import Body
 
 DT = 1 / 16
 wild = st.floats(-1e6, 1e6, allow_nan=False)

@@ -18,13 +18,11 @@ from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.driver import Driver, observe
 from rtcontrol_client.carla.intent import Turn
 from rtcontrol_client.carla.journal import Journal
-from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
 from rtcontrol_client.carla.lights import Lamp, govern
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M, Light, Scene
 from rtcontrol_client.carla.options import DriveOptions
-from rtcontrol_client.carla.route import LaneLine, Route
-from rtcontrol_client.carla.standin.roads import ARMS, LANES, incoming
-from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.standin.town import ARMS, LANES, incoming, opendrive
 from rtcontrol_client.carla.world import CarlaWorld
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road
 from tests.bridges.carla.rig import StandIn

@@ -23,10 +23,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rtcontrol_client.carla.standin import actors, wire
+from rtcontrol_client.carla.standin import wire
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.carla.standin.wire import Calls, Refused, Stream, Subscriber, Table, answering
-from rtcontrol_client.carla.standin.world import World
+from rtcontrol_client.carla.standin.world import World, definitions
 
 MAP = "Standin/Maps/Standin"
 
@@ -68,22 +68,14 @@ class Methods:
         return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
 
     def batch(self, commands: list[Any], tick: bool) -> list[Any]:
-        # Whoever wants a tick, too, cues it after the batch.
-        return [self.command(*command[0]) for command in commands]
+        # A tick, too, is cued after the batch.
+        return [self.destroy(*command[0]) for command in commands]
 
-    def command(self, variant: int, fields: list[Any]) -> list[Any]:
-        """One command of a batch: the actor's id, or why not."""
-        world = self.world
-        try:
-            if variant == 0:
-                return [[1, world.spawn(fields[0], wire.read_transform(fields[1])).number]]
-            if variant != 1:
-                raise Refused(f"the CARLA stand-in does not know command {variant}")
-            if not world.destroy(*fields):
-                raise Refused(f"unable to destroy actor {fields[0]}: not found")
-        except Refused as refused:
-            return [[0, [str(refused)]]]
-        return [[1, fields[0]]]
+    def destroy(self, variant: int, fields: list[Any]) -> list[Any]:
+        """Carry out the one command of a batch that is known; return the actor's id, or why not."""
+        if variant == 1 and self.world.destroy(*fields):
+            return [[1, fields[0]]]
+        return [[0, [f"unable to destroy actor {fields[0]}: not found"]]]
 
 
 def table(world: World, stream_port: int) -> Table:
@@ -97,7 +89,7 @@ def table(world: World, stream_port: int) -> Table:
         "set_episode_settings": lambda values: world.apply(wire.Settings.read(values)),
         "get_required_files": lambda folder="": [],
         "query_lights_state": lambda address="": [],
-        "get_actor_definitions": actors.definitions,
+        "get_actor_definitions": definitions,
         "get_map_info": methods.map_info,
         "get_map_data": opendrive,
         "get_available_maps": lambda: [f"/Game/{MAP}"],
@@ -112,21 +104,17 @@ def table(world: World, stream_port: int) -> Table:
         "apply_control_to_vehicle": world.control,
         "load_new_episode": methods.load,
     }
-    found = {name: answering(method) for name, method in values.items()}
-    found |= {name: answering(method, void=True) for name, method in voids.items()}
-    return found | {"apply_batch": methods.batch}
-
-
-# The server: two listeners, the clock of asynchronous mode, and what goes wrong on command.
+    answers = {name: answering(method) for name, method in values.items()}
+    answers |= {name: answering(method, void=True) for name, method in voids.items()}
+    return answers | {"apply_batch": methods.batch}
 
 
 HOST = "127.0.0.1"
-# Of asynchronous mode without a fixed step.
-PERIOD_S = 0.05
+PERIOD_S = 0.05  # of asynchronous mode without a fixed step
 
 
 class Server:
-    """Serves a world until it is told to stop."""
+    """Serves a world until it is stopped: two listeners, the clock of asynchronous mode, and faults on command."""
 
     def __init__(self, world: World, state_path: Path | None) -> None:
         self.world, self.state_path = world, state_path

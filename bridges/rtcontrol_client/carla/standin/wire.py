@@ -9,11 +9,9 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
-
-from rtcontrol_client.carla.standin.roads import Pose
 
 VERSION = "0.9.16"
 LOOPBACK = bytes([127, 0, 0, 1])
@@ -57,6 +55,14 @@ class Settings:
         values: list[Any] = list(astuple(self))
         values[2] = [False] if self.fixed_delta_s is None else [True, self.fixed_delta_s]
         return values
+
+
+class Pose(NamedTuple):
+    """A place and a direction, in OpenDRIVE's axes."""
+
+    x: float
+    y: float
+    heading: float
 
 
 def token(stream: int, port: int) -> bytes:

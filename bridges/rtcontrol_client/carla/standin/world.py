@@ -1,17 +1,151 @@
-"""The world: its settings, its actors and its steps."""
+"""The stand-in's world: its settings, its actors and its steps."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, TypeVar
 
-from rtcontrol_client.carla.standin import actors, lights, wire
-from rtcontrol_client.carla.standin.actors import CAR, Actor, Bicycle, TrafficLight, Vehicle
-from rtcontrol_client.carla.standin.roads import ARMS, Pose, lanes
-from rtcontrol_client.carla.standin.wire import Refused
+from rtcontrol_client.carla.control import MAX_STEER, WHEELBASE_M, Control, steering_left
+from rtcontrol_client.carla.standin import town, wire
+from rtcontrol_client.carla.standin.town import ARMS, LIMIT_KMH, lanes
+from rtcontrol_client.carla.standin.wire import Pose, Refused
+
+STEER_RATE = math.radians(180.0)
+PUSH_MPS2 = 4.0
+# Above the speed at which this power gives PUSH_MPS2, the push falls with speed.
+POWER_W_PER_KG = 40.0
+BRAKE_MPS2 = 8.0
+ROLLING_MPS2 = 0.15
+DRAG_PER_M = 0.0006
+GRIP_MPS2 = 8.0
+
+
+class Bicycle:
+    """Place, speed and wheels of one vehicle, which drives forwards only."""
+
+    def __init__(self, x: float, y: float, heading: float) -> None:
+        self.x, self.y, self.heading = x, y, heading
+        self.speed = 0.0
+        self.wheels = 0.0
+        self.slip = 0.0
+        self.control = Control()
+
+    def velocity(self) -> tuple[float, float]:
+        direction = self.heading + self.slip
+        return self.speed * math.cos(direction), self.speed * math.sin(direction)
+
+    def step(self, delta_s: float, substeps: int) -> None:
+        for _ in range(substeps):
+            self._substep(delta_s / substeps)
+
+    def _substep(self, delta_s: float) -> None:
+        control, speed = self.control, self.speed
+        pace = abs(speed)
+        # To the right is positive for CARLA and negative here.
+        wanted = -control.steer * MAX_STEER * steering_left(pace * 3.6)
+        self.wheels += min(max(wanted - self.wheels, -STEER_RATE * delta_s), STEER_RATE * delta_s)
+        push = control.throttle * min(PUSH_MPS2, POWER_W_PER_KG / max(pace, 0.1))
+        speed += push * delta_s
+        hold = BRAKE_MPS2 * (1.0 if control.hand_brake else control.brake)
+        if pace > 0.0 or push == 0.0:
+            hold += ROLLING_MPS2 + DRAG_PER_M * pace * pace
+        # Brakes and friction stop a vehicle; they never drive it the other way.
+        self.speed = math.copysign(max(abs(speed) - hold * delta_s, 0.0), speed)
+        self.slip = math.atan(0.5 * math.tan(self.wheels))
+        curvature = math.cos(self.slip) * math.tan(self.wheels) / WHEELBASE_M
+        most = GRIP_MPS2 / max(self.speed * self.speed, 1.0)
+        if abs(curvature) > most:
+            curvature = math.copysign(most, curvature)
+            self.slip = math.asin(min(max(0.5 * WHEELBASE_M * curvature, -1.0), 1.0))
+        turn_rate = self.speed * curvature
+        direction = self.heading + self.slip + 0.5 * turn_rate * delta_s
+        self.x += self.speed * math.cos(direction) * delta_s
+        self.y += self.speed * math.sin(direction) * delta_s
+        self.heading += turn_rate * delta_s
+
+
+STRING = 4  # of an attribute
+CAR, LIGHT = b"\x0e", b"\x07"  # semantic tags
+MODEL3, EXTENT = "vehicle.tesla.model3", (2.40, 1.08, 0.74)  # the one blueprint: half its length, width and height (m)
+
+
+def definitions() -> list[Any]:
+    role = ["role_name", STRING, "autopilot", ["autopilot", "scenario", "ego_vehicle"], True, False]
+    return [[1, MODEL3, MODEL3.replace(".", ","), [role]]]
+
+
+def description(type_id: str) -> list[Any]:
+    """What an actor that the server itself has made is described as."""
+    return [0, type_id, []]
+
+
+@dataclass(eq=False)
+class Actor:
+    number: int
+    description: list[Any]
+    extent: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    pose: Pose = field(default=Pose(0.0, 0.0, 0.0))
+    tags: bytes = b""
+
+    @property
+    def type_id(self) -> str:
+        return str(self.description[1])
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        return {name: text for name, _, text in self.description[2]}
+
+    def box(self) -> list[Any]:
+        return [[0.0, 0.0, self.extent[2]], list(self.extent), [0.0, 0.0, 0.0]]
+
+    def write(self) -> list[Any]:
+        return [self.number, 0, self.description, self.box(), self.tags, b""]
+
+    def pack(self, elapsed_s: float) -> bytes:
+        """Its part of a packet."""
+        return wire.OTHER_ACTOR.pack(*self.where())
+
+    def where(self) -> tuple[float, ...]:
+        place = (self.pose.x, -self.pose.y, 0.0, 0.0, wire.yaw(self.pose.heading), 0.0)
+        return (self.number, wire.ACTIVE, *place, *(0.0,) * 9)
+
+
+class TrafficLight(Actor):
+    """The light of one arm."""
+
+    def __init__(self, number: int, description: list[Any], arm: str, placed: town.Placed) -> None:
+        super().__init__(number, description, pose=placed.pole, tags=LIGHT)
+        self.arm, self.placed = arm, placed
+
+    def box(self) -> list[Any]:
+        """Of a light CARLA tells what triggers it, not how large it is."""
+        return self.placed.volume
+
+    def pack(self, elapsed_s: float) -> bytes:
+        state = town.light_state(self.arm, elapsed_s)
+        since_change_s = 0.0  # not known
+        times = town.GREEN_S, town.YELLOW_S, town.CLEAR_S, since_change_s
+        return wire.TRAFFIC_LIGHT.pack(*self.where(), self.placed.sign.encode(), *times, 0, False, state)
+
+
+@dataclass(eq=False)
+class Vehicle(Actor):
+    """A vehicle."""
+
+    body: Bicycle = None  # type: ignore[assignment]
+
+    def pack(self, elapsed_s: float) -> bytes:
+        body, control = self.body, self.body.control
+        x, y = body.velocity()
+        place = (body.x, -body.y, 0.0, 0.0, wire.yaw(body.heading), 0.0)
+        moves = (x, -y, 0.0, *(0.0,) * 6)  # no turn rate, no acceleration
+        pedals, light = (*astuple(control), False, False, int(body.speed > 0.1)), (wire.GREEN, False, 0, 0)
+        return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, LIMIT_KMH, *light)
+
 
 # Of the wall clock's step without a fixed one.
 LONGEST_STEP_S = 0.1
@@ -32,7 +166,7 @@ class World:
         self.delta_s = 0.0
         self.settings = wire.Settings()
         self.started_s = self.stepped_s = time.monotonic()
-        self.next_number = FIRST_ACTOR
+        self.numbers = itertools.count(FIRST_ACTOR)
         self.gone: list[dict[str, Any]] = []
         self.begin()
 
@@ -41,15 +175,10 @@ class World:
         self.episode += 1
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
-        self.spectator = self.add(Actor(self.number(), actors.description("spectator")))
-        self.lights: dict[str, TrafficLight] = {}
-        described = actors.description("traffic.traffic_light")
+        self.spectator = self.add(Actor(next(self.numbers), description("spectator")))
+        described = description("traffic.traffic_light")
         for arm in ARMS:
-            self.lights[arm] = self.add(TrafficLight(self.number(), described, arm, lights.generated(arm)))
-
-    def number(self) -> int:
-        self.next_number += 1
-        return self.next_number - 1
+            self.add(TrafficLight(next(self.numbers), described, arm, town.generated(arm)))
 
     def add(self, actor: AnyActor) -> AnyActor:
         self.actors[actor.number] = actor
@@ -60,28 +189,25 @@ class World:
         return [actor for actor in self.actors.values() if isinstance(actor, Vehicle)]
 
     def spawn_points(self) -> list[Pose]:
-        points = []
-        for curve in lanes().values():
-            first = SPAWN_EVERY_M / 2
-            points += [curve.at(first + SPAWN_EVERY_M * n) for n in range(int(curve.length / SPAWN_EVERY_M))]
-        return points
+        places = ((curve, n) for curve in lanes().values() for n in range(int(curve.length / SPAWN_EVERY_M)))
+        return [curve.at(SPAWN_EVERY_M * (n + 0.5)) for curve, n in places]
 
     def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
         """A vehicle for a client. Refused where another is."""
-        if described[1] != actors.MODEL3:
+        if described[1] != MODEL3:
             raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
-        if any(math.dist(pose[:2], (one.body.x, one.body.y)) < 2 * actors.EXTENT[0] for one in self.vehicles):
+        if any(math.dist(pose[:2], (car.body.x, car.body.y)) < 2 * EXTENT[0] for car in self.vehicles):
             raise Refused("Spawn failed because of collision at spawn position")
-        return self.add(Vehicle(self.number(), described, actors.EXTENT, tags=CAR, body=Bicycle(*pose)))
+        return self.add(Vehicle(next(self.numbers), described, EXTENT, tags=CAR, body=Bicycle(*pose)))
 
-    def driven(self, number: int) -> Vehicle:
+    def control(self, number: int, values: list[Any]) -> None:
         actor = self.actors.get(number)
         if not isinstance(actor, Vehicle):
             raise Refused(f"unable to find the actor {number}: actor not found")
-        return actor
-
-    def control(self, number: int, values: list[Any]) -> None:
-        self.driven(number).body.control = actors.read_control(values)
+        throttle, steer, brake = (
+            min(max(value, low), 1.0) for value, low in zip(values[:3], (0.0, -1.0, 0.0), strict=True)
+        )
+        actor.body.control = Control(throttle, steer, brake, bool(values[3]))
 
     def destroy(self, number: int) -> bool:
         actor = self.actors.get(number)
@@ -92,21 +218,14 @@ class World:
         return True
 
     def to_dict(self, vehicle: Vehicle) -> dict[str, Any]:
-        """What a vehicle has done."""
-        return {
-            "id": vehicle.number,
-            "type_id": vehicle.type_id,
-            "role_name": vehicle.attributes.get("role_name", ""),
-        }
-
-    def step_s(self) -> float:
-        now = time.monotonic()
-        wall, self.stepped_s = now - self.stepped_s, now
-        return self.settings.fixed_delta_s or min(max(wall, 1e-3), LONGEST_STEP_S)
+        """Return who a vehicle is."""
+        role = vehicle.attributes.get("role_name", "")
+        return {"id": vehicle.number, "type_id": vehicle.type_id, "role_name": role}
 
     def step(self) -> int:
-        """One step of all; its frame number."""
-        delta_s = self.step_s()
+        """Make one step of all; return its frame number."""
+        wall_s, self.stepped_s = time.monotonic() - self.stepped_s, time.monotonic()
+        delta_s = self.settings.fixed_delta_s or min(max(wall_s, 1e-3), LONGEST_STEP_S)
         self.frame += 1
         self.delta_s = delta_s
         self.elapsed_s += delta_s
