@@ -354,8 +354,8 @@ class CarlaBridge:
             except ServerLost as again:
                 log.info("still lost: %s", again)
             except CarlaBridgeError as error:
-                what = f"The CARLA server at {where} was lost: {error.what}"
-                raise CarlaBridgeError(what, "Look at its own output; start it and the bridge again.") from None
+                text = f"The CARLA server at {where} was lost: {error.what}"
+                raise CarlaBridgeError(text, "Look at its own output; start it and the bridge again.") from None
             time.sleep(BETWEEN_TRIES_S)
         raise CarlaBridgeError(
             f"The CARLA server at {where} was lost and did not go on in {limit_s:g} s.",

@@ -106,8 +106,8 @@ def tell(event: str, **fields: Any) -> None:
 def run(options: DriveOptions, clean: Path | None) -> int:
     """Drive, or clean up; return the exit status. Raises CarlaBridgeError, ClientError."""
     if importlib.util.find_spec("carla") is None:
-        what = "The CARLA bridge needs CARLA's client."
-        raise CarlaBridgeError(what, "Install it: pip install 'rtcontrol-client[carla]'.")
+        text = "The CARLA bridge needs CARLA's client."
+        raise CarlaBridgeError(text, "Install it: pip install 'rtcontrol-client[carla]'.")
     if clean is not None:
         from rtcontrol_client.carla.world import clean as undo
 
@@ -124,8 +124,8 @@ def run(options: DriveOptions, clean: Path | None) -> int:
             world.open()
             return _drive(world, ending)
         except ServerLost as lost:
-            what = f"The CARLA server at {options.server} was lost ({lost})."
-            raise CarlaBridgeError(what, "Start it again.") from None
+            text = f"The CARLA server at {options.server} was lost ({lost})."
+            raise CarlaBridgeError(text, "Start it again.") from None
         finally:
             world.close()
 

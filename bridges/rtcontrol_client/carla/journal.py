@@ -69,8 +69,8 @@ class Journal:
             part.write_text(json.dumps(asdict(self.left)), "utf-8")
             os.replace(part, self.path)
         except OSError as error:
-            what = f"What is to undo on the server cannot be written down ({error})."
-            raise CarlaBridgeError(what, "Set RTCONTROL_CACHE to a folder that can be written to.") from None
+            text = f"What is to undo on the server cannot be written down ({error})."
+            raise CarlaBridgeError(text, "Set RTCONTROL_CACHE to a folder that can be written to.") from None
 
 
 def read(path: Path) -> UndoRecord:
@@ -78,8 +78,8 @@ def read(path: Path) -> UndoRecord:
     try:
         return UndoRecord(**json.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        what = f"{path} tells nothing of a drive ({error})."
-        raise CarlaBridgeError(what, "Give the file that the bridge left.") from None
+        text = f"{path} tells nothing of a drive ({error})."
+        raise CarlaBridgeError(text, "Give the file that the bridge left.") from None
 
 
 def folder() -> Path:

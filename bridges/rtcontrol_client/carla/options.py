@@ -73,8 +73,8 @@ class DriveOptions(BaseModel):
             first = error.errors(include_url=False)[0]
             key = ".".join(map(str, first["loc"]))
             message = "it is not an option" if first["type"] == "extra_forbidden" else first["msg"]
-            what = f"{key}={values.get(key)!s:.40}: {message[0].lower()}{message[1:]}."
-            raise CarlaBridgeError(what, f"The options are {', '.join(cls.model_fields)}.") from None
+            text = f"{key}={values.get(key)!s:.40}: {message[0].lower()}{message[1:]}."
+            raise CarlaBridgeError(text, f"The options are {', '.join(cls.model_fields)}.") from None
 
     @property
     def server(self) -> str:

@@ -53,12 +53,12 @@ def connect(options: DriveOptions) -> Any:
     try:
         server = client.get_server_version()
     except RuntimeError as error:
-        what = f"What listens at {at} does not answer as a CARLA server ({_short(error)})."
-        raise CarlaBridgeError(what, "Is it still loading, or frozen? Give --carla-port, or restart it.") from None
+        text = f"What listens at {at} does not answer as a CARLA server ({_short(error)})."
+        raise CarlaBridgeError(text, "Is it still loading, or frozen? Give --carla-port, or restart it.") from None
     mine = client.get_client_version()
     if _release(server) != _release(mine):
-        what = f"The CARLA server at {at} is {server}, the client here {mine}: they must be of the same release."
-        raise CarlaBridgeError(what, f"Start CARLA {_release(mine)}, or: pip install carla=={_release(server)}.")
+        text = f"The CARLA server at {at} is {server}, the client here {mine}: they must be of the same release."
+        raise CarlaBridgeError(text, f"Start CARLA {_release(mine)}, or: pip install carla=={_release(server)}.")
     client.set_timeout(SLOW_S)
     return client
 
@@ -148,9 +148,9 @@ def clean(path: Path) -> list[str]:
     try:
         done = [] if left.nothing else undo(client, client.get_world(), left)
     except RuntimeError as error:
-        what = f"Not undone: the CARLA server at {left.host}:{left.port} broke off ({error})."
+        text = f"Not undone: the CARLA server at {left.host}:{left.port} broke off ({error})."
         hint = f"Restart it, or try again: python -m rtcontrol_client.carla --clean {path}"
-        raise CarlaBridgeError(what, hint) from None
+        raise CarlaBridgeError(text, hint) from None
     path.unlink(missing_ok=True)
     return done or ["nothing was left to undo"]
 
@@ -188,8 +188,8 @@ class CarlaWorld:
         self._client = connect(self.options)
         for path, left, alive in journal.others(self.options.host, self.options.port):
             if alive:
-                what = f"Another bridge (process {left.pid}) drives on the CARLA server at {server}."
-                raise CarlaBridgeError(what, ONE_CLIENT)
+                text = f"Another bridge (process {left.pid}) drives on the CARLA server at {server}."
+                raise CarlaBridgeError(text, ONE_CLIENT)
             log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
         try:
             self._world = self._client.get_world()
@@ -270,8 +270,8 @@ class CarlaWorld:
                 self.frame = self._world.tick(SLOW_S)
                 return
         self.close()
-        what = f"None of the {len(points)} spawn points of {self.town} is free."
-        raise CarlaBridgeError(what, "Remove vehicles from the server, or restart it.")
+        text = f"None of the {len(points)} spawn points of {self.town} is free."
+        raise CarlaBridgeError(text, "Remove vehicles from the server, or restart it.")
 
     # Each step.
 
@@ -297,8 +297,8 @@ class CarlaWorld:
                 bodies[actor.id] = Body(actor.id, at.x, at.y, at.z, *moves, *size)
         own = bodies.pop(self.ego.id, None)
         if own is None:
-            what = f"The ego vehicle on the CARLA server at {self.options.server} was removed."
-            raise CarlaBridgeError(what, "Start the bridge again.")
+            text = f"The ego vehicle on the CARLA server at {self.options.server} was removed."
+            raise CarlaBridgeError(text, "Start the bridge again.")
         lights = {number: STATES.get(str(light.get_state()), "none") for number, light in self._lights.items()}
         return Scene(own, list(bodies.values()), self.ego.get_speed_limit() or LIMIT_KMH, lights)
 
@@ -314,9 +314,10 @@ class CarlaWorld:
             raise ServerLost(_short(error)) from None
         for number in numbers:
             actor = actors.get(number)
-            is_vehicle = actor is not None and actor.type_id.startswith("vehicle.")
-            extent = actor.bounding_box.extent if is_vehicle else None
-            self._extent[number] = None if extent is None else (extent.x, extent.y)
+            self._extent[number] = None
+            if actor is not None and actor.type_id.startswith("vehicle."):
+                extent = actor.bounding_box.extent
+                self._extent[number] = extent.x, extent.y
 
     def control(self, control: Control) -> None:
         """Set the ego vehicle's pedals and wheel from the next step on."""

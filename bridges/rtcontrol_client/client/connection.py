@@ -36,7 +36,7 @@ class Backoff:
 
 
 class ServerConnection:
-    """`up`: there is a connection; `open`: the server welcomed us on it; `trouble`: why it did not, for people.
+    """`up`: there is a connection; `open`: the server welcomed us on it; else words for people say why it did not.
 
     `several`: another connection may go to another server. `unresponsive`: the server was silent, or its connection did
     not come up.

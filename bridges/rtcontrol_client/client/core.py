@@ -150,8 +150,8 @@ class Core:
         tick, call = (done, owed.get(done)) if isinstance(done, int) else (done.tick, done.call)
         if tick is None:
             return  # not a call of the server's
-        fields: dict[str, Any] = {"session": self.token, "tick": tick, "epoch": self.epoch, "outcome": outcome}
-        report = Executed(t_ns=now_ns, **fields, **words)
+        fields: dict[str, Any] = {"session": self.token, "tick": tick, "epoch": self.epoch, "outcome": outcome, **words}
+        report = Executed(t_ns=now_ns, **fields)
         if not self.handover.settle(tick, call):
             return
         if self.options.acknowledges:
@@ -328,8 +328,8 @@ class Core:
             self.tally.ignored["welcome"] += 1  # the answer to a hello sent twice, or before
             return
         if not welcome.protocol or welcome.protocol[0] != PROTOCOL[0]:
-            what = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
-            self.end(ClientError(what, "Update either."), now_ns)
+            text = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
+            self.end(ClientError(text, "Update either."), now_ns)
             return
         sent = self.instruction if welcome.resumed else self._greeting
         self.connection.welcomed(welcome.heartbeat_ms)

@@ -65,8 +65,8 @@ class CrowdCore(Core):
     def join(self, fields: dict[str, Any]) -> None:
         """Add a member. Raises ClientError: there is one of that name."""
         if fields["id"] in self.members:
-            what = f"There is a member {fields['id']!r:.80} already."
-            raise ClientError(what, "Let it leave first, or use instruct().")
+            text = f"There is a member {fields['id']!r:.80} already."
+            raise ClientError(text, "Let it leave first, or use instruct().")
         terms = Member.model_validate({**fields, "epoch": next(self._lives)})
         self.members[terms.id] = MemberState(terms, terms.safe_calls or self._default_safe_calls())
         self.send(Join(session=self.token, members=[terms]))

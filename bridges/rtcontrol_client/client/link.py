@@ -217,8 +217,8 @@ class Link:
             socket.connect(address)
         except zmq.ZMQError as error:
             self._release()
-            what = f"{address} cannot be used ({error.strerror})."
-            raise ClientError(what, f"Write {FORM}.") from None
+            text = f"{address} cannot be used ({error.strerror})."
+            raise ClientError(text, f"Write {FORM}.") from None
 
     def _watch(self, socket: zmq.Socket[bytes]) -> None:
         """Use this socket, and wait for it too."""

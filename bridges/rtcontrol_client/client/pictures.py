@@ -22,8 +22,8 @@ def picture(data: Any, t_ns: int | None) -> Picture:
     try:
         file = memoryview(data).tobytes()
     except (TypeError, ValueError, BufferError):
-        what = f"A picture of the type {type(data).__name__}, which shows no bytes."
-        raise ClientError(what, "Give a JPEG or PNG file's bytes.") from None
+        text = f"A picture of the type {type(data).__name__}, which shows no bytes."
+        raise ClientError(text, "Give a JPEG or PNG file's bytes.") from None
     with checked("picture"):
         form = format_of(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
         image = {"format": form, "data": file}

@@ -65,8 +65,8 @@ def _as_list(value: Any, path: str) -> Any:
         return value.tolist()
     except Exception as error:  # torch's sparse tensors, and those without values, say
         why = " ".join(str(error).split())[:80]
-        what = f"{path}: a {type(value).__name__} that gives no list ({why})."
-        raise WireError(Code.INVALID, what, PLAIN, field=path) from None
+        text = f"{path}: a {type(value).__name__} that gives no list ({why})."
+        raise WireError(Code.INVALID, text, PLAIN, field=path) from None
 
 
 def _kind(value: Any) -> str:
@@ -104,12 +104,12 @@ def _array(name: str, value: Any) -> dict[str, Any]:
     try:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):  # of numpy's kinds of time, say, ValueError
-        what = f"arrays[{name!r}] is a {_kind(value)}, which shows no buffer."
-        raise ClientError(what, "Give a numpy array of numbers, an array.array or bytes.") from None
+        text = f"arrays[{name!r}] is a {_kind(value)}, which shows no buffer."
+        raise ClientError(text, "Give a numpy array of numbers, an array.array or bytes.") from None
     order, code = view.format[:-1], view.format[-1]
     dtype = f"{KINDS.get(code, '')}{view.itemsize}"
     if dtype not in DTYPES or order not in NATIVE:
-        what = f"arrays[{name!r}] has items of the format {view.format!r}."
-        raise ClientError(what, f"Convert it to one of {', '.join(DTYPES)}.")
+        text = f"arrays[{name!r}] has items of the format {view.format!r}."
+        raise ClientError(text, f"Convert it to one of {', '.join(DTYPES)}.")
     # tobytes() lays any strides out in C order
     return {"name": name, "dtype": dtype, "shape": list(view.shape or ()), "data": view.tobytes()}

@@ -201,7 +201,8 @@ class Ros2Bridge:
             if output.failed > self._seen[topic]:
                 problems.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages were not written.")
             self._seen[topic] = output.failed
-        problems |= {name: why for name, channel in self._channels.items() if (why := channel.trouble()) is not None}
+        served = {name: channel.trouble() for name, channel in self._channels.items()}
+        problems |= {name: problem for name, problem in served.items() if problem is not None}
         if self._unsent is not None:
             problems["observation"] = self._unsent
         client, errors = self._sessions.client, self._sessions.counts(["errors"])["errors"]

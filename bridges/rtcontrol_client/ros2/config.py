@@ -255,7 +255,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(path: Path, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()) -> RobotConfig:
-    """Return the file's config. Raises Ros2BridgeError naming file, key and remedy.
+    """Return the file's config. Raises Ros2BridgeError naming file and key.
 
     `changes` and `settings` (`session.ttl_ms=300`, as YAML) take the place of the file's keys.
     """
