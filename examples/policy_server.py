@@ -15,8 +15,8 @@ from websockets.sync.server import ServerConnection, serve
 try:
     from openpi_client.msgpack_numpy import packb, unpackb
 except ImportError:  # the same messages, by this project
-    from rtcontrol.hosts.array_message import pack_message as packb
-    from rtcontrol.hosts.array_message import unpack_message as unpackb
+    from rtcontrol.hosts.policy_link import pack_message as packb
+    from rtcontrol.hosts.policy_link import unpack_message as unpackb
 
 HORIZON, STEP_S, UNIT = 8, 1 / 16, 20.0  # actions of a chunk; each is so long; one is so many units a second
 

@@ -1,5 +1,4 @@
-"""Recipes of deciders: the ST model, and the plain ones that need no model (expert, no-op, random); how to ask one, or
-several together, and the lane that asks those of many sessions."""
+"""Recipes of deciders (ST models, scripts, crowds, questions), and how one or several together are asked."""
 
 from __future__ import annotations
 
@@ -8,12 +7,12 @@ import logging
 import random
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from rtcontrol.hosts.pool import EdfScheduler, Turn
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
-from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
@@ -21,6 +20,7 @@ from rtcontrol.models.schema.random_call import check_random, random_call
 from rtcontrol.models.schema.tool_schema import tool_schemas
 
 if TYPE_CHECKING:
+    from rtcontrol.models.crowd import CrowdDecoder
     from rtcontrol.models.questions import StateQuestion
 
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
@@ -28,8 +28,11 @@ PLAIN = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
 
 
+# -- how a decider is asked --------------------------------------------------------------------------------------------
+
+
 def build(source: DeciderSource) -> Decider:
-    """The source's decider; whatever goes wrong becomes a UserError."""
+    """Return the source's decider. Raises UserError, whatever goes wrong."""
     try:
         return source.build()
     except UserError:
@@ -39,68 +42,76 @@ def build(source: DeciderSource) -> Decider:
 
 
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
-    """Decide; an exception becomes the reply's error, in one line."""
-    return result(_answer_in_steps(decider, request))
-
-
-def _answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
-    began = time.monotonic_ns()
-    steps: Any = getattr(decider, "decide_in_steps", None)
-    try:
-        return reply_to(request, began, decider.decide(request) if steps is None else (yield from steps(request)))
-    except FAULTS as error:
-        return reply_to(request, began, error)
+    """Decide. An exception becomes the reply's error, in one line."""
+    started_ns = time.monotonic_ns()
+    (decision,) = result(_decide([(decider, request)]))
+    return reply_to(request, started_ns, decision)
 
 
 def answer_together(
-    asked: Sequence[tuple[Decider, DecisionRequest]], cancelled: Callable[[int], bool]
+    pairs: Sequence[tuple[Decider, DecisionRequest]], cancelled: Callable[[int], bool]
 ) -> Generator[None, None, list[DecisionReply | None]]:
-    """Of each its reply, or None where it was given up. Several must be of one `kind`. It may be left alone wherever it
-    yields; `cancelled` is asked there whether nobody waits for the one at this place any more."""
-    began = time.monotonic_ns()
+    """Decide in steps; return a reply for each pair, None where it was cancelled. Several must be of one `kind`.
+
+    `cancelled` says at each step whether the request at this place is not needed any more.
+    """
+    started_ns = time.monotonic_ns()
     gone: set[int] = set()
-    alone = len(asked) == 1
-    steps: Any = _answer_in_steps(*asked[0]) if alone else asked[0][0].together(asked)  # type: ignore[attr-defined]
+    steps = _decide(pairs)
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            if alone:
-                return [done.value]
             return [
-                None if i in gone else reply_to(request, began, found, len(asked))
-                for i, ((_, request), found) in enumerate(zip(asked, done.value, strict=True))
+                None if i in gone else reply_to(request, started_ns, decision, len(pairs))
+                for i, ((_, request), decision) in enumerate(zip(pairs, done.value, strict=True))
             ]
-        for i, (decider, _) in enumerate(asked):
+        for i, (decider, _) in enumerate(pairs):
             if i not in gone and cancelled(i):
                 gone.add(i)
-                if alone:
+                if len(pairs) == 1:
                     steps.close()
                     return [None]
                 decider.cancel()  # type: ignore[attr-defined]
         yield
 
 
-def reply_to(request: DecisionRequest, began: int, found: Decision | BaseException, together: int = 1) -> DecisionReply:
-    """Return what came of a request: a decision, or what was raised."""
-    took, received = time.monotonic_ns() - began, request.received_ns or began
-    if not isinstance(found, BaseException):
-        return DecisionReply(request.tick, found, None, took, None, received, began, (), together)
-    mistake = (found.what, found.remedy) if isinstance(found, UserError) else None
-    loss = found.loss if isinstance(found, DecisionLost) else None
-    said = str(found) if mistake or loss else f"{type(found).__name__}: {found}"
-    line = (said.splitlines() or [""])[0]
-    return DecisionReply(request.tick, None, line, took, mistake, received, began, (), together, loss)
+def _decide(pairs: Sequence[tuple[Any, DecisionRequest]]) -> Generator[None, None, list[Decision | BaseException]]:
+    """Return each decision, or what was raised in its place."""
+    if len(pairs) > 1:
+        decisions: list[Decision | BaseException] = yield from pairs[0][0].together(pairs)
+        return decisions
+    decider, request = pairs[0]
+    steps: Any = getattr(decider, "decide_in_steps", None)
+    try:
+        return [decider.decide(request) if steps is None else (yield from steps(request))]
+    except FAULTS as error:
+        return [error]
+
+
+def reply_to(
+    request: DecisionRequest, started_ns: int, decision: Decision | BaseException, together: int = 1
+) -> DecisionReply:
+    """Return the reply to a request: the decision, or the error that was raised."""
+    took_ns, received_ns = time.monotonic_ns() - started_ns, request.received_ns or started_ns
+    if not isinstance(decision, BaseException):
+        return DecisionReply(request.tick, decision, None, took_ns, None, received_ns, started_ns, (), together)
+    error = decision
+    mistake = (error.what, error.remedy) if isinstance(error, UserError) else None
+    loss = error.loss if isinstance(error, DecisionLost) else None
+    text = str(error) if mistake or loss else f"{type(error).__name__}: {error}"
+    line = (text.splitlines() or [""])[0]
+    return DecisionReply(request.tick, None, line, took_ns, mistake, received_ns, started_ns, (), together, loss)
 
 
 def describe(decider: Decider) -> dict[str, Any]:
-    """What a decider says of itself; empty where it says nothing."""
+    """Return the decider's lines of the report; empty where it has none."""
     info = getattr(decider, "info", None)
     return dict(info()) if info is not None else {}
 
 
 def end(decider: Decider) -> None:
-    """Its session is over: what it holds open is closed. What it raises is logged."""
+    """Close what the decider holds open. An error is logged."""
     try:
         close = getattr(decider, "close", None)
         if close is not None:
@@ -109,71 +120,64 @@ def end(decider: Decider) -> None:
         log.exception("close() of a decider (%s) failed; its session is over all the same", type(decider).__qualname__)
 
 
-class DeciderLane:
-    """One thread that decides turn after turn what `rota` says, for sessions of which it has a decider each. A patient
-    session's decision gives way to others wherever it can be left alone.
+class Worker:
+    """Decide turn after turn, on one thread, for sessions' hosts that have a decider for each worker, by its `number`.
 
-    `decider_of` gives a session's decider, None where the session is over; `cancelled` whether no one waits for a
-    request any more; `answer` takes each reply, None of one that was given up.
+    A patient session's decision gives way to others wherever it yields.
     """
 
-    def __init__(
-        self,
-        rota: EdfScheduler,
-        decider_of: Callable[[Any], Decider | None],
-        cancelled: Callable[[Any, DecisionRequest], bool],
-        answer: Callable[[Any, DecisionRequest, DecisionReply | None], None],
-    ) -> None:
-        self.rota = rota
-        self._decider_of, self._cancelled, self._answer = decider_of, cancelled, answer
-        self._late: tuple[Any, Generator[None, None, None]] | None = None  # the patient session's under way
+    def __init__(self, scheduler: EdfScheduler, number: int) -> None:
+        self.scheduler, self.number = scheduler, number
+        self._paused: Generator[None, None, None] | None = None  # the patient session's under way
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
-        return self._late is None
+        return self._paused is None
 
     def take(self, now_ns: int) -> list[Turn]:
-        """Return whose turn it is; empty where nobody waits, or only who can wait for what is under way."""
-        return self.rota.take(now_ns, self._kind, self._patient, late=self.idle)
+        """Return the turn that is due; empty where no request waits, or only such as can wait for the one under way."""
+        return self.scheduler.take(now_ns, self._kind, self._patient, late=self.idle)
 
     def run(self, turn: Sequence[Turn]) -> None:
-        """Decide the turn; without one, take a step of what is under way."""
+        """Decide the turn; without one, take a step of the decision under way."""
         if turn and self._patient(turn[0][0]):
-            self._late = turn[0][0], self.decide(turn)
+            self._paused = self.decide(turn)
         elif turn:
-            began = time.monotonic_ns()
-            for _ in self.decide(turn):
-                pass
-            self.rota.took(self._kind(turn[0][0]), len(turn), time.monotonic_ns() - began)
-        elif self._late is not None:
+            started_ns = time.monotonic_ns()
+            result(self.decide(turn))
+            self.scheduler.took(self._kind(turn[0][0]), len(turn), time.monotonic_ns() - started_ns)
+        elif self._paused is not None:
             try:
-                next(self._late[1])
+                next(self._paused)
             except StopIteration:
-                self._late = None
+                self._paused = None
 
     def decide(self, turn: Sequence[Turn]) -> Generator[None, None, None]:
-        """Decide a turn in steps, of sessions that are not over, and answer."""
-        there = [(one, decider) for one in turn if (decider := self._decider_of(one[0])) is not None]
-        if not there:
+        """Decide a turn in steps, for hosts that are not closed, and hand them the replies."""
+        open_turns = [(*pair, pair[0].decider(self.number)) for pair in turn]
+        open_turns = [entry for entry in open_turns if entry[2] is not None]
+        if not open_turns:
             return
-        asked = [(decider, request) for (_, request), decider in there]
-        replies = yield from answer_together(asked, lambda i: self._cancelled(*there[i][0]))
-        for (one, _), reply in zip(there, replies, strict=True):
-            self._answer(*one, reply)
 
-    def _patient(self, key: Any) -> bool:
-        """Return whether its decisions give way to others'."""
-        return bool(getattr(self._decider_of(key), "patient", False))
+        def cancelled(i: int) -> bool:
+            host, request, _ = open_turns[i]
+            return bool(host.cancelled(request))
 
-    def _kind(self, key: Any) -> Hashable:
-        """Return what decides together with others of the same kind: the model; None where nothing can be shared."""
-        found: Hashable = getattr(self._decider_of(key), "kind", None)
-        return found
+        replies = yield from answer_together([(decider, request) for _, request, decider in open_turns], cancelled)
+        for (host, request, _), reply in zip(open_turns, replies, strict=True):
+            host.take(request, reply)
+
+    def _patient(self, host: Any) -> bool:
+        return bool(getattr(host.decider(self.number), "patient", False))
+
+    def _kind(self, host: Any) -> Hashable:
+        """Return the model that decides for several of its kind together; None where nothing can be shared."""
+        kind: Hashable = getattr(host.decider(self.number), "kind", None)
+        return kind
 
 
 class SteppedDecider:
-    """One that may be left alone, or given up, wherever its steps yield."""
+    """A decider that can be paused, or cancelled, wherever its steps yield."""
 
     def decide(self, request: DecisionRequest) -> Decision:
         return result(self.decide_in_steps(request))
@@ -182,61 +186,12 @@ class SteppedDecider:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class STSource:
-    """An ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`. A `patient` one is for whoever can wait, as a
-    request of HTTP can: its work gives way to other sessions'."""
-
-    spec: Any
-    patient: bool = False
-
-    def build(self) -> STModel:
-        return STModel(self.spec.build(), self.patient)
-
-
-def _asked(request: DecisionRequest) -> Any:
-    what = request.observation, request.instruction, request.history
-    return what if request.standing is None else (*what, request.standing)
-
-
-class STModel:
-    """The ST decoder as a decider of requests."""
-
-    def __init__(self, decider: Any, patient: bool = False) -> None:
-        self._decider, self.patient = decider, patient
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        decision: Decision = self._decider.decide(*_asked(request))
-        return decision
-
-    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        decision: Decision = yield from self._decider.decide_in_steps(*_asked(request), sliced=self.patient)
-        return decision
-
-    @property
-    def kind(self) -> Hashable:
-        return None if self.patient else id(self._decider.runner)
-
-    @staticmethod
-    def together(asked: Any) -> Generator[None, None, list[Decision | Exception]]:
-        from rtcontrol.models.decider import decide_together_in_steps
-
-        return decide_together_in_steps([(model._decider, _asked(request)) for model, request in asked])
-
-    def cancel(self) -> None:
-        self._decider.cancel()
-
-    def info(self) -> dict[str, Any]:
-        return dict(self._decider.info())
-
-
-# A tool with a free value: what sessions need for their first one is made when it is loaded.
-FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
+# -- scripts -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """A scripted decider: `function` gives the call (or a plan) for a request, None to leave whatever is in force."""
+    """A scripted decider: `function` returns the call (or a plan) for a request, None to leave the active one."""
 
     function: Callable[[DecisionRequest], Call | Plan | None]
     model: str = "expert"
@@ -245,8 +200,8 @@ class ExpertSource:
         return self
 
     def decide(self, request: DecisionRequest) -> Decision:
-        decided = self.function(request)
-        return Decision(decided.calls[0], plan=decided) if isinstance(decided, Plan) else Decision(decided)
+        call = self.function(request)
+        return Decision(call.calls[0], plan=call) if isinstance(call, Plan) else Decision(call)
 
     def info(self) -> dict[str, Any]:
         return {"engine": "script", "model": self.model}
@@ -258,7 +213,7 @@ def _null(request: DecisionRequest) -> None:
 
 @dataclass(frozen=True)
 class NoopSource(ExpertSource):
-    """Leaves whatever is in force: the null function, always."""
+    """Leave the active call: the null function, always."""
 
     function: Callable[[DecisionRequest], Call | None] = _null
     model: str = "noop"
@@ -266,10 +221,9 @@ class NoopSource(ExpertSource):
 
 @dataclass(frozen=True)
 class RandomSource:
-    """A uniformly random legal call each tick, and another draw for each further call of a tick; optional parameters
-    of an open domain are left out.
+    """A uniformly random legal call each tick, and another for each further call of a tick.
 
-    The same seed, tick and epoch give the same first call, in every lane.
+    Optional parameters of an open domain are left out. The same seed, tick and epoch give the same first call.
     """
 
     tools: Sequence[dict[str, Any]]
@@ -278,28 +232,183 @@ class RandomSource:
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
         check_random(schemas)
-        asked = ("", 0)  # the tick asked for last, and how often
+        last = ("", 0)  # the last tick, and its number of calls
 
         def call(request: DecisionRequest) -> Call:
-            nonlocal asked
+            nonlocal last
             tick = f"{self.seed}/{request.epoch}/{request.tick}"
-            asked = tick, asked[1] + 1 if asked[0] == tick else 0
-            chance = random.Random(f"{tick}/{asked[1]}" if asked[1] else tick)
+            last = tick, last[1] + 1 if last[0] == tick else 0
+            chance = random.Random(f"{tick}/{last[1]}" if last[1] else tick)
             return random_call(schemas, chance)
 
         return ExpertSource(call, "random")
 
 
+# -- ST models ---------------------------------------------------------------------------------------------------------
+
+# A tool with a free value: what sessions need for their first free value is built when it is loaded.
+FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
+
+
+@dataclass(frozen=True)
+class STSource:
+    """An ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`.
+
+    A `patient` one is for callers that can wait, as HTTP's can: its work gives way to other sessions'.
+    """
+
+    spec: Any
+    patient: bool = False
+
+    def build(self) -> STModel:
+        return STModel(self.spec.build(), self.patient)
+
+
+def _prompt(request: DecisionRequest) -> Any:
+    prompt = request.observation, request.instruction, request.history
+    return prompt if request.standing is None else (*prompt, request.standing)
+
+
+class STModel:
+    """The ST decoder as a decider of requests. Those of one `kind` are decided together."""
+
+    def __init__(self, decider: Any, patient: bool = False) -> None:
+        self._decider, self.patient = decider, patient
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        decision: Decision = self._decider.decide(*_prompt(request))
+        return decision
+
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        decision: Decision = yield from self._decider.decide_in_steps(*_prompt(request), sliced=self.patient)
+        return decision
+
+    @property
+    def kind(self) -> Hashable:
+        return None if self.patient else id(self._decider.runner)
+
+    @staticmethod
+    def together(pairs: Any) -> Generator[None, None, list[Decision | Exception]]:
+        from rtcontrol.models.decider import decide_together_in_steps
+
+        return decide_together_in_steps([(model._decider, _prompt(request)) for model, request in pairs])
+
+    def cancel(self) -> None:
+        self._decider.cancel()
+
+    def info(self) -> dict[str, Any]:
+        return dict(self._decider.info())
+
+
+# -- crowds: one request for many members, one reply with many decisions -----------------------------------------------
+
+DECIDED = "decided"  # the name of a reply's call, which has the reply to each member
+
+
+def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
+    """Return one request for all members. Their `epoch` tells them apart: each life has a number of its own."""
+    return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(members))
+
+
+def unpack(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[DecisionReply]:
+    """Return the reply to each member; the error of a reply without them is the error of each."""
+    call = reply.decision.call if reply.decision is not None else None
+    replies = call.arguments.get("made", ()) if call is not None and call.name == DECIDED else ()
+    if reply.error is not None or len(replies) != len(members):
+        error = reply.error or f"the decoder gave {len(replies)} decisions for {len(members)}"
+        return [DecisionReply(member.tick, None, error, reply.decide_ns, reply.mistake) for member in members]
+    return [replace(each, decide_ns=reply.decide_ns) for each in replies]
+
+
+def _together(members: Sequence[DecisionRequest], decisions: Sequence[Decision | BaseException]) -> Decision:
+    """Return one decision for all. Raises the error of a member that is alone."""
+    if len(decisions) == 1 and isinstance(decisions[0], BaseException):
+        raise decisions[0]
+    sound = [decision for decision in decisions if isinstance(decision, Decision)]
+    replies = [reply_to(member, 0, decision) for member, decision in zip(members, decisions, strict=True)]
+    passes, tokens = max((d.forward_passes for d in sound), default=0), sum(d.tokens for d in sound)
+    return Decision(Call(DECIDED, {"made": replies}), {}, passes, tokens)
+
+
+def crowd_source(source: DeciderSource) -> DeciderSource:
+    """Return the source of the same decider for a crowd."""
+    return CrowdSTSource(source.spec) if isinstance(source, STSource) else CrowdScriptSource(source)
+
+
+@dataclass(frozen=True)
+class CrowdSTSource(STSource):
+    """An ST model for a crowd of one agent."""
+
+    def build(self) -> CrowdModel:  # type: ignore[override]
+        from rtcontrol.models.crowd import CrowdDecoder
+
+        return CrowdModel(CrowdDecoder(self.spec))
+
+
+@dataclass(frozen=True)
+class CrowdScriptSource:
+    """A plain decider for a crowd: no-op, random, or an expert's script."""
+
+    source: DeciderSource
+
+    def build(self) -> CrowdScript:
+        return CrowdScript(build(self.source))
+
+
+class CrowdModel(SteppedDecider):
+    """The ST decoder of a crowd. A batch is decided by itself: it is large enough."""
+
+    patient = False
+    kind = None
+
+    def __init__(self, decoder: CrowdDecoder) -> None:
+        self._decoder = decoder
+
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        from rtcontrol.models.crowd import CharacterPrompt
+
+        members = request.members
+        prompts = [CharacterPrompt(str(m.epoch), m.observation, m.instruction, m.history) for m in members]
+        return _together(members, (yield from self._decoder.decide_in_steps(prompts)))
+
+    def cancel(self) -> None:
+        self._decoder.cancel()
+
+    def info(self) -> dict[str, Any]:
+        return dict(self._decoder.lone.info())
+
+
+class CrowdScript:
+    """Decide for one member after the other."""
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        return _together(request.members, [self._decide(member) for member in request.members])
+
+    def _decide(self, member: DecisionRequest) -> Decision | BaseException:
+        try:
+            return self._decider.decide(member)
+        except FAULTS as fault:
+            return fault
+
+    def info(self) -> dict[str, Any]:
+        return describe(self._decider)
+
+
+# -- questions about a state -------------------------------------------------------------------------------------------
+
 ANSWERS = "answers"
 
 
 def encode_questions(questions: Sequence[StateQuestion]) -> str:
-    """The questions as a request's instruction carries them; the state is its observation."""
+    """Return the questions as a request's instruction; the state is its observation."""
     return json.dumps([(question.text, question.options) for question in questions])
 
 
 @lru_cache(16)
-def _read(instruction: str) -> tuple[StateQuestion, ...]:
+def _questions(instruction: str) -> tuple[StateQuestion, ...]:
     from rtcontrol.models.questions import StateQuestion  # with torch, which the other deciders do without
 
     return tuple(StateQuestion(text, tuple(options)) for text, options in json.loads(instruction))
@@ -307,7 +416,7 @@ def _read(instruction: str) -> tuple[StateQuestion, ...]:
 
 @dataclass(frozen=True)
 class QuestionSource:
-    """`spec` is a `rtcontrol.models.decider.DeciderSpec`, of which the tools are not looked at."""
+    """`spec` is a `rtcontrol.models.decider.DeciderSpec`, whose tools are not used."""
 
     spec: Any
 
@@ -318,8 +427,10 @@ class QuestionSource:
 
 
 class QuestionModel(SteppedDecider):
-    """Gives a call named ANSWERS: `probabilities` of each question's options, and how many tokens of the state are
-    `kept` newly. Whoever asks can wait: its work gives way to other sessions'."""
+    """Decide a call named ANSWERS: `probabilities` of each question's options, and how many tokens were `kept`.
+
+    Its callers can wait: the work gives way to other sessions'.
+    """
 
     patient = True
 
@@ -327,9 +438,9 @@ class QuestionModel(SteppedDecider):
         self._decider = decider
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        found = yield from self._decider.answer_in_steps(request.observation, _read(request.instruction))
-        call = Call(ANSWERS, {"probabilities": found.probabilities, "kept": found.kept})
-        return Decision(call, {}, found.forward_passes, found.tokens, found.reused_tokens)
+        answers = yield from self._decider.answer_in_steps(request.observation, _questions(request.instruction))
+        call = Call(ANSWERS, {"probabilities": answers.probabilities, "kept": answers.kept})
+        return Decision(call, {}, answers.forward_passes, answers.tokens, answers.reused_tokens)
 
     def info(self) -> dict[str, Any]:
         return dict(self._decider.info())

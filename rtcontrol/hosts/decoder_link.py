@@ -1,4 +1,7 @@
-"""A session's host of a decoder that is in a process of its own, and its socket; waits for sockets that end."""
+"""A session's host of a decoder in another process, and the sockets to each life of that process.
+
+Its waits are exact to the microsecond.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import logging
 import os
 import pickle
 import select
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,11 +23,14 @@ from rtcontrol.hosts.pool import PooledHost
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
 
 log = logging.getLogger("rtcontrol.host")
-
+NUMBERS = itertools.count()
+READY_MS = 2_000
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
-NUMBERS = itertools.count()
 PING = b""
+PING_EVERY_S = 0.1
+# A process that was silent in so many rounds is lost; fewer may be those of a live one on a starved machine.
+SILENT_ROUNDS = 100
 
 
 def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
@@ -38,7 +45,7 @@ def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 
 def dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socket[bytes]:
-    """Connected socket that keeps nothing for a peer that is not there; `identity` is what a ROUTER knows it by."""
+    """Return a connected DEALER, `identity` to its ROUTER, that keeps no message for a peer that is away."""
     sock: zmq.Socket[bytes] = _CONTEXT.socket(zmq.DEALER)
     sock.linger = 0
     sock.immediate = 1
@@ -60,21 +67,20 @@ class _Timespec(ctypes.Structure):
 
 
 class Files:
-    """Waits for files to be readable, to the microsecond: poll() counts in whole milliseconds, and select() knows no
-    descriptors above 1023."""
+    """Wait for files to be readable. poll() counts in whole ms, and select() knows no descriptors above 1023."""
 
     def __init__(self, files: Sequence[int]) -> None:
         self._files = (_Poll * len(files))(*(_Poll(fd, select.POLLIN, 0) for fd in files))
         self._ppoll = ctypes.CDLL(None).ppoll
 
     def wait(self, timeout_ns: int) -> bool:
-        """Whether one is readable within the time; a signal ends the wait."""
+        """Return whether a file is readable within the time. A signal ends the wait."""
         timeout = _Timespec(*divmod(timeout_ns, 1_000_000_000))
         return bool(self._ppoll(self._files, len(self._files), ctypes.byref(timeout), None) > 0)
 
 
 class WakeFile:
-    """A file that is readable after `set` until `clear`; any thread may call them."""
+    """A file that is readable from `set` to `clear`. Any thread may call them."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -85,7 +91,7 @@ class WakeFile:
             os.eventfd_write(self.fd, 1)
 
     def clear(self) -> bool:
-        """Whether it was set."""
+        """Clear it; return whether it was set."""
         with contextlib.suppress(BlockingIOError):
             return os.eventfd_read(self.fd) > 0
         return False
@@ -94,38 +100,83 @@ class WakeFile:
         os.close(self.fd)
 
 
+class Heart:
+    """Watch one life of a decoder's process: its socket, its answers to pings, and the `vital` files of Ray."""
+
+    def __init__(self, life: Mapping[str, Any], vital: Sequence[int], wake: WakeFile) -> None:
+        self._socket = dealer(life["heartbeat"], life["key"])
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._poller = zmq.Poller()
+        for file in (self._socket, self._monitor, wake.fd, *vital):
+            self._poller.register(file, zmq.POLLIN)
+        self._wake = wake
+        self._next_s = 0.0
+        self._silent = 0  # rounds that the watcher ran itself: while it does not run, no process is silent
+
+    def lost(self, timeout_s: float) -> bool:
+        """Wait for an event, at most so long; return whether the process is lost, or a part of Ray."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + PING_EVERY_S
+            self._silent += 1
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(PING, zmq.NOBLOCK)
+        ready = dict(self._poller.poll(max(1, int(1e3 * timeout_s))))
+        if ready.pop(self._wake.fd, 0):
+            self._wake.clear()
+        if ready.pop(self._socket, 0):
+            self._socket.recv()
+            self._silent = 0
+        return bool(ready) or self._silent > SILENT_ROUNDS
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._socket.close(0)
+
+
+def pack_reply(reply: DecisionReply) -> bytes:
+    """Return the pickled reply. A reply that cannot be pickled costs its tick alone."""
+    try:
+        return pickle.dumps(reply)
+    except Exception as error:
+        text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
+        return pickle.dumps(DecisionReply(reply.tick, None, text, 0))
+
+
 class DecoderLink:
-    """A session's socket to one life of the decoder's process. Made on one thread, then handed over for good to the
-    loop's."""
+    """A session's socket to one life of the decoder's process. Its maker hands it over to the loop's thread for good.
+
+    Raises DecoderUnavailable where there is no socket.
+    """
 
     def __init__(self, life: Mapping[str, Any], session_key: bytes, wake: WakeFile) -> None:
         self._wake = wake
         try:
             self._socket = dealer(life["endpoint"], life["key"], b"%s/%d" % (session_key, next(NUMBERS)))
         except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
-            raise DecoderUnavailable(
-                f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`."
-            ) from None
+            hint = "Close some, or raise `ulimit -n`."
+            raise DecoderUnavailable(f"No socket to the decoder ({error}).", hint) from None
         self.threads = [(int(life["pid"]), tid) for tid in life["tids"]]
         self._files = Files([wake.fd, int(self._socket.getsockopt(zmq.FD))])
 
     def ready(self, timeout_ms: int) -> bool:
-        """A round trip; False when there is no answer in time."""
+        """Return whether a round trip succeeds in time."""
         if not self._socket.poll(timeout_ms, zmq.POLLOUT):
             return False
         self._socket.send(PING)
         return bool(self._socket.poll(timeout_ms)) and self._socket.recv() == PING
 
-    def send(self, request: DecisionRequest) -> bool:
-        """Everything but the raw observation; False when the process is cut off."""
-        return self._send(request)
-
-    def cancel(self, tick: int) -> None:
-        self._send(tick)
+    def send(self, message: DecisionRequest | int) -> bool:
+        """Send a request without its raw observation, or the tick to cancel; return whether the process is there."""
+        try:
+            self._socket.send(pickle.dumps(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
-        """The next reply within the time, or None (possibly early)."""
-        # A socket's file only says that something changed, so the socket's state is asked before and after.
+        """Return the next reply within the time, or None (possibly early)."""
+        # A socket's file only says that something changed, so the socket's state is read before and after.
         reply = self._take()
         if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns) and not self._wake.clear():
             reply = self._take()
@@ -133,13 +184,6 @@ class DecoderLink:
 
     def close(self) -> None:
         self._socket.close(0)
-
-    def _send(self, message: DecisionRequest | int) -> bool:
-        try:
-            self._socket.send(pickle.dumps(message), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
 
     def _take(self) -> DecisionReply | None:
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -149,14 +193,11 @@ class DecoderLink:
 
 
 class RayHost(PooledHost):
-    """One session's part of a `RayPool`, which it starts and ends where it is its `own`.
-
-    Its loop's thread owns the link in use. The pool's thread keeps its `session`, under the pool's lock, and offers the
-    link to each life of the process.
-    """
+    """One session of a `RayPool`. Its loop's thread uses the link; the pool's thread offers one to each new process."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
-        super().__init__(pool, source, session, own, key=b"%d" % next(NUMBERS))
+        super().__init__(pool, source, session, own)
+        self.key = b"%d" % next(NUMBERS)
         self.last: DecisionRequest | None = None
         self.woken = WakeFile()
         self._link: DecoderLink | None = None
@@ -165,7 +206,7 @@ class RayHost(PooledHost):
     def submit(self, request: DecisionRequest) -> None:
         self._adopt()
         self.last = request
-        if self._link is None or not self.session.up or not self._link.send(request):
+        if self._link is None or not self.up or not self._link.send(request):
             log.debug("tick %d was not sent: no connection", request.tick)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
@@ -174,7 +215,7 @@ class RayHost(PooledHost):
             self.woken.files.wait(max(timeout_ns, 0))
             self.woken.clear()
             return None
-        return self.noted(self._link.receive(timeout_ns))
+        return self.received(self._link.receive(timeout_ns))
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
@@ -186,10 +227,14 @@ class RayHost(PooledHost):
 
     def cancel(self, tick: int) -> None:
         if self._link is not None:
-            self._link.cancel(tick)
+            self._link.send(tick)
 
-    def offer(self, link: DecoderLink) -> None:
-        """Take a link to a process that is up, at the next use."""
+    def connect(self, life: Mapping[str, Any]) -> None:
+        """Use a new link, to this life of the process, from the next call on. Raises DecoderUnavailable."""
+        link = DecoderLink(life, self.key, self.woken)
+        if not link.ready(READY_MS):
+            link.close()
+            raise DecoderUnavailable("The decoder's socket does not answer.", "See `rtcontrol doctor`.")
         self._offers.append(link)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Decides in this process: in worker threads that all sessions share, or at once on the caller's own thread."""
+"""Decide in this process: on worker threads that all sessions share, or at once on the caller's own thread."""
 
 from __future__ import annotations
 
@@ -10,58 +10,55 @@ from collections.abc import Callable
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.deciders import DeciderLane, build, describe, end
-from rtcontrol.hosts.pool import Pool, PooledHost
+from rtcontrol.hosts.deciders import Worker, build, describe, end
+from rtcontrol.hosts.pool import EdfScheduler, Pool, PooledHost, Turn
 from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.scheduler import EdfScheduler, Turn
+from rtcontrol.models.in_flight import result
 
 
 class InProcessPool(Pool):
-    """Deciders are built on the thread that opens the session, one at a time, and asked on the workers' threads: one
-    for each lane. Without lanes each is asked inside `submit`: for those that take no time (no-op, random, expert).
+    """Deciders are built on the thread that opens the session, one at a time, and decide on `workers` threads.
 
-    Python's one lock is shared with everything else in the process: for tests, embedding and machines without Ray.
-    `preload` loads torch at the start: it holds the interpreter for a second or two, so not while sessions go on.
+    Without workers each decides inside `submit`: for deciders that take no time (no-op, random, expert). Python's lock
+    is shared with all else in the process. `preload` loads torch at the start, which holds the lock for 1 to 2 s.
     """
 
-    def __init__(self, limit: int = LIMIT, lanes: int = 1, preload: bool = True) -> None:
-        super().__init__(limit)
-        self.name = "inprocess" if lanes else "inline"
-        self.lanes, self._preload = lanes, preload and lanes > 0
-        self.core.restored(self)  # it lives as long as this process
-        self.rota = EdfScheduler(lanes)
+    def __init__(self, limit: int = LIMIT, workers: int = 1, preload: bool = True) -> None:
+        super().__init__("inprocess" if workers else "inline", limit)
+        self.life = self  # it lives as long as this process
+        self.inline = not workers
+        self._preload = preload and workers > 0
+        self.scheduler = EdfScheduler(workers)
+        self.workers = [Worker(self.scheduler, i) for i in range(workers or 1)]
         self._building = threading.Lock()
-        made = [self._lane(i) for i in range(lanes or 1)]
-        self.inline = None if lanes else made[0]
-        self._workers = [
-            threading.Thread(target=self._work, args=(made[i],), name=f"decider-{i}", daemon=True) for i in range(lanes)
+        self._threads = [
+            threading.Thread(target=self._work, args=(self.workers[i],), name=f"decider-{i}", daemon=True)
+            for i in range(workers)
         ]
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if self._preload:
             import rtcontrol.models.runners.torch_runner  # noqa: F401
-        for worker in self._workers:
-            worker.start()
+        for thread in self._threads:
+            thread.start()
         return {}
 
     def host(self, session: str, source: DeciderSource) -> InProcessHost:
         return InProcessHost(source, pool=self, session=session)
 
     def admit(self, host: InProcessHost, stopped: Callable[[], bool]) -> None:
-        """Build the host a decider for each lane."""
         with self.changed:
-            self.core.open(host.session)
+            self.add(host)
         with self._building:
-            host.deciders = [build(host.source) for _ in range(self.lanes or 1)]
+            host.deciders = [build(host.source) for _ in self.workers]
         host.info = describe(host.deciders[0])
         with self.changed:
-            self.core.built(host.session, self.core.life, time.monotonic_ns())
+            self.built(host, self.life, time.monotonic_ns())
 
     def release(self, host: InProcessHost) -> None:
-        """Free the deciders of a host that is being closed."""
         with self.changed:
-            self.rota.remove(host)
-            self.core.released(host.session)
+            self.scheduler.remove(host)
+            self.remove(host)
             host.deciding.clear()
             deciders, host.deciders = host.deciders, []
         for decider in deciders:
@@ -69,105 +66,89 @@ class InProcessPool(Pool):
 
     @property
     def threads(self) -> list[tuple[int, int]]:
-        """Process and thread number of each worker."""
-        return [(os.getpid(), worker.native_id) for worker in self._workers if worker.native_id is not None]
+        return [(os.getpid(), thread.native_id) for thread in self._threads if thread.native_id is not None]
 
     def alive(self) -> bool:
-        return super().alive() and all(worker.is_alive() for worker in self._workers)
+        return super().alive() and all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """A decision that is being made ends with the process: the workers are daemons."""
+        """End the workers. A decision under way ends with the process: they are daemons."""
         with self.changed:
-            self.core.end()
-            self.changed.notify_all()
-        for worker in self._workers:
-            if worker.is_alive():
-                worker.join(timeout=1.0)
+            self.end()
+            self.notify()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=1.0)
 
-    def _lane(self, i: int) -> DeciderLane:
-        return DeciderLane(
-            self.rota,
-            lambda host: host.decider(i),
-            lambda host, request: host.given_up(request),
-            lambda host, request, reply: host.take(request, reply),
-        )
+    def _work(self, worker: Worker) -> None:
+        while (turn := self.turn(worker)) is not None:
+            worker.run(turn)
 
-    def _work(self, lane: DeciderLane) -> None:
-        while (turn := self.turn(lane)) is not None:
-            lane.run(turn)
-
-    def turn(self, lane: DeciderLane) -> list[Turn] | None:
-        """Wait for a lane's next turn, empty where it continues what is under way; None once the pool is closed."""
+    def turn(self, worker: Worker) -> list[Turn] | None:
+        """Wait for a worker's next turn, empty where it continues a decision; None once the pool is closed."""
         with self.changed:
-            turn = self.take(lane)
-            while not (turn or self.core.closed or not lane.idle):
+            turn = self.take(worker)
+            while not (turn or self.closed or not worker.idle):
                 self.changed.wait()
-                turn = self.take(lane)
-            return None if self.core.closed else turn
+                turn = self.take(worker)
+            return None if self.closed else turn
 
-    def take(self, lane: DeciderLane) -> list[Turn]:
-        """Return whose turn it is now, under the lock; empty where nobody waits."""
-        turn = lane.take(time.monotonic_ns())
+    def take(self, worker: Worker) -> list[Turn]:
+        """Return the turn that is due now, under the lock; empty where no request waits."""
+        turn = worker.take(time.monotonic_ns())
         for host, request in turn:
             host.deciding.add(request.tick)
         return turn
 
 
 class InProcessHost(PooledHost):
-    """One session's part of an `InProcessPool`; without one it has a pool of its own, with so many lanes."""
+    """One session of an `InProcessPool`; without one it has a pool of its own, with so many workers."""
 
-    def __init__(
-        self, source: DeciderSource, lanes: int = 1, pool: InProcessPool | None = None, session: str = "the run"
-    ) -> None:
-        super().__init__(pool or InProcessPool(1, lanes, preload=False), source, session, pool is None)
+    def __init__(self, source: DeciderSource, workers: int = 1, pool: Any = None, session: str = "the run") -> None:
+        super().__init__(pool or InProcessPool(1, workers, preload=False), source, session, pool is None)
         self.deciders: list[Decider] = []
-        # Ticks; what is cancelled is no longer among them, and is given up before its next forward pass.
-        self.deciding: set[int] = set()
+        self.deciding: set[int] = set()  # ticks under way that are not cancelled
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
 
     @property
     def threads(self) -> list[tuple[int, int]]:
-        pool: InProcessPool = self._pool
-        return pool.threads
+        threads: list[tuple[int, int]] = self.pool.threads
+        return threads
 
     def submit(self, request: DecisionRequest) -> None:
-        pool = self._pool
-        if not self.alive():
-            return
-        if pool.inline is not None:
+        pool = self.pool
+        if self.up and pool.inline:
             self.deciding.add(request.tick)
-            for _ in pool.inline.decide([(self, request)]):
-                pass
-            return
-        with pool.changed:
-            pool.rota.put(self, request, time.monotonic_ns())
-            pool.changed.notify()
+            result(pool.workers[0].decide([(self, request)]))
+        elif self.up:
+            with pool.changed:
+                pool.scheduler.put(self, request, time.monotonic_ns())
+                pool.changed.notify()
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         with contextlib.suppress(Empty):
-            return self.noted(self._replies.get(timeout_ns > 0, max(timeout_ns, 0) / 1e9))
+            return self.received(self._replies.get(timeout_ns > 0, max(timeout_ns, 0) / 1e9))
         return None
 
     def wake(self) -> None:
         self._replies.put(None)
 
     def cancel(self, tick: int) -> None:
-        with self._pool.changed:
+        with self.pool.changed:
             self.deciding.discard(tick)
-            self._pool.rota.cancel(self, tick)
+            self.pool.scheduler.cancel(self, tick)
 
-    # -- for the lanes ------------------------------------------------------------------------------------------------
+    def decider(self, number: int) -> Decider | None:
+        """Return the worker's decider, None once the host is closed."""
+        return next(iter(self.deciders[number : number + 1]), None)
 
-    def decider(self, lane: int) -> Decider | None:
-        """Return the lane's, None once it is closed."""
-        return next(iter(self.deciders[lane : lane + 1]), None)
-
-    def given_up(self, request: DecisionRequest) -> bool:
+    def cancelled(self, request: DecisionRequest) -> bool:
+        """Return whether no caller waits for the request any more; checked between two forward passes."""
         return request.tick not in self.deciding
 
     def take(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
-        """Take a reply, or None of a request that was given up."""
+        """Take a reply, None of a request that was cancelled."""
         self.deciding.discard(request.tick)
         if reply is not None:
             self._replies.put(reply)

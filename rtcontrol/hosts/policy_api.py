@@ -1,44 +1,57 @@
-"""Decides by a policy server of robots over WebSocket, as openpi has it (`openpi:ws://HOST:PORT`); docs/policies.md.
+"""Decide by a policy server of robots over WebSocket, as openpi has it (`openpi:ws://HOST:PORT`); docs/policies.md.
 
-Whatever is wrong with an answer, and every answer that is not there in time, is a miss, and nothing of it acts.
+Whatever is wrong with an answer, and every answer that is not there in time, is a miss, and nothing of it acts. A
+mapping (`policy.yaml`) says which observed values become which arrays, and which number of an action is which argument.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
 
 from rtcontrol.agents import InvalidCall, Tools
-from rtcontrol.hosts.array_message import MalformedMessage, pack_message, unpack_message
 from rtcontrol.hosts.deciders import SteppedDecider
-from rtcontrol.hosts.policy_link import PolicyLink
-from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping
+from rtcontrol.hosts.policy_link import KINDS, MalformedMessage, PolicyLink, pack_message, unpack_message
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, secret, time_of
-from rtcontrol.models.call import Decision, Plan
-from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.call import Call, Decision, Plan
+from rtcontrol.models.errors import UserError, read_text, user_path
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.numbers import range_of
+from rtcontrol.models.schema.parameters import Parameter
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
-FIRST_S = 60.0
+FIRST_S = 60.0  # a policy may be compiled with the first question before a run
 READ_S = 0.003  # of a question's time, to unpack and to check the answer
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
 REMEMBERED = 64  # answers that are recognised
-REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
+STATE, PROMPT = "observation/state", "prompt"
+MOST_ROWS = 1024
+LARGEST = float(np.finfo(np.float32).max)
+PAGE = "See docs/policies.md for the keys of a mapping file, openpi:ws://HOST:PORT#FILE."
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Fields = str | Annotated[list[str], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
 class PolicySource:
-    """`url` is that of the server; `step_ns` is how long an action stands where the mapping does not say it. With
-    `late` an answer is waited for beyond its request's time. `answers` are digests of the last ones, of all deciders of
-    the source."""
+    """`url` is the server's; `step_ns` is how long an action lasts where the mapping does not say it.
+
+    With `late` an answer is awaited beyond its request's time. `answers` are digests of the last ones, of all deciders
+    of the source.
+    """
 
     url: str
     tools: tuple[dict[str, Any], ...]
@@ -50,19 +63,20 @@ class PolicySource:
 
     @classmethod
     def parse(cls, name: str, tools: Sequence[dict[str, Any]], step_ns: int, late: bool = False) -> PolicySource:
-        """From `openpi:ws://HOST:PORT#policy.yaml`; the key is in the environment. Raises UserError."""
+        """Read `openpi:ws://HOST:PORT#policy.yaml`; the key is in the environment. Raises UserError."""
         form = f"openpi:ws://HOST:PORT, or openpi:ws://HOST:PORT#policy.yaml; a key goes into the environment, as {KEY}"
         url = endpoint_url(name, ("ws", "wss"), form)
         mapping = PolicyMapping.read(url.fragment or None, tool_schemas(list(tools)))
-        plain = url._replace(fragment="").geturl()
-        return cls(plain, tuple(tools), mapping, mapping.step_ns or step_ns, late, secret(KEY, url))
+        if mapping.file.step_ms is not None:
+            step_ns = round(mapping.file.step_ms * 1e6)
+        return cls(url._replace(fragment="").geturl(), tuple(tools), mapping, step_ns, late, secret(KEY, url))
 
     def build(self) -> PolicyDecider:
         return PolicyDecider(self)
 
 
 class PolicyDecider(SteppedDecider):
-    """Asks a policy server, on a connection that is kept open and a thread of its own; one decision at a time."""
+    """Ask a policy server, on a connection that is kept open and a thread of its own; one decision at a time."""
 
     def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
         self._source, self._mapping = source, source.mapping
@@ -75,21 +89,21 @@ class PolicyDecider(SteppedDecider):
         self._heads = ("function", *(f"arg{k}" for k, _ in enumerate(tool.slots(), start=1)))
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """Raises DecisionLost, and UserError for an observation or a policy that is not the mapping's.
+        """Raise DecisionLost, and UserError for an observation or a policy that is not the mapping's.
 
-        Where it is given up the connection is cut, as after an answer that is not good: what comes next on it may be of
-        this question, too.
+        A cancelled question cuts the connection, as an answer that is not good: what comes next on it may be of this
+        question, too.
         """
         data = request.data or {}
         self._mapping = self._mapping.fixed(data)
         packed = pack_message(self._mapping.question(data, request.instruction))
         try:
-            said = yield from done_in_steps(self._link.ask(packed, self._limit_s(request)))
+            message = yield from done_in_steps(self._link.ask(packed, self._limit_s(request)))
         except concurrent.futures.CancelledError:
             raise DecisionLost("connection", "the link was closed") from None
         good = False
         try:
-            decision = self._decision(said)
+            decision = self._decision(message)
             good = decision.plan is not None
             return decision
         finally:
@@ -97,69 +111,68 @@ class PolicyDecider(SteppedDecider):
                 self._link.cut()
 
     def _limit_s(self, request: DecisionRequest) -> float:
-        """A policy may be compiled with the first question before a run, and with no other."""
         first, self._first = self._first and request.tick < 0, False
         limit_s = time_of(request, self._source.late)
         if limit_s is None:
             return FIRST_S if first else LONGEST_S
         return limit_s - min(READ_S, limit_s / 4)
 
-    def _decision(self, said: bytes) -> Decision:
+    def _decision(self, message: bytes) -> Decision:
         try:
-            answer = unpack_message(said)
+            answer = unpack_message(message)
         except MalformedMessage as error:
             raise DecisionLost("malformed", f"the policy's answer: {error}") from None
         if not isinstance(answer, dict):
-            raise DecisionLost("malformed", "the policy's answer is no map")
+            raise DecisionLost("malformed", "the policy's answer is not a map")
         status = answer.get("status", "fresh")
         if not isinstance(status, str) or status != "fresh":
             raise DecisionLost("refused", f"the policy decided nothing: its status is {str(status)[:20]!r}")
         chunk = self._chunk(answer)
-        self._check_new(said, answer)
+        self._check_new(message, answer)
         try:
-            calls = tuple(self._mapping.call(row) for row in chunk[: self._mapping.horizon].tolist())
+            calls = tuple(self._mapping.call(row) for row in chunk[: self._mapping.file.horizon].tolist())
         except OverflowError as error:
             raise DecisionLost("not_finite", f"an action is not finite when it is scaled: {error}") from None
         confidence = self._confidence(answer)
         for call in calls:
             try:
                 self._tools.validate(call)
-            except InvalidCall:  # the loop says so: nothing of such a plan acts
+            except InvalidCall:  # the loop reports it: nothing of such a plan acts
                 return Decision(call, confidence)
         self._proven = True
         return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))
 
     def _chunk(self, answer: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """The actions, of the shape, dtype and size that the mapping knows, and finite."""
-        found, dims = answer.get("actions"), len(self._mapping.dims)
-        kind = getattr(found, "dtype", type(found).__name__)
-        if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.dtype.itemsize > 8:
-            raise self._wrong(f"its actions are {kind}, no array of floats")
-        if found.ndim != 2 or found.shape[1] != dims:
-            raise self._wrong(f"its actions have the shape {found.shape}; [steps, {dims}] are mapped")
-        if not 1 <= len(found) <= MOST_ROWS:
-            raise DecisionLost("malformed", f"the policy's answer has {len(found)} actions; 1 to {MOST_ROWS} are taken")
-        if not np.isfinite(found).all():
+        """Return the actions: finite, with the mapping's shape, dtype and size."""
+        actions, dims = answer.get("actions"), len(self._mapping.dims)
+        kind = getattr(actions, "dtype", type(actions).__name__)
+        if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f" or actions.dtype.itemsize > 8:
+            raise self._unfit(f"its actions are {kind}, no array of floats")
+        if actions.ndim != 2 or actions.shape[1] != dims:
+            raise self._unfit(f"its actions have the shape {actions.shape}; [steps, {dims}] are mapped")
+        if not 1 <= len(actions) <= MOST_ROWS:
+            raise DecisionLost("malformed", f"the policy's answer has {len(actions)} actions, not 1 to {MOST_ROWS}")
+        if not np.isfinite(actions).all():
             raise DecisionLost("not_finite", "the policy's actions have numbers that are not finite")
-        return found
+        return actions
 
-    def _wrong(self, what: str) -> Exception:
-        """What is not as it is mapped: before the first good answer a mistake that somebody can mend."""
+    def _unfit(self, fault: str) -> Exception:
+        """Return the error of an answer that does not fit: before the first good one it is the user's to correct."""
         if self._proven:
-            return DecisionLost("malformed", f"the policy's answer: {what}")
-        return UserError(f"The policy at {self._source.url} does not fit the agent: {what}.", REMEDY)
+            return DecisionLost("malformed", f"the policy's answer: {fault}")
+        return UserError(f"The policy at {self._source.url} does not fit the agent: {fault}.", PAGE)
 
-    def _check_new(self, said: bytes, answer: Mapping[str, Any]) -> None:
-        """Raises DecisionLost for an answer with a timing that is an earlier one, byte for byte."""
-        digest, seen = blake2b(said).digest(), self._source.answers
-        if digest in seen and any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS):
+    def _check_new(self, message: bytes, answer: Mapping[str, Any]) -> None:
+        """Raise DecisionLost for an answer with a timing that is an earlier one, byte for byte."""
+        digest, earlier = blake2b(message).digest(), self._source.answers
+        if digest in earlier and any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS):
             raise DecisionLost("repeated", "the policy's answer is an earlier one, byte for byte with its timing")
-        seen.append(digest)
+        earlier.append(digest)
 
     def _confidence(self, answer: Mapping[str, Any]) -> dict[str, float]:
-        given = answer.get("confidence", 1.0)
-        number = isinstance(given, int | float | np.number) and math.isfinite(given) and 0 <= given <= 1
-        return dict.fromkeys(self._heads, float(given) if number else 0.0)
+        value = answer.get("confidence", 1.0)
+        valid = isinstance(value, int | float | np.number) and math.isfinite(value) and 0 <= value <= 1
+        return dict.fromkeys(self._heads, float(value) if valid else 0.0)
 
     def close(self) -> None:
         """Cut the connection."""
@@ -173,3 +186,208 @@ class PolicyDecider(SteppedDecider):
             "actions": [dim and dim.name for dim in self._mapping.dims],
             "step_ms": self._source.step_ns / 1e6,
         }
+
+
+# -- the mapping -------------------------------------------------------------------------------------------------------
+
+
+class Entry(BaseModel, extra="forbid", strict=True):
+    """An entry of `actions`."""
+
+    parameter: str
+    scale: Finite = 1.0
+    offset: Finite = 0.0
+    levels: Annotated[dict[Finite, Any], Field(min_length=1)] | None = None
+
+
+class MappingFile(BaseModel, extra="forbid", strict=True):
+    """The keys of a mapping file."""
+
+    observation: Annotated[dict[str, Fields], Field(min_length=1)] | None = None
+    prompt: str | None = PROMPT
+    tool: str | None = None
+    actions: Annotated[list[Entry | None], Field(min_length=1, max_length=MOST_ROWS)] | None = None
+    clip: bool = False
+    step_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None
+    horizon: Annotated[int, Field(ge=1, le=MOST_ROWS)] | None = None
+
+
+@dataclass(frozen=True)
+class ActionDim:
+    """The argument `name` is `scale` times the number plus `offset`, between `least` and `most`.
+
+    Where its values are listed it is the nearest one: `points` are these as numbers, ascending. Else it is rounded to
+    a multiple of `step`.
+    """
+
+    name: str
+    scale: float = 1.0
+    offset: float = 0.0
+    points: tuple[float, ...] = ()
+    values: tuple[Any, ...] = field(default=(), compare=False)
+    integer: bool = False
+    least: float = -math.inf
+    most: float = math.inf
+    step: Fraction | None = None
+
+    def value(self, number: float, clip: bool) -> Any:
+        """Return the argument. A number out of bounds by more than half a step stays that number, unless `clip`.
+
+        Raises OverflowError for a number that is not finite when it is scaled.
+        """
+        scaled = self.scale * number + self.offset
+        if not math.isfinite(scaled):
+            raise OverflowError(f"{number:g} of {self.name}")
+        if self.points:
+            return self._nearest(scaled, clip)
+        if clip:
+            scaled = min(max(scaled, self.least), self.most)
+        if self.step is None:
+            return scaled
+        exact = round(Fraction(scaled) / self.step) * self.step
+        return int(exact) if self.integer else float(exact)
+
+    def _nearest(self, scaled: float, clip: bool) -> Any:
+        points = self.points
+        i = bisect_left(points, scaled)
+        near = [j for j in (i - 1, i) if 0 <= j < len(points)]
+        nearest = min(near, key=lambda j: abs(points[j] - scaled))
+        ends = points[:2] if scaled < points[0] else points[-2:]
+        reach = (ends[-1] - ends[0]) / 2 * (1 + 1e-9)
+        beyond = max(points[0] - scaled, scaled - points[-1])
+        return scaled if beyond > reach and not clip else self.values[nearest]
+
+
+@dataclass(frozen=True)
+class PolicyMapping:
+    """`observation`: by the policy's key the fields of a vector, or the one field whose array it is.
+
+    None: all numbers of the first observation, in order, are the vector STATE. `prompt`: the key of the instruction
+    (None: it is not sent). `dims` are an action's numbers, in order.
+    """
+
+    tool: str
+    dims: tuple[ActionDim | None, ...]
+    file: MappingFile
+    observation: Mapping[str, str | Sequence[str]] | None = None
+
+    @classmethod
+    def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
+        """Read a YAML file; without one the numbers are the tool's parameters in order. Raises UserError."""
+        file, where = MappingFile() if path is None else _contents(path), path or "No mapping file"
+        known = [tool for tool in tools if file.tool in (None, tool.name)]
+        if len(known) != 1:
+            names = ", ".join(tool.name for tool in tools)
+            raise UserError(f"{where}: it names none of the agent's {len(tools)} tools ({names}).", PAGE)
+        tool = known[0]
+        entries = file.actions or [Entry(parameter=parameter.name) for parameter in tool.parameters]
+        return cls(tool.name, _dims(entries, tool, where), file, file.observation)
+
+    def fixed(self, data: Mapping[str, Any]) -> PolicyMapping:
+        """Return the mapping with the fields of this observation, where none are named. Raises UserError."""
+        if self.observation is not None:
+            return self
+        numbers = tuple(name for name, value in data.items() if isinstance(value, int | float | np.number))
+        if not numbers:
+            raise UserError("The observation has no numbers.", PAGE)
+        return replace(self, observation={STATE: numbers})
+
+    def question(self, data: Mapping[str, Any], instruction: str) -> dict[str, Any]:
+        """Return the policy's arrays of an observation. Raises UserError."""
+        assert self.observation is not None, "it is fixed"
+        prompt = {} if self.file.prompt is None else {self.file.prompt: instruction}
+        return {key: _array(data, fields) for key, fields in self.observation.items()} | prompt
+
+    def call(self, row: Sequence[float]) -> Call:
+        """Return the call of an action. The tool refuses one that is out of bounds, unless they clip."""
+        pairs = [(dim, number) for dim, number in zip(self.dims, row, strict=True) if dim is not None]
+        return Call(self.tool, {dim.name: dim.value(number, self.file.clip) for dim, number in pairs})
+
+
+def _contents(path: str) -> MappingFile:
+    """Return the contents of a mapping file. Raises UserError."""
+    import yaml
+
+    try:
+        return MappingFile.model_validate(yaml.safe_load(read_text(user_path(path))))
+    except ValidationError as errors:
+        error = max(errors.errors(include_url=False), key=lambda each: len(each["loc"]))
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+        raise UserError(f"{path}: {place.removeprefix('.')[:200]}: {error['msg']}.", PAGE) from None
+    except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise UserError(f"The policy's mapping {path} cannot be read ({reason}).", PAGE) from None
+
+
+def _dims(entries: Sequence[Entry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
+    """Read the entries of `actions`. Raises UserError."""
+    dims = tuple(None if e is None else _dim(e, tool, f"{where}: actions[{i}]") for i, e in enumerate(entries))
+    names = [dim.name for dim in dims if dim is not None]
+    if len(names) > len(set(names)):
+        raise UserError(f"{where}: actions names a parameter twice.", PAGE)
+    if missing := [p.name for p in tool.parameters if p.required and p.name not in names]:
+        raise UserError(f"{where}: no action gives {tool.name} its {missing[0]}, which it requires.", PAGE)
+    return dims
+
+
+def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
+    """Read an entry of `actions`, by its parameter's values, or its bounds and step. Raises UserError."""
+    parameter = next((p for p in tool.parameters if p.name == entry.parameter), None)
+    if parameter is None or not entry.scale:
+        fault = "its scale is 0" if parameter else f"{tool.name} has no parameter {entry.parameter[:80]!r}"
+        raise UserError(f"{where}: {fault}; it has {', '.join(p.name for p in tool.parameters)}.", PAGE)
+    dim = ActionDim(parameter.name, entry.scale, entry.offset)
+    values = _values(entry, parameter, where)
+    if values is not None:
+        points = sorted(values)
+        return replace(dim, points=tuple(map(float, points)), values=tuple(values[point] for point in points))
+    numbers, integer = range_of(parameter.schema), parameter.schema["type"] == "integer"
+    step = Fraction(numbers.step.numerator if numbers.step else 1) if integer else numbers.step
+    if step is None:
+        low, high = float(numbers.low), float(numbers.high)
+        least = math.nextafter(low, math.inf) if numbers.above else low
+        return replace(dim, least=least, most=math.nextafter(high, -math.inf) if numbers.below else high)
+    least, most = (float(count * step) for count in numbers.multiples(step))
+    return replace(dim, integer=integer, least=least, most=most, step=step)
+
+
+def _values(entry: Entry, parameter: Parameter, where: str) -> Mapping[float, Any] | None:
+    """Return what each listed number stands for; None for a range of numbers. Raises UserError."""
+    domain = parameter.domain
+    if entry.levels is not None:
+        for value in entry.levels.values():
+            if not (domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.fault(value) is None):
+                raise UserError(f"{where}: {parameter.name} may not be {str(value)[:80]!r}.", PAGE)
+        return entry.levels
+    if isinstance(domain, ClosedDomain) and all(type(value) in (int, float) for value in domain.values):
+        return {value: value for value in domain.values}
+    if isinstance(domain, ClosedDomain) or parameter.schema.get("type") not in ("integer", "number"):
+        hint = f"Name them: {{parameter: {parameter.name}, levels: {{-1: left, 0: stay, 1: right}}}}. {PAGE}"
+        raise UserError(f"{where}: the values of {parameter.name} are not numbers.", hint)
+    return None
+
+
+def _array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[Any, Any]:
+    """Return the array of a field, or the vector of several. Raises UserError."""
+    names = [fields] if isinstance(fields, str) else fields
+    if missing := [name for name in names if name not in data]:
+        raise UserError(f"The observation has no {missing[0]!r}; it has {', '.join(map(str, data))[:200]}.", PAGE)
+    if not isinstance(fields, str):
+        return np.array([_number(data[name], name) for name in names], np.float32)
+    try:
+        array = np.asarray(data[fields])
+    except (TypeError, ValueError, OverflowError):  # lists of several lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in KINDS:
+        raise UserError(f"{fields!r} of the observation is no array of numbers or text.", PAGE)
+    return array
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) <= LARGEST:
+        raise UserError(f"{name!r} of the observation is {str(value)[:40]!r}: not a float32.", PAGE)
+    return number

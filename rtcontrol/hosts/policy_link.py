@@ -1,32 +1,125 @@
-"""The WebSocket to a policy server: one question at a time, and what answers which.
+"""The link to a policy server as openpi has it: messages of arrays, and a WebSocket with one question at a time.
 
-A connection answers one question after the other. One on which an answer was late, or something came that was not
-requested, is cut and never used again: what it would say next answers an older question. A ping follows each answer,
-and the next question waits for its pong: a second answer that the server sent before it is then there.
+A connection answers one question after the other. After a late or an unexpected message it is cut and never used again:
+what it would say next answers an older question. A ping follows each answer, and the next question waits for its pong:
+a second answer that the server sent before it is then there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
+import msgpack
+import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from rtcontrol.hosts.array_message import MOST_BYTES, MalformedMessage, unpack_message
 from rtcontrol.hosts.protocol import DecisionLost
 from rtcontrol.models.loop_thread import LoopThread
 
 OPEN_S = 10.0  # the handshake, and the server's first message
-RETRY_S = 0.1  # from a try that failed to the next
+RETRY_S = 0.1  # from a failed attempt to the next
 LONGEST_TEXT = 300  # characters of a server's words
+MOST_BYTES = 1 << 24  # of a message: three pictures of 1280 x 720 and more
+MOST_ITEMS = 1 << 12  # of a message, keys and values, nested or not; what is longer is an array
+MOST_AXES = 8
+LONGEST_DTYPE = 32  # characters
+KINDS = "biufSU"  # of dtypes: numbers, booleans and texts; nothing is unpickled
+ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
+
+
+# -- messages: msgpack whose maps may stand for NumPy arrays and numbers, as openpi-client packs them ------------------
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are not such a message."""
+
+
+def pack_message(value: Any) -> bytes:
+    """Pack a value. Raises MalformedMessage for objects, complex numbers, and numbers of more than 64 bits."""
+    try:
+        packed: bytes = msgpack.packb(value, default=_fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MalformedMessage(f"it cannot be packed ({error})") from None
+    return packed
+
+
+def unpack_message(data: bytes) -> Any:
+    """Return the value of a message from anybody; its arrays are read-only. Raises MalformedMessage."""
+    if len(data) > MOST_BYTES:
+        raise MalformedMessage(f"it has {len(data)} bytes, and {MOST_BYTES} is the most")
+    try:
+        if _items(data) > MOST_ITEMS:
+            raise MalformedMessage(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
+        return msgpack.unpackb(data, object_hook=_value, strict_map_key=True, max_ext_len=0)
+    except MalformedMessage:
+        raise
+    except Exception as error:  # the library has several, and TypeError for keys that no map takes
+        raise MalformedMessage(f"it cannot be read ({type(error).__name__})") from None
+
+
+def _items(data: bytes) -> int:
+    """Count a message's items by their headers, up to MOST_ITEMS + 1.
+
+    To unpack millions of them would hold Python's one lock for seconds.
+    """
+    reader = msgpack.Unpacker(max_buffer_size=MOST_BYTES)
+    reader.feed(data)
+    left = items = 1
+    while left and items <= MOST_ITEMS:
+        head, more = data[reader.tell()], 0
+        if 0x80 <= head <= 0x8F or head in (0xDE, 0xDF):
+            more = 2 * reader.read_map_header()
+        elif 0x90 <= head <= 0x9F or head in (0xDC, 0xDD):
+            more = reader.read_array_header()
+        else:
+            reader.skip()
+        left, items = left - 1 + more, items + more
+    return items
+
+
+def _fields(value: Any) -> Any:
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"a {type(value).__name__}")
+    if value.dtype.kind not in KINDS:
+        raise TypeError(f"an array of {value.dtype}")
+    if isinstance(value, np.ndarray):
+        return {ARRAY: True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
+    return {NUMBER: True, b"data": value.item(), b"dtype": value.dtype.str}
+
+
+def _value(fields: dict[Any, Any]) -> Any:
+    """Return the array or number that a map stands for, else the map. Its size is checked before it is copied."""
+    if ARRAY not in fields and NUMBER not in fields:
+        return fields
+    name, data = fields.get(b"dtype"), fields.get(b"data")
+    dtype = np.dtype(name) if isinstance(name, str) and len(name) <= LONGEST_DTYPE else None
+    if dtype is None or dtype.kind not in KINDS or dtype.subdtype is not None or not dtype.itemsize:
+        raise MalformedMessage(f"arrays of the dtype {str(name)[:80]!r} are not taken")
+    if NUMBER in fields:
+        if isinstance(data, str) != (dtype.kind == "U") or isinstance(data, bytes) != (dtype.kind == "S"):
+            raise MalformedMessage(f"a number of it is a {type(data).__name__}")
+        return dtype.type(data)
+    shape = fields.get(b"shape")
+    if not isinstance(shape, list) or len(shape) > MOST_AXES or any(type(n) is not int or n < 0 for n in shape):
+        raise MalformedMessage(f"the shape of an array is {str(shape)[:80]}")
+    if not isinstance(data, bytes) or len(data) != math.prod(shape) * dtype.itemsize:
+        raise MalformedMessage(f"an array of shape {tuple(shape)} and dtype {dtype.str} has another number of bytes")
+    array: np.ndarray[Any, Any] = np.frombuffer(data, dtype).reshape(shape) if data else np.empty(shape, dtype)
+    return array
+
+
+# -- the connection ----------------------------------------------------------------------------------------------------
 
 
 class _Straight(connect):
-    """A redirect is an answer like any other status: the key goes where its owner sent it, and nowhere else."""
+    """Connect without redirects: the key goes where its owner sent it, and nowhere else."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -49,7 +142,7 @@ async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
 
 async def has_message(connection: ClientConnection) -> bool:
     """Return whether a message is there. Raises ConnectionClosed."""
-    await asyncio.sleep(0)  # what came right behind the last one is with its reader
+    await asyncio.sleep(0)  # what came with the last one is with its reader
     try:
         async with asyncio.timeout(0):
             await connection.recv()
@@ -59,17 +152,17 @@ async def has_message(connection: ClientConnection) -> bool:
 
 
 class Conversation:
-    """Asks the policy server at `url` on a connection that is kept, and made again by `connected` where it is lost."""
+    """Ask a policy server on a connection that is kept, and made again by `connected` where it is lost."""
 
     def __init__(self, url: str, connected: Callable[[], Awaitable[ClientConnection]]) -> None:
         self._url, self._connected = url, connected
-        self._line: asyncio.Task[ClientConnection] | None = None  # the connection, or the try to make one
-        self._pong: Awaitable[float] | None = None  # of the ping behind the last answer
+        self._line: asyncio.Task[ClientConnection] | None = None  # the connection, or the attempt to make one
+        self._pong: Awaitable[float] | None = None  # of the ping after the last answer
         self._retry_s = 0.0
         self._turn = asyncio.Lock()
 
     async def ask(self, packed: bytes, limit_s: float) -> bytes:
-        """Return the answer. Raises DecisionLost. Where it is given up, or wrong, the connection is cut."""
+        """Return the answer. Raises DecisionLost. Where the question is cancelled, or lost, the connection is cut."""
         try:
             async with asyncio.timeout(limit_s), self._turn:
                 message = await self._answer(packed)
@@ -87,7 +180,7 @@ class Conversation:
             connection = await self._ready()
             await connection.send(packed)
             message = await connection.recv()
-            with contextlib.suppress(ConnectionClosed):  # the next question finds that
+            with contextlib.suppress(ConnectionClosed):  # the next question notices that
                 if await has_message(connection):  # which of them is the answer?
                     raise DecisionLost("malformed", "the policy server sent two answers")
                 self._pong = await connection.ping()
@@ -98,11 +191,11 @@ class Conversation:
                 self.cut()
 
     def cut(self) -> None:
-        """Cut the connection, and open another one: the next question then has one."""
-        if self.abort():
-            self._begin()
+        """Cut the connection, and open another one for the next question."""
+        if self._abort():
+            self._open_line()
 
-    def abort(self) -> bool:
+    def _abort(self) -> bool:
         """Cut the connection; return whether there was one."""
         line = self._line
         if line is None or not line.done() or line.cancelled() or line.exception() is not None:
@@ -112,8 +205,8 @@ class Conversation:
         return True
 
     async def end(self) -> None:
-        """Cut the connection, or the try to make one."""
-        if not self.abort() and self._line is not None:
+        """Cut the connection, or the attempt to make one."""
+        if not self._abort() and self._line is not None:
             self._line.cancel()
             await asyncio.wait([self._line])
 
@@ -123,7 +216,7 @@ class Conversation:
             line = self._line
             now_s = asyncio.get_running_loop().time()
             if line is None or (line.done() and line.exception() is not None and now_s >= self._retry_s):
-                line = self._begin()
+                line = self._open_line()
             connection = await asyncio.shield(line)
             with contextlib.suppress(ConnectionClosed):
                 if self._pong is not None:
@@ -132,13 +225,13 @@ class Conversation:
                     return connection
             self.cut()
 
-    def _begin(self) -> asyncio.Task[ClientConnection]:
+    def _open_line(self) -> asyncio.Task[ClientConnection]:
         self._line = line = asyncio.get_running_loop().create_task(self._open())
         line.add_done_callback(lambda done: done.cancelled() or done.exception())  # of no question, it is not logged
         return line
 
     async def _open(self) -> ClientConnection:
-        """Return a new connection to a policy server. Raises DecisionLost, for questions until the next try."""
+        """Return a new connection to a policy server. Raises DecisionLost, for questions until the next attempt."""
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(OPEN_S):
@@ -166,35 +259,34 @@ class Conversation:
         if isinstance(first, str):
             raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
         try:
-            what = None if isinstance(unpack_message(first), dict) else "it is no map"
+            fault = None if isinstance(unpack_message(first), dict) else "it is not a map"
         except MalformedMessage as error:
-            what = str(error)
-        if what is not None:
-            raise DecisionLost("malformed", f"the first message of {self._url} is not a policy server's: {what}")
+            fault = str(error)
+        if fault is not None:
+            raise DecisionLost("malformed", f"the first message of {self._url} is not a policy server's: {fault}")
 
 
 class PolicyLink:
     """A conversation on a thread of its own; any thread may ask."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._talk = Conversation(url, partial(open_socket, url, headers))
+        self._conversation = Conversation(url, partial(open_socket, url, headers))
         self._thread = LoopThread("policy link")
 
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
-        """Return the answer's bytes to come; cancelling it cuts the connection. It raises DecisionLost, as this does
-        after `close`."""
-        asked = self._thread.start(self._talk.ask, packed, limit_s)
-        if asked is None:
+        """Return the answer to come, which raises DecisionLost, as this does after `close`. To cancel it cuts."""
+        answer = self._thread.start(self._conversation.ask, packed, limit_s)
+        if answer is None:
             raise DecisionLost("connection", "the link was closed")
-        return asked
+        return answer
 
     def cut(self) -> None:
-        """Read nothing more on this connection: its server's last answer was wrong."""
-        self._thread.call(self._talk.cut)
+        """Read nothing more on this connection: its last answer was wrong."""
+        self._thread.call(self._conversation.cut)
 
     def close(self) -> None:
-        """Cut the connection; what is under way is cancelled."""
-        self._thread.end(self._talk.end)
+        """Cut the connection, and cancel what is under way."""
+        self._thread.end(self._conversation.end)
 
     def __del__(self) -> None:
         if hasattr(self, "_thread"):
@@ -202,5 +294,5 @@ class PolicyLink:
 
 
 def last_line(text: str) -> str:
-    """Return what a traceback says was raised, in short."""
+    """Return the last line of a traceback, shortened."""
     return (text.strip().splitlines() or ["it says nothing"])[-1].strip()[:LONGEST_TEXT]

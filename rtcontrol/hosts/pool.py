@@ -1,18 +1,32 @@
-"""What all pools, and the hosts of their sessions, share: a core and its lock; incarnation, liveness and events."""
+"""A place of decision: its sessions, who has a decider after a loss, and whose turn it is to be decided.
+
+Nothing here reads a clock or starts a thread.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from rtcontrol.hosts.pool_core import PoolCore, Session
-from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, Host, StatefulHost
+from rtcontrol.hosts.protocol import (
+    DeciderSource,
+    DecisionRequest,
+    DecoderUnavailable,
+    Host,
+    HostBase,
+)
+from rtcontrol.models.errors import UserError
+
+# So often a session's decider is built again in a process that is up, with so long between two builds.
+REBUILDS, AGAIN_NS = 30, 1_000_000_000
+# A new session's build that ends the process each time must not end it for ever.
+ATTEMPTS = 3
 
 
 def started(host: Host) -> Host:
-    """Return the host, started; one that cannot start is closed."""
+    """Return the host, started. One that cannot start is closed."""
     try:
         host.start()
     except BaseException:
@@ -21,18 +35,48 @@ def started(host: Host) -> Host:
     return host
 
 
+class PooledHost(HostBase):
+    """One session of a pool, which it starts and ends where it is its `own`.
+
+    `error`: why there never was a decider. `due_ns`: when it may be built again after so many `failures`.
+    """
+
+    def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
+        super().__init__(pool.name)
+        self.pool, self.source, self.session = pool, source, session
+        self.info: dict[str, Any] = {}
+        self.error: UserError | None = None
+        self.failures = self.due_ns = 0
+        self._own = own
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        if not self.up and not self.info:
+            if self._own:
+                self.pool.start(stopped)
+            if not stopped():
+                self.pool.admit(self, stopped)
+        return self.info
+
+    def close(self) -> None:
+        self.pool.release(self)
+        if self._own:
+            self.pool.close()
+
+
 class Pool:
-    """One place of decision for at most `limit` sessions. `changed` guards the core, and tells of its changes."""
+    """At most `limit` sessions in a process that may be lost and replaced. `changed` guards them, and is notified.
 
-    name = ""
+    `life` is what the process answered at its start; None while it is away. A lost process is killed: nothing of it
+    remains.
+    """
 
-    def __init__(self, limit: int) -> None:
-        self.core = PoolCore(limit)
+    def __init__(self, name: str, limit: int) -> None:
+        self.name, self.limit = name, limit
+        self.life: Any = None
+        self.gave_up: str | None = None
+        self.closed = False
+        self.sessions: list[Any] = []
         self.changed = threading.Condition()
-
-    @property
-    def gave_up(self) -> str | None:
-        return self.core.gave_up
 
     def host(self, session: str, source: DeciderSource) -> Host:
         """Return the session's host, which is not started."""
@@ -42,38 +86,170 @@ class Pool:
         return started(self.host(session, source))
 
     def alive(self) -> bool:
-        return self.core.life is not None
+        return self.life is not None
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def add(self, host: PooledHost) -> None:
+        """Add a session that needs a decider. Raises DecoderUnavailable where there is no place, or no more decider."""
+        if self.closed or self.gave_up is not None:
+            raise DecoderUnavailable(self.gave_up or "The decoder is closed.", "Start it again.")
+        if len(self.sessions) >= self.limit:
+            message = f"The decoder has {self.limit} open sessions, as many as it may."
+            raise DecoderUnavailable(message, "Close one, or try again later.", full=True)
+        self.sessions.append(host)
+
+    def remove(self, host: PooledHost) -> bool:
+        """Remove a session; return whether there may be a decider to free, now or soon."""
+        host.up = False
+        known = host in self.sessions
+        if known:
+            self.sessions.remove(host)
+        return known
+
+    def restored(self, life: Any) -> None:
+        """Note that the process is up."""
+        if not self.closed:
+            self.life = life
+
+    def lost(self, now_ns: int) -> None:
+        """Note that the process is away, with all deciders. Some were not back from the loss before."""
+        self.life = None
+        for host in self.sessions:
+            if host.up:
+                host.lost(now_ns)
+
+    def missing(self, now_ns: int) -> list[Any]:
+        """Return the sessions whose deciders are to be built now."""
+        if self.life is None:
+            return []
+        due = [host for host in self.sessions if not host.up and now_ns >= host.due_ns]
+        return [host for host in due if host.gave_up is None and host.error is None]
+
+    def built(self, host: PooledHost, life: Any, now_ns: int) -> bool:
+        """Note a session's decider in this life. Return whether it counts: both may have ended meanwhile."""
+        if life is None or life is not self.life or host not in self.sessions:
+            return False
+        if host.lost_ns is not None:
+            host.failures = 0
+        host.ready(now_ns)
+        return True
+
+    def failed(self, host: PooledHost, error: UserError, now_ns: int) -> None:
+        """Note that a build failed. It is tried again where that may help."""
+        host.failures += 1
+        if host.lost_ns is not None:
+            host.due_ns = now_ns + AGAIN_NS
+            if host.failures >= REBUILDS:
+                host.gave_up = f"The decider could not be built again in {REBUILDS} attempts: {error}"
+        elif host.failures >= ATTEMPTS or not isinstance(error, DecoderUnavailable):
+            host.error = error
+
+    def end(self, why: str | None = None) -> None:
+        """Note that the process will not come back (`why`), or that its owner closed it (None)."""
+        self.life = None
+        self.closed, self.gave_up = self.closed or why is None, why or self.gave_up
+        for host in self.sessions:
+            host.up, host.gave_up = False, why or host.gave_up
+
+    def notify(self) -> None:
+        """Wake the threads that wait for a decider, or for a decision that will never come."""
+        self.changed.notify_all()
+        for host in self.sessions:
+            if host.gave_up is not None:
+                host.wake()
 
 
-class PooledHost(StatefulHost):
-    """One session's part of a pool, which it starts and ends where it is its `own`."""
+Turn = tuple[Any, DecisionRequest]
+# A request without a limit has so much time: it must not wait behind the others for ever.
+UNLIMITED_NS = 1_000_000_000
+NEWEST = 0.1  # weight of the newest time of a number of decisions
+# The time of a number of decisions is out of date after so many later turns of its kind, where there is a newer one.
+OLD_TURNS = 64
 
-    def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool, key: bytes = b"") -> None:
-        self.session = Session(session, key)
-        super().__init__(pool.name, self.session)
-        self.source = source
-        self.info: dict[str, Any] = {}
-        self.shares: deque[float] = deque(maxlen=SHARES)
-        self._pool, self._own = pool, own
 
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        if not self.session.up and not self.info:
-            if self._own:
-                self._pool.start(stopped)
-            if not stopped():
-                self._pool.admit(self, stopped)
-        return self.info
+class EdfScheduler:
+    """Earliest deadline first. Of each session the `depth` newest requests wait. Without clock or lock."""
 
-    def alive(self) -> bool:
-        return self.session.up
+    def __init__(self, depth: int = 1) -> None:
+        self._depth = depth
+        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with the instant of each
+        self._since: dict[Any, int] = {}  # when the session began to wait
+        self._took: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind: ns of so many together, and the turn
+        self._turns: dict[Hashable, int] = {}  # of each kind, so far
 
-    def noted(self, reply: DecisionReply | None) -> DecisionReply | None:
-        """Return the reply, whose part of the decider's time is noted."""
-        if reply is not None:
-            self.shares.append(reply.decide_ns / reply.together)
-        return reply
+    def put(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
+        """Add a session's request, in place of its oldest where `depth` wait."""
+        self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now_ns, request))
+        self._since.setdefault(key, now_ns)
 
-    def close(self) -> None:
-        self._pool.release(self)
-        if self._own:
-            self._pool.close()
+    def take(
+        self,
+        now_ns: int,
+        kind: Callable[[Any], Hashable] = lambda key: None,
+        patient: Callable[[Any], bool] = lambda key: False,
+        late: bool = True,
+    ) -> list[Turn]:
+        """Return the newest request of the session whose time ends first, and those of others to decide with it.
+
+        `kind`: only sessions of one kind are decided together (None: alone), as many as are expected to be decided
+        within that request's time. Of `patient` sessions one, after all others, if `late`.
+        """
+        waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._end)
+        eager = [key for key in waiting if not patient(key)]
+        if not eager:
+            return [self._pop(waiting[0], now_ns)] if waiting and late else []
+        # Not the session's end: that is past for sessions that missed ticks, and decided alone they would miss more.
+        first_kind, (put_ns, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
+        left_ns = put_ns + _within(newest) - now_ns
+        alike = eager[:1] if first_kind is None else [key for key in eager if kind(key) == first_kind]
+        count = 1
+        while count < len(alike) and self.expected(first_kind, count + 1) <= left_ns:
+            count += 1
+        return [self._pop(key, now_ns) for key in alike[:count]]
+
+    def took(self, kind: Hashable, count: int, ns: int) -> None:
+        """Note that so many decisions of a kind together took so long."""
+        times, turn = self._took.setdefault(kind, {}), self._turns.get(kind, 0) + 1
+        before, last = times.get(count, (float(ns), turn))
+        if turn - last > OLD_TURNS:
+            before = float(ns)
+        times[count], self._turns[kind] = (before + NEWEST * (ns - before), turn), turn
+
+    def expected(self, kind: Hashable, count: int) -> float:
+        """Return the nanoseconds that so many decisions together are expected to take.
+
+        At most as many times as long as fewer: a number that was slow once is tried again. A number that was fast once
+        counts until there is something newer.
+        """
+        since = self._turns.get(kind, 0) - OLD_TURNS
+        times = [(ns * count / n, turn) for n, (ns, turn) in self._took.get(kind, {}).items() if n <= count]
+        return min([ns for ns, turn in times if turn >= since] or [ns for ns, _ in times], default=0.0)
+
+    def cancel(self, key: Any, tick: int) -> None:
+        """Remove a session's request. The session keeps its place: else one that cancels often would starve."""
+        for entry in self._waiting.get(key, ()):
+            if entry[1].tick == tick:
+                self._waiting[key].remove(entry)
+                break
+
+    def remove(self, key: Any) -> None:
+        self._waiting.pop(key, None)
+        self._since.pop(key, None)
+
+    def _end(self, key: Any) -> int:
+        return self._since[key] + _within(self._waiting[key][-1][1])
+
+    def _pop(self, key: Any, now_ns: int) -> Turn:
+        # The newest: an older one would be dropped at its deadline.
+        requests = self._waiting.pop(key)
+        _, request = requests.pop()
+        del self._since[key]
+        if requests:
+            self._waiting[key] = requests  # after the others
+            self._since[key] = now_ns
+        return key, request
+
+
+def _within(request: DecisionRequest) -> int:
+    return request.within_ns or UNLIMITED_NS

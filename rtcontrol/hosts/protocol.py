@@ -1,24 +1,22 @@
-"""What the control loop sees of a decoder host, what a host sees of a decider, and where hosts come from."""
+"""What the loop needs of a decoder host, what a host needs of a decider, and where hosts come from."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rtcontrol.models.call import Call, Decision, pickled_by_fields
 from rtcontrol.models.errors import UserError
 
-# Sessions of one pool.
-LIMIT = 64
-SHARES = 64  # so many are remembered
+LIMIT = 64  # sessions of one pool
+SHARES = 64  # decisions whose time is remembered
 LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 
 
 class DecoderUnavailable(UserError):
-    """The place of decision cannot serve now: nothing is wrong with what was asked of it, and it may work later.
-    `full`: as many sessions are open as may be."""
+    """The place of decision cannot serve now, and may later. `full`: as many sessions are open as may be."""
 
     def __init__(self, what: str, remedy: str, full: bool = False) -> None:
         super().__init__(what, remedy)
@@ -26,19 +24,20 @@ class DecoderUnavailable(UserError):
 
 
 class DecisionLost(Exception):
-    """A decider elsewhere gave no decision: `loss`, one of LOSSES, is the sub-cause of the miss."""
+    """A remote decider gave no decision: `loss`, one of LOSSES, is the sub-cause of the miss."""
 
-    def __init__(self, loss: str, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, loss: str, message: str) -> None:
+        super().__init__(message)
         self.loss = loss
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """One question to the decider. The raw observation `data`, its number `seq` and its instant `captured_ns` never
-    leave the process. `received_ns`: when the decider's process had it (its CLOCK_MONOTONIC); `within_ns`: how long the
-    answer is waited for from when it was asked (0: for ever); `standing`: the call in force, where there is hysteresis;
-    `members`: the requests of a crowd, of which this one is for all.
+    """One question to the decider.
+
+    The raw observation `data`, its number `seq` and its instant `captured_ns` never leave the process. `received_ns` is
+    of the decider's process (its CLOCK_MONOTONIC). The answer is awaited for `within_ns` (0: for ever). `standing`: the
+    active call, where there is hysteresis. `members`: the requests of a crowd, of which this one is for all.
     """
 
     tick: int
@@ -64,14 +63,15 @@ class DecisionRequest:
 @pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class DecisionReply:
-    """The answer to the request of `tick`: a decision, or the error that the decider raised; `mistake` is a UserError's
-    what and remedy, `loss` a DecisionLost's. `decide_ns` is how long the decider took, for all that were decided
-    `together` (1: alone). Of two deciders, `by` is which one it is (first, backup). `answers` is the older request that
-    decides this tick, too. Of a plan, `steps` are which of how many steps this one is, `ahead_ns` how long after the
-    observation it is meant for.
+    """The answer to the request of `tick`: a decision, or the error that the decider raised.
+
+    `mistake` is a UserError's `what` and `remedy`, `loss` a DecisionLost's. `decide_ns`: how long the decider took, for
+    all that were decided `together` (1: alone). `by`: which of two deciders (first, backup). `answers`: the older
+    request that decides this tick, too. Of a plan, `steps` are the number of this step and of all, `ahead_ns` how long
+    after the observation it is due.
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
-    and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
+    and the recent `gaps` (start, end) in which the decider's process, where it is another, was stopped.
     """
 
     tick: int
@@ -92,21 +92,12 @@ class DecisionReply:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The decoder was lost or came back after `seconds`; of two deciders `decider` is which."""
+    """The decoder was lost, or came back after `seconds`. `decider`: which of two it was."""
 
     t_ns: int
     event: Literal["lost", "restarted"]
     seconds: float
     decider: str = ""
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class HostState:
-    """What became of a host's decider: how often it came back, why it will not any more, and when it was lost."""
-
-    incarnation: int = 0
-    gave_up: str | None = None
-    events: list[HostEvent] = field(default_factory=list)
 
 
 class Decider(Protocol):
@@ -116,23 +107,22 @@ class Decider(Protocol):
 
 
 class DeciderSource(Protocol):
-    """A picklable recipe of a decider: `build` runs where the decisions are made, once a lane and a restart.
+    """A picklable recipe of a decider: `build` runs where the decisions are made, once a worker and a restart.
 
-    The decider may have `info() -> dict`, which goes into the report, and `close()`, which an `InProcessHost` calls at
-    its end, from any thread, also while it decides. Raises UserError for what the user can mend.
+    The decider may have `info() -> dict` for the report, and `close()`, which is called when its session ends, from any
+    thread, also while it decides. Raises UserError for what the user can correct.
     """
 
     def build(self) -> Decider: ...
 
 
 class Host(Protocol):
-    """Decides for one session, off its loop's thread. Only `start` and `close` may block; all but `wake` are called
-    from the loop's thread.
+    """Decide for one session, off its loop's thread. Only `start` and `close` may block; any thread may call `wake`.
 
-    A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
+    A host with N workers has at most N decisions under way; the newest requests win. `incarnation` grows with every
     restart of the decoder, `events` lists losses and returns, `gave_up` says why it will not come back: the loop must
-    then end. `threads` are the deciding ones on this machine (process and thread number), `shares` the newest
-    decisions' parts of their time, in ns.
+    then end. `threads` decide on this machine (process and thread number), `shares` are the newest decisions' parts of
+    their time, in ns.
     """
 
     name: str
@@ -153,7 +143,7 @@ class Host(Protocol):
     def threads(self) -> Sequence[tuple[int, int]]: ...
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Build the decider, unless it is there; gives what the report says about it. Raises UserError.
+        """Build the decider, unless it is there; return its lines of the report. Raises UserError.
 
         Returns early, and empty, soon after `stopped` says so: the host is then good for `close` only.
         """
@@ -163,42 +153,66 @@ class Host(Protocol):
     def wait(self, timeout_ns: int) -> DecisionReply | None: ...
 
     def wake(self) -> None:
-        """End a `wait` under way, or the next one, early and without a reply. Any thread may call it; never blocks."""
+        """End a `wait` under way, or the next one, early and without a reply. Never blocks."""
 
     def alive(self) -> bool: ...
 
     def cancel(self, tick: int) -> None:
-        """Nobody waits for this tick any more; one not yet begun is not begun."""
+        """Give up this tick's request; one that is not started is not started."""
 
     def close(self) -> None:
         """Free the decider, and end the pool where it is this host's own."""
 
 
-class StatefulHost:
-    """The base of hosts whose `state` a core keeps."""
+class HostBase:
+    """Keep what every host shows of its decider: whether it is `up`, its losses and returns, its decisions' times."""
 
-    def __init__(self, name: str, state: HostState) -> None:
-        self.name, self._state = name, state
-
-    @property
-    def incarnation(self) -> int:
-        return self._state.incarnation
-
-    @property
-    def events(self) -> list[HostEvent]:
-        return self._state.events
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.up = False
+        self.incarnation = 0
+        self.gave_up: str | None = None
+        self.events: list[HostEvent] = []
+        self.lost_ns: int | None = None  # since when the decider is away
+        self._shares: deque[float] = deque(maxlen=SHARES)
 
     @property
-    def gave_up(self) -> str | None:
-        return self._state.gave_up
+    def shares(self) -> deque[float]:
+        return self._shares
+
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]:
+        return ()
+
+    def alive(self) -> bool:
+        return self.up
+
+    def lost(self, now_ns: int) -> None:
+        """Note that the decider is gone."""
+        self.up, self.lost_ns = False, now_ns
+        self.events.append(HostEvent(now_ns, "lost", 0.0))
+
+    def ready(self, now_ns: int) -> None:
+        """Note that the decider is there, for the first time or again."""
+        if self.lost_ns is not None:
+            self.incarnation += 1
+            self.events.append(HostEvent(now_ns, "restarted", (now_ns - self.lost_ns) / 1e9))
+            self.lost_ns = None
+        self.up = True
+
+    def received(self, reply: DecisionReply | None) -> DecisionReply | None:
+        """Return the reply, and note its part of the decider's time."""
+        if reply is not None:
+            self._shares.append(reply.decide_ns / reply.together)
+        return reply
 
 
 class DecoderPool(Protocol):
-    """Makes hosts for sessions that come and go: each has its own decider, all share one place of decision.
+    """Make hosts for sessions that come and go: each has its own decider, all share one place of decision.
 
     A session's newest request wins; the session whose time ends first is served first, with others of its model, and
-    none starves another. `open` holds up the decisions of others only where it loads a model. `gave_up` says why it
-    will never decide again.
+    none starves another. `open` holds up decisions only where it loads a model. Any thread may call `open`, `alive`
+    and `close`. `gave_up` says why it will never decide again.
     """
 
     name: str
@@ -207,14 +221,13 @@ class DecoderPool(Protocol):
     def gave_up(self) -> str | None: ...
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """As a host's `start`, of the place of decision."""
+        """Start the place of decision, as a host's `start`."""
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        """Build a decider; gives the started host of this session alone. `session` names it in logs. Any thread may
-        call it; it blocks. Raises UserError from the build, DecoderUnavailable where the place is at fault."""
+        """Return the started host of a session, which is named in logs. Raises UserError, DecoderUnavailable."""
 
     def alive(self) -> bool:
-        """Whether it can decide now; any thread may ask."""
+        """Return whether it can decide now."""
 
     def close(self) -> None:
-        """End all sessions, and what decided for them. Any thread may call it, once."""
+        """End all sessions, and what decided for them. Called once."""

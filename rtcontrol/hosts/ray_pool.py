@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from rtcontrol.hosts.decoder_link import DecoderLink, RayHost, WakeFile
+from rtcontrol.hosts.decoder_link import PING_EVERY_S, Heart, RayHost, WakeFile
 from rtcontrol.hosts.pool import Pool
-from rtcontrol.hosts.pool_core import Session
-from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
-from rtcontrol.hosts.ray_process import PING_EVERY_S, START_TIMEOUT_S, DecoderProcess, Heart
-from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped
+from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
+from rtcontrol.hosts.ray_process import DecoderProcess
+from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession, Stopped
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
-READY_MS = 2_000
-BUILT_EVERY_S = 0.02  # so often a build under way is looked at
+BUILT_EVERY_S = 0.01  # between two looks at a build under way
 MEMORY = "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model."
 
 
 class RayPool(Pool):
-    """The client of one `DecoderActor`: starts it, watches it, ends it and all that was started for it.
+    """Start a `DecoderActor`, watch it, and end it with all that was started for it.
 
-    A thread watches the process, and has the deciders built of all sessions that have none. When the process is lost
-    (its socket closes within a millisecond; one that was stopped or hangs answers no more), all sessions' hosts say
-    so, and another process takes its place: each host says when its own decider is back. `gave_up` says why there will
-    be no more decisions: a Ray that was started here lost its raylet or its GCS, say, which is noticed as soon.
+    The watcher's thread has the deciders of all sessions built. When the process is lost (its socket closes within a
+    millisecond, or it answers no pings), or Ray's raylet or GCS, all sessions' hosts report it, and another process
+    takes its place; `gave_up` says why none will.
     """
-
-    name = "ray"
 
     def __init__(
         self,
         limit: int = LIMIT,
         gpus: float | None = None,
-        lanes: int = 1,
+        workers: int = 1,
         ray: RaySession | None = None,
         gentle: bool = False,
     ) -> None:
-        """`gpus` None: one if Ray has any; 0: no model is to be loaded. `ray` may be shared with other pools: the
-        builds of a `gentle` one yield the processor to them."""
-        super().__init__(limit)
-        self.process = DecoderProcess(ray or RaySession(), gpus, (lanes, gpus != 0, gentle))
-        self.hosts: dict[Session, RayHost] = {}
-        self._pending: dict[Session, Any] = {}  # builds under way
-        self._unneeded: list[bytes] = []  # deciders of sessions that ended
+        """`gpus` None: one if Ray has any; 0: no model. The builds of a `gentle` pool yield to others of its `ray`."""
+        super().__init__("ray", limit)
+        self.process = DecoderProcess(ray or RaySession(), gpus, (workers, gpus != 0, gentle))
+        self._unneeded: deque[bytes] = deque()  # deciders of sessions that ended
         self._woken = WakeFile()
         self._watcher: threading.Thread | None = None
 
@@ -58,41 +52,39 @@ class RayPool(Pool):
             life = self.process.start(stopped)
         except Stopped:
             return {}
-        self.core.restored(life)
+        self.restored(life)
         self._watcher = threading.Thread(target=self._watch, args=(life,), name="ray-watcher", daemon=True)
         self._watcher.start()
         return {"pid": life["pid"], "endpoint": life["endpoint"]}
 
-    def host(self, session: str, source: DeciderSource) -> Host:
+    def host(self, session: str, source: DeciderSource) -> RayHost:
         return RayHost(self, source, session)
 
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
         """Wait until the host's decider is built; return early where `stopped` says so."""
-        session, give_up = host.session, time.monotonic() + START_TIMEOUT_S
+        give_up_s = time.monotonic() + START_TIMEOUT_S
         with self.changed:
-            self.core.open(session)
-            self.hosts[session] = host
+            self.add(host)
             self._woken.set()
-            while not (session.up or session.error or stopped()):
-                if self.core.closed or self.gave_up is not None or time.monotonic() > give_up:
+            while not (host.up or host.error or stopped()):
+                if self.closed or self.gave_up is not None or time.monotonic() > give_up_s:
                     why = self.gave_up or f"The decider was not built within {START_TIMEOUT_S:g} s."
-                    raise DecoderUnavailable("The decoder is closed." if self.core.closed else why, REMEDY)
+                    raise DecoderUnavailable("The decoder is closed." if self.closed else why, HINT)
                 self.changed.wait(POLL_S)
-        if session.error is not None:
-            raise session.error
+        if host.error is not None:
+            raise host.error
 
     def release(self, host: RayHost) -> None:
         """Have the decider freed of a host that is being closed."""
         with self.changed:
-            self.hosts.pop(host.session, None)
-            if self.core.released(host.session):
-                self._unneeded.append(host.session.key)
+            if self.remove(host):
+                self._unneeded.append(host.key)
         self._woken.set()
 
     def close(self) -> None:
         with self.changed:
-            self.core.end()
-            self.changed.notify_all()
+            self.end()
+            self.notify()
         self._woken.set()
         if self._watcher is not None:
             self._watcher.join()
@@ -102,97 +94,69 @@ class RayPool(Pool):
 
     def _watch(self, life: dict[str, Any] | None) -> None:
         try:
-            while life is not None and not self._over(life):
-                life = self._replaced(time.monotonic_ns(), life["pid"])
-        except DecoderUnavailable as error:
-            self._give_up(error.what)
+            while life is not None:
+                with closing(Heart(life, self.process.ray.vital, self._woken)) as heart:
+                    self._serve(life, heart)
+                life = None if self.closed else self._replaced(time.monotonic_ns(), life["pid"])
         except Exception as error:
-            log.exception("the decoder is not watched any more")
-            self._give_up(f"The decoder is not watched any more ({type(error).__name__}: {error}).")
+            known = isinstance(error, DecoderUnavailable)
+            why = f"The decoder is not watched any more ({type(error).__name__}: {error})."
+            if isinstance(error, DecoderUnavailable):
+                why = error.what
+            if not known or not self.sessions:  # whose loops would report it
+                log.error("no more decisions: %s", why, exc_info=not known)
+            with self.changed:
+                self.end(why)
+                self.notify()
 
-    def _over(self, life: dict[str, Any]) -> bool:
-        """Watch and use this life of the process until the pool is closed (True), or it is lost (False)."""
+    def _serve(self, life: dict[str, Any], heart: Heart) -> None:
+        """Build and free deciders in this life of the process, until it is lost or the pool is closed."""
         import ray
 
-        with closing(Heart(life, self.process.ray.vital, self._woken)) as heart:
-            while not self.core.closed:
-                if heart.lost(BUILT_EVERY_S if self._pending else PING_EVERY_S):
-                    return False
-                try:
-                    self._serve(life)
-                except ray.exceptions.RayError:
-                    return False
-        return True
+        with contextlib.suppress(ray.exceptions.RayError):
+            while not self.closed:
+                with self.changed:
+                    missing = self.missing(time.monotonic_ns())
+                if heart.lost(0 if missing else PING_EVERY_S):
+                    return
+                while self._unneeded:
+                    self.process.free(self._unneeded.popleft())
+                for host in missing[:1]:
+                    self._build(host, life, heart)
 
-    def _serve(self, life: dict[str, Any]) -> None:
-        """Begin to build what is missing, take what was built, and have freed what no session needs."""
-        with self.changed:
-            missing = [self.hosts[s] for s in self.core.missing(time.monotonic_ns()) if s not in self._pending]
-            unneeded, self._unneeded = self._unneeded, []
-        for host in missing:
-            try:
-                self._pending[host.session] = self.process.build(host.session.key, host.source, host.last)
-            except UserError as error:
-                self._failed(host.session, error)
-        for key in unneeded:
-            self.process.free(key)
-        for session, pending in list(self._pending.items()):
-            try:
-                info = self.process.result(pending)
-                if info is not None:
-                    del self._pending[session]
-                    self._link(session, life, info)
-            except UserError as error:
-                self._pending.pop(session, None)
-                self._failed(session, error)
+    def _build(self, host: RayHost, life: dict[str, Any], heart: Heart) -> None:
+        """Have a host's decider built, and give the host its link to it."""
+        import ray
 
-    def _link(self, session: Session, life: dict[str, Any], info: dict[str, Any]) -> None:
-        """Give a session's host its link to the process that has its decider. Raises DecoderUnavailable."""
-        host = self.hosts.get(session)
-        if host is None:
-            return
-        link = DecoderLink(life, session.key, host.woken)
-        if not link.ready(READY_MS):
-            link.close()
-            raise DecoderUnavailable("The decoder's socket does not answer.", REMEDY)
-        with self.changed:
-            host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
-            host.offer(link)
-            self.core.built(session, life, time.monotonic_ns())
-            self.changed.notify_all()
-
-    def _failed(self, session: Session, error: UserError) -> None:
-        log.debug("the decider of %s cannot be made: %s", session.name, error)
-        with self.changed:
-            self.core.failed(session, error, time.monotonic_ns())
-            self._tell_all()
+        try:
+            call = self.process.build(host.key, host.source, host.last)
+            while (info := self.process.result(call)) is None:
+                if self.closed or host not in self.sessions:
+                    return
+                heart.lost(BUILT_EVERY_S)  # then Ray reports it, too
+            host.connect(life)
+        except (UserError, ray.exceptions.RayError) as error:
+            if not isinstance(error, UserError):
+                error = DecoderUnavailable(f"The decoder was lost while it made {host.session}.", MEMORY)
+            log.debug("the decider of %s cannot be built: %s", host.session, error)
+            with self.changed:
+                self.failed(host, error, time.monotonic_ns())
+                self.notify()
+        else:
+            with self.changed:
+                host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
+                self.built(host, life, time.monotonic_ns())
+                self.notify()
 
     def _replaced(self, lost_ns: int, pid: int) -> dict[str, Any] | None:
         """Return the life of the process that takes the place of a lost one; None when the pool is closed."""
         log.warning("decoder lost (pid %d); another is started", pid)
         with self.changed:
-            self.core.lost(lost_ns)
+            self.lost(lost_ns)
             self._unneeded.clear()
-        for session in self._pending:
-            self._failed(session, DecoderUnavailable(f"The decoder was lost while it made {session.name}.", MEMORY))
-        self._pending.clear()
-        life = self.process.replace(lambda: self.core.closed)
+        life = self.process.replace(lambda: self.closed)
         if life is not None:
             log.warning("decoder's process is back after %.2f s", (time.monotonic_ns() - lost_ns) / 1e9)
             with self.changed:
-                self.core.restored(life)
+                self.restored(life)
         return life
-
-    def _give_up(self, why: str) -> None:
-        with self.changed:
-            if not self.hosts:  # whose loops would report it
-                log.error("no more decisions: %s", why)
-            self.core.end(why)
-            self._tell_all()
-
-    def _tell_all(self) -> None:
-        """Wake who waits for a decider, or for a decision that will never come."""
-        self.changed.notify_all()
-        for session, host in self.hosts.items():
-            if session.gave_up is not None:
-                host.woken.set()

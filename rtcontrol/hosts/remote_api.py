@@ -1,4 +1,4 @@
-"""Decides by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/decisions.md) and models
+"""Decide by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/decisions.md) and models
 that chat (`chat:URL#NAME`). What all remote deciders share is here too: addresses, keys, time limits."""
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ CHAT = "chat"
 POLICIES = ("openpi",)  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
-# An answer is given up so long before the deadline (and so much of the time until then): the loop hears of it in time,
-# and knows what was missed.
+# An answer is given up so long before the deadline (and so much of the time until then): the loop then knows the cause.
 SPARE_S, SPARE = 0.002, 0.05
 LOOK_S = 0.002  # between two looks whether the request was cancelled
 
@@ -41,7 +40,7 @@ def is_endpoint(model: str | None) -> bool:
 
 
 def is_policy(model: str | None) -> bool:
-    """Return whether it is that of a policy server, which is asked by arrays."""
+    """Return whether it is that of a policy server, whose requests are arrays."""
     return model is not None and model.partition(":")[0] in POLICIES
 
 
@@ -52,36 +51,32 @@ def is_chat(model: str) -> bool:
 
 def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
     """Return the URL of `API:URL`. Raises UserError for another, with the `form` to write."""
-    api, _, given = name.partition(":")
+    api, _, text = name.partition(":")
     try:
-        parts = urlsplit(given)
-        _ = parts.port
+        url = urlsplit(text)
+        _ = url.port
     except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in schemes or not parts.hostname or parts.username or parts.password:
-        raise UserError(f"{api}: its URL is none.", f"Write {form}.")
-    return parts
+        url = urlsplit("")
+    if url.scheme not in schemes or not url.hostname or url.username or url.password:
+        raise UserError(f"{api}: its URL is not valid.", f"Write {form}.")
+    return url
 
 
 def secret(variable: str, url: SplitResult) -> str | None:
-    """Return the key of the environment for this URL. Raises UserError where it would travel in the clear, and for one
-    that no header takes."""
+    """Return the key of the environment for this URL. Raises UserError if no header takes it, or nothing hides it."""
     key = os.environ.get(variable) or None
     if key is None:
         return None
     if url.scheme in ("http", "ws") and not is_loopback(url.hostname or ""):
-        raise UserError(
-            f"{variable} would travel to {url.hostname} in the clear.",
-            f"Use {url.scheme}s, or unset it where none is needed.",
-        )
+        hint = f"Use {url.scheme}s, or unset it if the server needs no key."
+        raise UserError(f"{variable} would travel to {url.hostname} in the clear.", hint)
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise UserError(f"{variable} is no key: no header takes it.", "Letters, digits and signs, without spaces.")
+        raise UserError(f"{variable} is not a key: no header takes it.", "Letters, digits and signs, without spaces.")
     return key
 
 
 def time_of(request: DecisionRequest, late: bool) -> float | None:
-    """Return how many seconds an answer may take for its request to hear of it in time; None where the caller waits
-    for it in any case."""
+    """Return how many seconds an answer may take; None where the caller waits for it in any case."""
     if late or not request.within_ns:
         return None
     within_s = request.within_ns / 1e9
@@ -89,7 +84,7 @@ def time_of(request: DecisionRequest, late: bool) -> float | None:
 
 
 def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
-    """Return the job's result, waited for in steps; where they are given up, it is cancelled."""
+    """Wait for the job's result in steps, and cancel it where they are given up."""
     try:
         while True:
             try:
@@ -107,8 +102,10 @@ def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
 
 @dataclass(frozen=True)
 class EndpointSource:
-    """`api` is one of APIS, `url` that of its route, `model` the name that is asked for. With `allow_null` it may say
-    that no call is meant; with `late` an answer is waited for beyond its request's time."""
+    """`api` is one of APIS, `url` that of its route, `model` its name there.
+
+    With `allow_null` it may decide that no call is meant; with `late` an answer is awaited beyond its request's time.
+    """
 
     api: str
     url: str
@@ -122,38 +119,37 @@ class EndpointSource:
     def parse(
         cls, name: str, tools: Sequence[dict[str, Any]], allow_null: bool = False, late: bool = False
     ) -> EndpointSource:
-        """From `API:URL#MODEL`; the key is in the environment. Raises UserError, also for tools that the API cannot
-        be asked about."""
+        """Read `API:URL#MODEL`; the key is in the environment. Raises UserError, also for tools the API cannot take."""
         api = name.partition(":")[0]
         if api not in APIS:
-            raise UserError(
-                f"{name[:80]} is a policy server: it reads observations, and no text.",
-                "Fly it (`rtcontrol run --model`, docs/policies.md), and name a model that reads text here.",
+            hint = (
+                "Use it for control (`rtcontrol run --model`, docs/policies.md), and name a model that reads text here."
             )
+            raise UserError(f"{name[:80]} is a policy server: it reads observations, and no text.", hint)
         form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
-        parts, made = endpoint_url(name, ("http", "https"), form), APIS[api]
-        made(list(tools), allow_null)
-        path = parts.path.rstrip("/")
-        if not path.endswith(made.route):
-            path = f"{path or '/v1'}{made.route}"
-        url = parts._replace(path=path, fragment="").geturl()
-        return cls(api, url, parts.fragment or "default", tuple(tools), allow_null, late, secret(KEY, parts))
+        url = endpoint_url(name, ("http", "https"), form)
+        APIS[api](tools, allow_null)
+        path = url.path.rstrip("/")
+        if not path.endswith(APIS[api].route):
+            path = f"{path or '/v1'}{APIS[api].route}"
+        address = url._replace(path=path, fragment="").geturl()
+        return cls(api, address, url.fragment or "default", tuple(tools), allow_null, late, secret(KEY, url))
 
     def build(self) -> EndpointDecider:
         return EndpointDecider(self)
 
 
 class EndpointDecider(SteppedDecider):
-    """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
+    """Ask an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
 
     def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
         self._source = source
-        self._api = APIS[source.api](list(source.tools), source.allow_null)
+        self._api = APIS[source.api](source.tools, source.allow_null)
         headers = {"authorization": f"Bearer {source.key}"} if source.key is not None else {}
         self._web = WebClient(source.url, headers) if web is None else web
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """Raises DecisionLost. Where it is given up, the request is closed."""
+        """Raise DecisionLost. A cancelled decision closes its request."""
         if (body := self._api.body(request)) is None:
             return self._api.decision(None)
         limit_s = time_of(request, self._source.late)
@@ -165,12 +161,12 @@ class EndpointDecider(SteppedDecider):
         if answer.status != 200:
             raise DecisionLost("http", f"HTTP {answer.status}: {' '.join(answer.text.split())[:200]}")
         try:
-            found = answer.json()
+            content = answer.json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise DecisionLost("malformed", "the answer is no JSON object")
-        return replace(self._api.decision(found), forward_passes=1)
+            content = None
+        if not isinstance(content, dict):
+            raise DecisionLost("malformed", "the answer is not a JSON object")
+        return replace(self._api.decision(content), forward_passes=1)
 
     def info(self) -> dict[str, Any]:
         source = self._source
@@ -193,135 +189,130 @@ NONE = "(none)"
 
 @dataclass(frozen=True)
 class ClosedQuestion:
-    """A question: by what they are called, each option's description and value. `name` is unique in a request."""
+    """A question with options: each option's description, and the value that it stands for."""
 
     name: str
     instructions: str
     descriptions: Mapping[str, str]
     values: Mapping[str, Any]
 
-
-def _said(one: ClosedQuestion, given: Any) -> tuple[str, float]:
-    """Return the choice and its probability: 1 where an endpoint gives none, as of a question that is not asked. Raises
-    DecisionLost."""
-    if len(one.values) == 1:
-        return next(iter(one.values)), 1.0
-    if isinstance(given, dict) and given.get("type") == "refusal":
-        raise DecisionLost("refused", f"the model declined to answer the question {one.name}")
-    if not isinstance(given, dict) or not isinstance(choice := given.get("choice"), str):
-        raise DecisionLost("malformed", f"no choice for the question {one.name}: {json.dumps(given)[:80]}")
-    shares = given.get("probabilities")
-    if isinstance(shares, list):
-        shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
-    known: list[Any] = [_map(shares).get(choice), given.get("confidence"), 1.0]
-    return choice, next(float(share) for share in known if type(share) in (int, float) and 0 <= share <= 1)
+    def choice(self, answers: Mapping[str, Any]) -> tuple[Any, float]:
+        """Return the chosen value and its probability, 1 where there is none. Raises DecisionLost."""
+        if len(self.values) == 1:  # it is not sent
+            return next(iter(self.values.values())), 1.0
+        answer = _map(answers.get(self.name))
+        if answer.get("type") == "refusal":
+            raise DecisionLost("refused", f"the model declined to answer the question {self.name}")
+        option = answer.get("choice")
+        if not isinstance(option, str):
+            raise DecisionLost("malformed", f"no choice for the question {self.name}: {json.dumps(answer)[:80]}")
+        if option not in self.values:
+            raise DecisionLost("malformed", f"{option[:80]!r} is not an option of the question {self.name}")
+        shares = answer.get("probabilities")
+        if isinstance(shares, list):
+            shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
+        known: list[Any] = [_map(shares).get(option), answer.get("confidence"), 1.0]
+        share = next(float(share) for share in known if type(share) in (int, float) and 0 <= share <= 1)
+        return self.values[option], share
 
 
 class DecisionsApi:
-    """OpenAI's `/v1/decisions`: questions about an agent's tools, whose answers come in their order. Raises UserError
-    for what no list of options holds."""
+    """OpenAI's `/v1/decisions`: questions about an agent's tools, whose answers come in their order.
+
+    Raises UserError for what no list of options holds.
+    """
 
     route, state = "/decisions", "input"
 
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
-        self.tools = tool_schemas(tools)
-        self.asked: list[ClosedQuestion] = []  # what is sent
+        self.tools = tool_schemas(list(tools))
+        self.sent: list[ClosedQuestion] = []
         described = {tool.name: tool.description for tool in self.tools}
-        called: dict[str, Any] = {tool.name: i for i, tool in enumerate(self.tools)}
+        values: dict[str, Any] = {tool.name: i for i, tool in enumerate(self.tools)}
         if allow_null:
-            if NONE in called:
+            if NONE in values:
                 raise UserError(f"A tool is called {NONE!r}, which stands for no call.", "Rename it.")
-            described[NONE], called[NONE] = "The call that is in force goes on.", None
-        self._function = self._ask("function", "Which function is to be called now?", described, called)
+            described[NONE], values[NONE] = "The active call continues.", None
+        self._function = self._add("function", "Which function is to be called now?", described, values)
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
     def body(self, request: DecisionRequest) -> dict[str, Any] | None:
-        # What changes most comes last.
+        """Return the body of a request; None: there is nothing to ask. What changes most comes last."""
         calls = "; ".join(request.history) or "none"
-        told = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
-        return {"questions": self.questions(), self.state: told} if self.asked else None
+        state = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
+        return {"questions": self.questions(), self.state: state} if self.sent else None
 
     def questions(self) -> Any:
         return [
             {
                 "type": "choice",
-                "name": one.name,
-                "instructions": one.instructions,
+                "name": question.name,
+                "instructions": question.instructions,
                 "choices": [
                     {"value": option} | ({"description": words} if words else {})
-                    for option, words in one.descriptions.items()
+                    for option, words in question.descriptions.items()
                 ],
             }
-            for one in self.asked
+            for question in self.sent
         ]
 
-    def answers(self, found: Any) -> Mapping[str, Any]:
+    def answers(self, content: Any) -> Mapping[str, Any]:
         """Return the answers by their questions' names. Raises DecisionLost."""
-        if not isinstance(found, list) or len(found) != len(self.asked):
-            raise DecisionLost("malformed", f"not one answer for each of {len(self.asked)} questions")
-        return {one.name: answer for one, answer in zip(self.asked, found, strict=True)}
+        if not isinstance(content, list) or len(content) != len(self.sent):
+            raise DecisionLost("malformed", f"not one answer for each of {len(self.sent)} questions")
+        return {question.name: answer for question, answer in zip(self.sent, content, strict=True)}
 
-    def decision(self, found: Any) -> Decision:
-        if found is None:
+    def decision(self, content: Any) -> Decision:
+        """Return the decision of an answer's JSON (None: nothing was asked). Raises DecisionLost."""
+        if content is None:
             return self._call({})
-        made = self._call(self.answers(found.get("answers")))
-        used = _map(found.get("usage"))  # some leave out what was read, or what was cached
-        details, total = _map(used.get("input_tokens_details")) or used, _count(used.get("input_tokens"))
+        decision = self._call(self.answers(content.get("answers")))
+        usage = _map(content.get("usage"))  # some leave out what was read, or what was cached
+        details, total = _map(usage.get("input_tokens_details")) or usage, _count(usage.get("input_tokens"))
         cached = min(_count(details.get("cached_tokens")), total)
-        return replace(made, tokens=total - cached, reused_tokens=cached)
+        return replace(decision, tokens=total - cached, reused_tokens=cached)
 
     def about(self) -> dict[str, Any]:
-        return {"questions": len(self.asked)}
+        return {"questions": len(self.sent)}
 
-    def _ask(self, name: str, words: str, descriptions: Mapping[str, str], values: Mapping[str, Any]) -> ClosedQuestion:
-        while any(name == other.name for other in self.asked):  # tool a.b has a parameter c, and tool a one called b.c
+    def _add(self, name: str, words: str, descriptions: Mapping[str, str], values: Mapping[str, Any]) -> ClosedQuestion:
+        while any(name == other.name for other in self.sent):  # tool a.b has a parameter c, and tool a one called b.c
             name += "'"
-        one = ClosedQuestion(name, words, descriptions, values)
+        question = ClosedQuestion(name, words, descriptions, values)
         if len(values) > 1:
-            self.asked.append(one)
-        return one
+            self.sent.append(question)
+        return question
 
     def _argument(self, tool: ToolSchema, slot: Slot) -> ClosedQuestion:
         names = ", ".join(p.name for p in slot.parameters)
         where = f"Tool {tool.name}, parameter {names}"
+        hint = "Give it an enum, or bounds and a larger step (multipleOf); or use a model that writes values."
         if not isinstance(slot.domain, ClosedDomain):
-            raise UserError(
-                f"{where}: its values cannot be listed, and a decision API chooses among options.",
-                "Give it an enum, or bounds and a step (multipleOf); or use a model that writes values.",
-            )
+            raise UserError(f"{where}: its values cannot be listed, and a decision API chooses among options.", hint)
         values: dict[str, Any] = dict(zip(slot.domain.texts, slot.domain.values, strict=True))
         if slot.null:
             if NONE in values:
                 raise UserError(f"{where}: {NONE!r} stands for leaving it out.", "Rename this value.")
             values[NONE] = slot.null[0]
         if len(values) > MOST_OPTIONS:
-            raise UserError(
-                f"{where}: {len(values)} values, and a decision API takes {MOST_OPTIONS} options.",
-                "Give it a larger step (multipleOf), or narrower bounds.",
-            )
+            raise UserError(f"{where}: {len(values)} values, and a decision API takes {MOST_OPTIONS} options.", hint)
         about = "; ".join(str(p.schema["description"]) for p in slot.parameters if p.schema.get("description"))
         words = f"If the function is {tool.name}, what is {names}?" + (f" {about}" if about else "")
-        return self._ask(f"{tool.name}.{names}", words, dict.fromkeys(values, ""), values)
+        return self._add(f"{tool.name}.{names}", words, dict.fromkeys(values, ""), values)
 
     def _call(self, answers: Mapping[str, Any]) -> Decision:
-        """Return the decision of the answers to the function's question and to those of its arguments; others are not
-        looked at. Raises DecisionLost."""
-        confidence: dict[str, float] = {}
-
-        def value(head: str, one: ClosedQuestion) -> Any:
-            said, confidence[head] = _said(one, answers.get(one.name))
-            if said not in one.values:
-                raise DecisionLost("malformed", f"{said[:80]!r} is no option of the question {one.name}")
-            return one.values[said]
-
-        tool = value("function", self._function)
-        if tool is None:
+        """Return the decision of the answers to the function's question and to those of its arguments."""
+        i, share = self._function.choice(answers)
+        confidence = {"function": share}
+        if i is None:
             return Decision(None, confidence)
+        tool = self.tools[i]
         arguments: dict[str, Any] = {}
-        for k, (slot, one) in enumerate(zip(self.tools[tool].slots(), self._arguments[tool], strict=True), start=1):
-            if (found := value(f"arg{k}", one)) is not ABSENT:
-                arguments |= slot.arguments(found)
-        return Decision(Call(self.tools[tool].name, arguments), confidence)
+        for k, (slot, question) in enumerate(zip(tool.slots(), self._arguments[i], strict=True), start=1):
+            value, confidence[f"arg{k}"] = question.choice(answers)
+            if value is not ABSENT:
+                arguments |= slot.arguments(value)
+        return Decision(Call(tool.name, arguments), confidence)
 
 
 class SystemOneApi(DecisionsApi):
@@ -331,18 +322,18 @@ class SystemOneApi(DecisionsApi):
 
     def questions(self) -> Any:
         return {
-            one.name: {
+            question.name: {
                 "type": "choice",
-                "instructions": one.instructions,
-                "criteria": {option: words or None for option, words in one.descriptions.items()},
+                "instructions": question.instructions,
+                "criteria": {option: words or None for option, words in question.descriptions.items()},
             }
-            for one in self.asked
+            for question in self.sent
         }
 
-    def answers(self, found: Any) -> Mapping[str, Any]:
-        if not isinstance(found, dict):
+    def answers(self, content: Any) -> Mapping[str, Any]:
+        if not isinstance(content, dict):
             raise DecisionLost("malformed", "no answers by name")
-        return found
+        return content
 
 
 # -- models that chat --------------------------------------------------------------------------------------------------
@@ -350,11 +341,11 @@ class SystemOneApi(DecisionsApi):
 UNNAMED, NAME_LENGTH = re.compile(r"[^a-zA-Z0-9_-]"), 64
 NOT_UNDERSTOOD = "not_understood"
 NO_CALL = "None of the other functions is what was asked for, or it is not clear which, or a value is out of range."
-TOLD = (
+SYSTEM = (
     "You map what a person says to a machine to exactly one function call. Call one function, with the values that "
     "were said. Where no function is plainly meant, call {none}. Never guess."
 )
-TOLD_ALWAYS = "Call exactly one function for what is asked, with the values that are said."
+SYSTEM_ALWAYS = "Call exactly one function for what is asked, with the values that are said."
 
 
 class ChatApi:
@@ -363,18 +354,17 @@ class ChatApi:
     route = "/chat/completions"
 
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
-        self._names, named = named_tools(tools)
+        self._names, functions = named_tools(tools)
         self._none: str | None = None
         if allow_null:
             self._none = NOT_UNDERSTOOD
             while self._none in self._names:
                 self._none += "_"
             empty = {"type": "object", "properties": {}}
-            named.append(
-                {"type": "function", "function": {"name": self._none, "description": NO_CALL, "parameters": empty}}
-            )
-        told = TOLD_ALWAYS if self._none is None else TOLD.format(none=self._none)
-        self._system = {"role": "system", "content": told}
+            functions.append({"name": self._none, "description": NO_CALL, "parameters": empty})
+        system = SYSTEM_ALWAYS if self._none is None else SYSTEM.format(none=self._none)
+        self._system = {"role": "system", "content": system}
+        named = [{"type": "function", "function": function} for function in functions]
         self._same = {"tools": named, "tool_choice": "required", "temperature": 0}
 
     def body(self, request: DecisionRequest) -> dict[str, Any]:
@@ -382,51 +372,45 @@ class ChatApi:
         content = "\n\n".join(text for text in (request.instruction, calls, request.observation) if text)
         return {**self._same, "messages": [self._system, {"role": "user", "content": content}]}
 
-    def decision(self, found: Any) -> Decision:
+    def decision(self, content: Any) -> Decision:
         try:
-            calls = self._calls(found)
+            calls = [self._call(call["function"]) for call in content["choices"][0]["message"].get("tool_calls") or []]
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
-            raise DecisionLost("malformed", "the answer is no chat completion with a call") from None
+            raise DecisionLost("malformed", "the answer is not a chat completion with a call") from None
         if len(calls) != 1:
-            what = f"it made {len(calls)} calls in place of one" if calls else "it wrote words in place of a call"
-            raise DecisionLost("malformed", what)
-        tokens = _count(_map(found.get("usage")).get("prompt_tokens"))
+            error = f"it made {len(calls)} calls in place of one" if calls else "it wrote words in place of a call"
+            raise DecisionLost("malformed", error)
+        tokens = _count(_map(content.get("usage")).get("prompt_tokens"))
         return Decision(None if calls[0].name == self._none else calls[0], tokens=tokens)
 
-    def _calls(self, found: Any) -> list[Call]:
-        """Return the calls; arguments may be a JSON text or its object. Raises what is wrong with another answer."""
-        made = list[Call]()
-        for one in found["choices"][0]["message"].get("tool_calls") or []:
-            name, given = one["function"]["name"], one["function"].get("arguments") or "{}"
-            arguments = json.loads(given) if isinstance(given, str) else given
-            if not isinstance(arguments, dict):
-                raise TypeError
-            made.append(Call(self._names.get(name, str(name)), arguments))
-        return made
+    def _call(self, function: Any) -> Call:
+        """Return the call; arguments may be a JSON text or its object. Raises TypeError and others."""
+        text = function.get("arguments") or "{}"
+        arguments = json.loads(text) if isinstance(text, str) else text
+        if not isinstance(arguments, dict):
+            raise TypeError
+        return Call(self._names.get(function["name"], str(function["name"])), arguments)
 
     def about(self) -> dict[str, Any]:
         return {"tools": len(self._names)}
 
 
 def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return what each name that the API takes (letters, digits, `_` and `-`, 64 at most) stands for, and the tools
-    with these names."""
+    """Return the tools with names that the API takes (letters, digits, `_` and `-`, 64 at most), and what these are."""
     names: dict[str, str] = {}
-    found = []
+    functions = []
     for tool in tools:
-        body = dict(tool.get("function", tool))
-        own = str(body["name"])
-        name, n = UNNAMED.sub("_", own)[:NAME_LENGTH], 1
+        function = dict(tool.get("function", tool))
+        plain = UNNAMED.sub("_", str(function["name"]))
+        name, n = plain[:NAME_LENGTH], 1
         while name in names:
             n += 1
-            name = f"{UNNAMED.sub('_', own)[: NAME_LENGTH - 4]}_{n}"
-        names[name] = own
-        found.append({"type": "function", "function": {**body, "name": name}})
-    return names, found
+            name = f"{plain[: NAME_LENGTH - 4]}_{n}"
+        names[name] = str(function["name"])
+        functions.append({**function, "name": name})
+    return names, functions
 
 
-# An API for one set of tools: the `body` of a request (None: there is nothing to ask), the `decision` of an answer's
-# JSON (None: nothing was asked), and what the report says `about` it. Raises DecisionLost.
 APIS: Mapping[str, type[DecisionsApi | ChatApi]] = {
     "decisions": DecisionsApi,
     "systemone": SystemOneApi,

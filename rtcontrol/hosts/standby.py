@@ -1,34 +1,104 @@
-"""Hosts and pools of one or two decoders in Ray: alone, with a warm standby (`--standby`), or as two deciders."""
+"""Decoders in Ray: one, two of one model of which the second is a warm standby (`--standby`), or two deciders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rtcontrol.hosts.decoder_link import RayHost
-from rtcontrol.hosts.layered import LayeredHost
+from rtcontrol.hosts.layered import LayeredHost, Notify, Status
 from rtcontrol.hosts.pool import started
-from rtcontrol.hosts.protocol import LIMIT, DeciderSource, Host
+from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.ray_start import RaySession
-from rtcontrol.hosts.standby_core import PAIR, StandbyCore
+
+PAIR = ("a", "b")
+WARM_REQUESTS, WARM_EVERY_NS = 8, 5_000_000_000
+MOST_OWED = 64  # answers of the standby that are awaited
+TOOK_OVER = "the standby decides"
 
 
-def single_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> RayHost:
+class StandbyHost(LayeredHost):
+    """Two warm decoders of one session, PAIR; `main` decides. Where it is lost, the other takes over.
+
+    The session stays with that one, and the lost one comes back as the standby. The standby decides the first requests
+    too, and one in so many seconds: its first decisions after a takeover would be slow.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        super().__init__("ray", dict(zip(PAIR, hosts, strict=True)), PAIR[0])
+        self.standby = PAIR[1]
+        self._incarnation = 0  # of the main one
+        self._mirrored = self._mirrored_ns = 0
+        self._owed: dict[str, set[int]] = {name: set() for name in PAIR}  # ticks whose answer is dropped
+
+    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        return {**infos[self.main], "standby": infos[self.standby].get("pid")}
+
+    def requested(self, request: DecisionRequest, now_ns: int) -> None:
+        mirrored = self.status[self.standby].alive and self._is_due(now_ns)
+        if mirrored:
+            owed = self._owed[self.standby]
+            owed.add(request.tick)
+            if len(owed) > MOST_OWED:
+                owed.remove(min(owed))  # newer requests took its place
+        self.ask(self.main, request, now_ns)
+        if mirrored:
+            self.ask(self.standby, request, now_ns)
+
+    def _is_due(self, now_ns: int) -> bool:
+        """Return whether the standby is to decide this request, too."""
+        if self._mirrored >= WARM_REQUESTS and now_ns - self._mirrored_ns < WARM_EVERY_NS:
+            return False
+        self._mirrored, self._mirrored_ns = self._mirrored + 1, now_ns
+        return True
+
+    def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
+        if name == self.main and reply.tick not in self._owed[name]:
+            self.replies.append(reply)
+        self._owed[name].discard(reply.tick)
+
+    def cancelled(self, tick: int) -> None:
+        self.inner[self.main].cancel(tick)
+
+    def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
+        """Take over where the main one is lost; note the loss, and when a decoder is back."""
+        for name, status in self.status.items():
+            if not status.alive or status.incarnation != before[name].incarnation:
+                self._owed[name].clear()  # what a lost one had to answer it will not
+        main, standby = self.status[self.main], self.status[self.standby]
+        if main.alive and main.incarnation == self._incarnation and self.lost_ns is None:
+            return
+        if self.lost_ns is None:
+            events = reversed(self.inner[self.main].events)
+            self.lost(next((event.t_ns for event in events if event.event == "lost"), now_ns))
+        if not main.alive and standby.alive:
+            self.main, self.standby = self.standby, self.main
+            main, standby = standby, main
+            self.reports.append(Notify(TOOK_OVER))
+        if main.alive:
+            self._incarnation = main.incarnation
+            self.ready(now_ns)
+        else:
+            self.gave_up = standby.gave_up and main.gave_up
+
+
+def single_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> RayHost:
     """Return a run's host: the one session of a pool of its own."""
-    return RayHost(RayPool(1, gpus, lanes), source, "the run", own=True)
+    return RayHost(RayPool(1, gpus, workers), source, "the run", own=True)
 
 
-def two_hosts(first: DeciderSource, second: DeciderSource, lanes: int = 1) -> tuple[RayHost, RayHost]:
+def two_hosts(first: DeciderSource, second: DeciderSource, workers: int = 1) -> tuple[RayHost, RayHost]:
     """Return two deciders, each in a process of its own, of one Ray. The first one takes a GPU where there is one."""
     ray = RaySession()
-    pool, spare = RayPool(1, None, lanes, ray), RayPool(1, 0, lanes, ray)
+    pool, spare = RayPool(1, None, workers, ray), RayPool(1, 0, workers, ray)
     return RayHost(pool, first, "the run", own=True), RayHost(spare, second, "the run's backup", own=True)
 
 
-def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> LayeredHost:
+def standby_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> StandbyHost:
     """Return a run's host, with two decoders."""
-    return _standby(StandbyPool(1, gpus, lanes).pools, source, "the run", own=True)
+    pools = StandbyPool(1, gpus, workers).pools
+    return StandbyHost([RayHost(pool, source, "the run", own=True) for pool in pools])
 
 
 class StandbyPool:
@@ -36,9 +106,9 @@ class StandbyPool:
 
     name = "ray"
 
-    def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1) -> None:
+    def __init__(self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1) -> None:
         ray = RaySession()
-        self.pools = [RayPool(limit, gpus, lanes, ray, gentle=True) for _ in PAIR]
+        self.pools = [RayPool(limit, gpus, workers, ray, gentle=True) for _ in PAIR]
 
     @property
     def gave_up(self) -> str | None:
@@ -53,7 +123,7 @@ class StandbyPool:
         return info
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        return started(_standby(self.pools, source, session))
+        return started(StandbyHost([pool.host(session, source) for pool in self.pools]))
 
     def alive(self) -> bool:
         return any(pool.alive() for pool in self.pools)
@@ -61,9 +131,3 @@ class StandbyPool:
     def close(self) -> None:
         for pool in self.pools:
             pool.close()
-
-
-def _standby(pools: Sequence[RayPool], source: DeciderSource, session: str, own: bool = False) -> LayeredHost:
-    """Return a session's host: one in each of the two processes; `StandbyCore` says which decides."""
-    hosts = [RayHost(pool, source, session, own) for pool in pools]
-    return LayeredHost(StandbyCore(), dict(zip(PAIR, hosts, strict=True)))

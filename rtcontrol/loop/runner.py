@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment
-from rtcontrol.hosts.host_core import Notify, reports_of
+from rtcontrol.hosts.layered import Notify, reports_of
 from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import plain_text

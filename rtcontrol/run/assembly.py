@@ -16,11 +16,10 @@ from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld, skill
 from rtcontrol.envs.thread import WorldThread
-from rtcontrol.hosts.backup_core import Handover
+from rtcontrol.hosts.backup import BackupHost, Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.layered import LayeredHost, backup_host, plan_host
-from rtcontrol.hosts.plan_core import PlanTerms
+from rtcontrol.hosts.plans import PlanHost, PlanTerms
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy
@@ -235,14 +234,14 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
         )
     from rtcontrol.hosts.standby import two_hosts
 
-    return backup_host(*two_hosts(source, spare, config.pipeline), handover(config, local))
+    return BackupHost(*two_hosts(source, spare, config.pipeline), handover(config, local))
 
 
-def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> LayeredHost:
+def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
     """A first decider on threads of this process, and its backup."""
     terms = handover(config, isinstance(source, STSource))
     first = planned(config, source, InProcessHost(source, terms.in_flight), chosen)
-    return backup_host(first, backup, terms)
+    return BackupHost(first, backup, terms)
 
 
 def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:
@@ -258,7 +257,7 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent 
         return True
 
     terms = PlanTerms(config.max_age_ns, config.pipeline, config.clock == "lockstep")
-    return plan_host(host, terms, legal)
+    return PlanHost(host, terms, legal)
 
 
 def handover(config: RunConfig, local: bool) -> Handover:

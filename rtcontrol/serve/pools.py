@@ -29,7 +29,7 @@ class Pools:
 
     def __init__(self, options: ServeOptions) -> None:
         self.name, self._options, self._limit = options.host, options, options.max_sessions + SPARE
-        self._inline = InProcessPool(self._limit, lanes=0)
+        self._inline = InProcessPool(self._limit, workers=0)
         self._lock = threading.Lock()
         self._models: DecoderPool | None = None
         self._model: Host | None = None  # keeps what is loaded

@@ -77,7 +77,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         def kind(facts: SessionFacts, owner: SessionOwner) -> SingleSession:
             return SingleSession(facts, owner, arrived.put)
 
-        pool, watch = InProcessPool(lanes=0), PauseWatch(config.period_ns)
+        pool, watch = InProcessPool(workers=0), PauseWatch(config.period_ns)
         admission = SessionManager(options, pool, watch, say, kind, outlives=True)
         router = Router(admission, [config.bind or endpoint], config.keys)
         stack.callback(router.close)

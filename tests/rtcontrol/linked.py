@@ -31,7 +31,7 @@ class Steady:
 def _serve(pipe: Connection, folder: str) -> None:
     actor = DecoderActor(1, False, False, folder)
     answer = actor.start()
-    actor.open(KEY, Steady(), None)
+    actor.build(KEY, Steady(), None)
     pipe.send(answer)
     signal.pause()
 
@@ -77,7 +77,7 @@ class LinkedHost:
         return True
 
     def cancel(self, tick: int) -> None:
-        self._link.cancel(tick)
+        self._link.send(tick)
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)

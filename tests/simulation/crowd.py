@@ -21,7 +21,7 @@ from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.run import simulated
 from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, SimTimeline, Thread
-from rtcontrol.hosts.crowd import CrowdScript
+from rtcontrol.hosts.deciders import CrowdScript
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of

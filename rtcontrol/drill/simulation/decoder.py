@@ -11,11 +11,11 @@ from typing import Any
 
 from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
-from rtcontrol.hosts.backup_core import Handover
-from rtcontrol.hosts.layered import LayeredHost, backup_host, plan_host
-from rtcontrol.hosts.plan_core import PlanTerms
+from rtcontrol.hosts.backup import BackupHost, Handover
+from rtcontrol.hosts.layered import LayeredHost
+from rtcontrol.hosts.plans import PlanHost, PlanTerms
 from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.hosts.standby_core import PAIR, StandbyCore
+from rtcontrol.hosts.standby import StandbyHost
 from rtcontrol.loop.core import LoopSettings
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -212,12 +212,12 @@ def layered(mode: str, decoders: list[SimDecoder], settings: LoopSettings) -> La
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
         terms = PlanTerms(settings.max_age_ns, settings.pipeline)
-        return plan_host(first, terms, lambda call: call.name in FUNCTIONS)  # type: ignore[arg-type]
+        return PlanHost(first, terms, lambda call: call.name in FUNCTIONS)  # type: ignore[arg-type]
     if mode == "backup":
         handover = Handover(0.5, settings.period_ns, settings.pipeline)
-        return backup_host(first, second, handover)  # type: ignore[arg-type]
+        return BackupHost(first, second, handover)  # type: ignore[arg-type]
     if mode == "standby":
-        return LayeredHost(StandbyCore(), dict(zip(PAIR, (first, second), strict=True)))  # type: ignore[arg-type]
+        return StandbyHost((first, second))  # type: ignore[arg-type]
     return None
 
 
@@ -245,7 +245,7 @@ class SimHost:
     def near(self) -> SimDecoder:
         """The decoder that the loop waits for."""
         host = self._layered
-        return self._decoder if host is None else host.inner[host.core.main]  # type: ignore[return-value]
+        return self._decoder if host is None else host.inner[host.main]  # type: ignore[return-value]
 
     @property
     def incarnation(self) -> int:
@@ -263,14 +263,14 @@ class SimHost:
     @property
     def wake_ns(self) -> int | None:
         """When it has something to do by itself."""
-        return None if self._layered is None else self._layered.core.wake_ns
+        return None if self._layered is None else self._layered.wake_ns
 
     def _ready(self) -> bool:
         """Another decoder than the near one is polled only while it matters."""
         host = self._layered
         assert host is not None, "else the decoder's own is asked"
-        names = host.inner if host.core.watching else (host.core.main,)
-        return bool(host._replies) or any(host.inner[name].ready() for name in names)  # type: ignore[attr-defined]
+        names = host.inner if host.watching else (host.main,)
+        return bool(host.replies) or any(host.inner[name].ready() for name in names)  # type: ignore[attr-defined]
 
     def submit(self, request: DecisionRequest) -> None:
         self.reach("send")

@@ -19,9 +19,9 @@ from typing import Any
 
 from rtcontrol import records as ev
 from rtcontrol.envs.remote_core import wire_call
-from rtcontrol.hosts.crowd import crowd_request, unpack
+from rtcontrol.hosts.deciders import crowd_request, unpack
+from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.hosts.scheduler import EdfScheduler
 from rtcontrol.loop.core import LoopSettings, Rules
 from rtcontrol.loop.fallback import Measure, Status
 from rtcontrol.loop.ledger import Ledger

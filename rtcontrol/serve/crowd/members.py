@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcontrol.agents import InvalidCall
 from rtcontrol.envs.remote_core import RemoteData, wire_calls
-from rtcontrol.hosts.crowd import crowd_source
+from rtcontrol.hosts.deciders import crowd_source
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.fallback import FallbackPolicy

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol import records as ev
-from rtcontrol.hosts.crowd import crowd_request
+from rtcontrol.hosts.deciders import crowd_request
 from rtcontrol.hosts.protocol import DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.warmup import Warmup

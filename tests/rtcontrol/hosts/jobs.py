@@ -8,7 +8,7 @@ from typing import Any
 
 from standin_endpoint import Choose, Standin, first
 
-from rtcontrol.hosts.array_message import unpack_message
+from rtcontrol.hosts.policy_link import unpack_message
 from rtcontrol.models.web import WebAnswer, WebError
 
 

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from rtcontrol.hosts.array_message import pack_message, unpack_message
+from rtcontrol.hosts.policy_link import pack_message, unpack_message
 
 
 class PolicyStandin:

@@ -126,7 +126,7 @@ def assert_equal(decisions: list[Decision], expected: list[Decision]) -> None:
 
 
 def kept_pid(pool: Any) -> int:
-    return int(pool.core.life["pid"])
+    return int(pool.life["pid"])
 
 
 def running(parent: int | None = None) -> dict[str, int]:

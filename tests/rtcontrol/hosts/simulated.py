@@ -1,46 +1,58 @@
-"""A core and its inner hosts on a simulated clock: what `LayeredHost` does in real time, by one queue of events."""
+"""A layered host and its inner hosts on a simulated clock: what its shell does in real time, by one queue of events."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rtcontrol.hosts.host_core import Action, Cancel, HostCore, HostView, Notify, Report, Submit
-from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.layered import LayeredHost, Notify, Report
+from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest, HostBase
 from rtcontrol.models.call import Call, Decision
 
 MS = 1_000_000
 
 
-def call_of(name: str, sure: float = 1.0) -> Callable[[DecisionRequest], Decision]:
+def call_of(name: str, confidence: float = 1.0) -> Callable[[DecisionRequest], Decision]:
     """Return a decider whose calls name it, and what it saw."""
-    return lambda asked: Decision(Call(name, {"to": asked.observation}), {"function": 1.0, "arg1": sure})
+    return lambda request: Decision(Call(name, {"to": request.observation}), {"function": 1.0, "arg1": confidence})
 
 
-@dataclass
-class SimulatedHost:
+class SimulatedHost(HostBase):
     """An inner host: `after_ms` says how long an answer takes (None: it never comes), `decide` what it is."""
 
-    name: str
-    decide: Callable[[DecisionRequest], Decision]
-    after_ms: Callable[[DecisionRequest], float | None] = lambda asked: 1.0
-    refuses: bool = False  # its `submit` raises
-    asked: list[DecisionRequest] = field(default_factory=list)
-    cancelled: list[int] = field(default_factory=list)
-    under_way: set[int] = field(default_factory=set)
-    most: int = 0
-    view: HostView = field(default_factory=HostView)
+    def __init__(self, name: str, decide: Callable[[DecisionRequest], Decision]) -> None:
+        super().__init__(name)
+        self.decide, self.up = decide, True
+        self.after_ms: Callable[[DecisionRequest], float | None] = lambda request: 1.0
+        self.refuses = False  # its `submit` raises
+        self.requests: list[DecisionRequest] = []
+        self.cancelled: list[int] = []
+        self.under_way: set[int] = set()
+        self.most = 0
+        self.sent: Callable[[SimulatedHost, DecisionRequest], None] = lambda host, request: None
 
-    def answer(self, asked: DecisionRequest) -> DecisionReply:
+    def answer(self, request: DecisionRequest) -> DecisionReply:
         try:
-            return DecisionReply(asked.tick, self.decide(asked), None, 0)
+            return DecisionReply(request.tick, self.decide(request), None, 0)
         except DecisionLost as lost:
-            return DecisionReply(asked.tick, None, str(lost), 0, loss=lost.loss)
+            return DecisionReply(request.tick, None, str(lost), 0, loss=lost.loss)
         except Exception as error:
-            return DecisionReply(asked.tick, None, f"{type(error).__name__}: {error}", 0)
+            return DecisionReply(request.tick, None, f"{type(error).__name__}: {error}", 0)
+
+    def submit(self, request: DecisionRequest) -> None:
+        if self.refuses:
+            raise ConnectionError("full")
+        if self.up:
+            self.requests.append(request)
+            self.under_way.add(request.tick)
+            self.most = max(self.most, len(self.under_way))
+            self.sent(self, request)
+
+    def cancel(self, tick: int) -> None:
+        self.cancelled.append(tick)
+        self.under_way.discard(tick)
 
 
 class Simulation:
@@ -48,10 +60,13 @@ class Simulation:
 
     START_NS = 1_000_000 * MS
 
-    def __init__(self, core: HostCore, *hosts: SimulatedHost) -> None:
-        self.core, self.hosts = core, {host.name: host for host in hosts}
+    def __init__(self, host: LayeredHost) -> None:
+        self.host = host
+        self.inner: dict[str, Any] = dict(host.inner)
+        for inner in self.inner.values():
+            inner.sent = self._sent
         self.now_ns = self.START_NS
-        self.replies: list[tuple[float, DecisionReply]] = []  # with when each was given
+        self.replies: list[tuple[float, DecisionReply]] = []  # with the instant of each
         self.reports: list[dict[str, Any]] = []
         self.notices: list[str] = []
         self.on_reply: Callable[[DecisionReply], None] = lambda reply: None
@@ -62,20 +77,16 @@ class Simulation:
     def now_ms(self) -> float:
         return (self.now_ns - self.START_NS) / MS
 
-    def at(self, ms: float, act: Callable[[], None]) -> None:
-        """Do it at this instant, or as soon as the clock runs where that is past."""
-        heapq.heappush(self._queue, (self.START_NS + round(ms * MS), next(self._numbers), act))
-
     def run(self, ms: float) -> None:
         """Let so much time pass."""
         end_ns = self.now_ns + round(ms * MS)
         while True:
-            wake_ns = self.core.wake_ns
+            wake_ns = self.host.wake_ns
             first_ns = self._queue[0][0] if self._queue else end_ns + 1
             if wake_ns is not None and wake_ns <= min(first_ns, end_ns):
                 self.now_ns = max(self.now_ns, wake_ns)
-                self.take([])
-                assert self.core.wake_ns is None or self.core.wake_ns > self.now_ns, "it would never sleep"
+                self._settle()
+                assert self.host.wake_ns is None or self.host.wake_ns > self.now_ns, "it would never sleep"
             elif first_ns <= end_ns:
                 self.now_ns = max(self.now_ns, first_ns)
                 heapq.heappop(self._queue)[2]()
@@ -83,65 +94,59 @@ class Simulation:
                 self.now_ns = end_ns
                 return
 
-    def ask(self, tick: int, within_ms: float = 50.0, age_ms: float = 0.0, **more: Any) -> DecisionRequest:
+    def ask(self, tick: int, within_ms: float = 50.0, age_ms: float = 0.0, **more: Any) -> None:
         """Ask as the loop does."""
         fields = {"epoch": 1, "instruction": "go", "within_ns": round(within_ms * MS), "seq": tick, **more}
         observation = fields.pop("observation", f"o{tick}")
-        request = DecisionRequest(tick, observation=observation, captured_ns=self.now_ns - round(age_ms * MS), **fields)
-        self.take(self.core.requested(request, self.now_ns))
-        return request
+        captured_ns = self.now_ns - round(age_ms * MS)
+        request = DecisionRequest(tick, observation=observation, captured_ns=captured_ns, **fields)
+        self.host.requested(request, self.now_ns)
+        self._settle()
 
     def cancel(self, tick: int) -> None:
-        self.take(self.core.cancelled(tick))
+        self.host.cancelled(tick)
+        self._settle()
 
     def reply(self, name: str, reply: DecisionReply) -> None:
-        self.take(self.core.replied(name, reply, self.now_ns))
+        self.host.replied(name, reply, self.now_ns)
+        self._settle()
 
-    def lose(self, host: SimulatedHost, gave_up: str | None = None) -> None:
+    def lose(self, inner: SimulatedHost, gave_up: str | None = None) -> None:
         """The host's decider is gone, with all that it was to answer."""
-        host.view = replace(
-            host.view, alive=False, gave_up=gave_up, events=[*host.view.events, HostEvent(self.now_ns, "lost", 0.0)]
-        )
-        host.under_way.clear()
-        self.changed()
+        inner.lost(self.now_ns)
+        inner.gave_up = gave_up
+        inner.under_way.clear()
+        self._look()
 
-    def restore(self, host: SimulatedHost) -> None:
-        view, back = host.view, HostEvent(self.now_ns, "restarted", 1.0)
-        host.view = HostView(incarnation=view.incarnation + 1, events=[*view.events, back])
-        self.changed()
+    def restore(self, inner: SimulatedHost) -> None:
+        inner.ready(self.now_ns)
+        self._look()
 
-    def changed(self) -> None:
-        self.take(self.core.changed({name: host.view for name, host in self.hosts.items()}, self.now_ns))
+    def _look(self) -> None:
+        self.host.look(self.now_ns)
+        self._settle()
 
-    def take(self, actions: list[Action]) -> None:
-        for action in actions + self.core.decided(self.now_ns):
-            if isinstance(action, Submit):
-                self._submit(self.hosts[action.host], action.request)
-            elif isinstance(action, Cancel):
-                self.hosts[action.host].cancelled.append(action.tick)
-                self.hosts[action.host].under_way.discard(action.tick)
-            elif isinstance(action, DecisionReply):
-                self.replies.append((self.now_ms, action))
-                self.on_reply(action)
-            elif isinstance(action, Report):
-                self.reports.append({**action.fields, "t_ns": action.t_ns})
+    def _settle(self) -> None:
+        self.host.settle(self.now_ns)
+        while self.host.replies:
+            reply = self.host.replies.popleft()
+            self.replies.append((self.now_ms, reply))
+            self.on_reply(reply)
+        while self.host.reports:
+            report = self.host.reports.popleft()
+            if isinstance(report, Report):
+                self.reports.append({**report.fields, "t_ns": report.t_ns})
             else:
-                assert isinstance(action, Notify)
-                self.notices.append(action.text)
+                assert isinstance(report, Notify)
+                self.notices.append(report.text)
 
-    def _submit(self, host: SimulatedHost, asked: DecisionRequest) -> None:
-        if host.refuses:
-            self.reply(host.name, DecisionReply(asked.tick, None, "ZMQError: full", 0))
-        if host.refuses or not host.view.alive:
-            return
-        host.asked.append(asked)
-        host.under_way.add(asked.tick)
-        host.most = max(host.most, len(host.under_way))
-        took, life = host.after_ms(asked), host.view.incarnation
-        if took is not None:
-            self.at(self.now_ms + took, lambda: self._answer(host, asked, life))
+    def _sent(self, inner: SimulatedHost, request: DecisionRequest) -> None:
+        ms, life = inner.after_ms(request), inner.incarnation
 
-    def _answer(self, host: SimulatedHost, asked: DecisionRequest, life: int) -> None:
-        if host.view.alive and host.view.incarnation == life:
-            host.under_way.discard(asked.tick)
-            self.reply(host.name, host.answer(asked))
+        def answer() -> None:
+            if inner.up and inner.incarnation == life:
+                inner.under_way.discard(request.tick)
+                self.reply(inner.name, inner.answer(request))
+
+        if ms is not None:
+            heapq.heappush(self._queue, (self.now_ns + round(ms * MS), next(self._numbers), answer))

@@ -12,9 +12,8 @@ from cart import Scripted
 from pooled import reply_of
 from simulated import MS, SimulatedHost, Simulation, call_of
 
-from rtcontrol.hosts.backup_core import BACKUP, FAILURES, FIRST, RETRY_NS, BackupCore, Handover
+from rtcontrol.hosts.backup import BACKUP, FAILURES, FIRST, RETRY_NS, BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.layered import backup_host
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
@@ -23,21 +22,21 @@ TERMS = Handover(0.5, PERIOD_MS * MS, 4)
 
 
 class Pair(Simulation):
-    """Two simulated deciders under a `BackupCore`."""
+    """Two simulated deciders under a `BackupHost`."""
 
-    core: BackupCore
+    host: BackupHost
 
     def __init__(self) -> None:
         self.first = SimulatedHost(FIRST, call_of(FIRST))
         self.backup = SimulatedHost(BACKUP, call_of(BACKUP))
-        super().__init__(BackupCore(TERMS), self.first, self.backup)
+        super().__init__(BackupHost(self.first, self.backup, TERMS))
 
     def take_ms(self, first: float | None, backup: float | None = 1.0) -> None:
         """From now on their answers take so many ms; None: they never come."""
-        self.first.after_ms, self.backup.after_ms = lambda asked: first, lambda asked: backup
+        self.first.after_ms, self.backup.after_ms = lambda request: first, lambda request: backup
 
     def fail(self, host: SimulatedHost, error: str) -> None:
-        def decide(asked: DecisionRequest) -> Decision:
+        def decide(request: DecisionRequest) -> Decision:
             raise ConnectionError(error)
 
         host.decide = decide
@@ -59,7 +58,7 @@ class Pair(Simulation):
             self.ask(tick)
             self.run(100)
             assert self.replies[-1][1].by == by
-        assert not self.core.first.expected
+        assert not self.host.punctual.usual
         self.take_ms(1)
 
     def outcomes(self) -> dict[int, str]:
@@ -91,7 +90,7 @@ def test_backup_decides_before_deadline_where_first_late(pair: Pair, course: tup
     assert pair.decided(0, within_ms) == (by, after_ms)
     pair.run(1000)
     assert pair.outcomes() == ({} if outcome is None else {0: outcome}) and len(pair.replies) == 1
-    assert [asked.tick for asked in pair.backup.asked] == [0], "it is there should the first one not be"
+    assert [request.tick for request in pair.backup.requests] == [0], "it is there should the first one not be"
 
 
 def test_unpunctual_first_is_not_waited_for(pair: Pair) -> None:
@@ -115,7 +114,7 @@ def test_failing_first_is_asked_seldom_until_it_is_back(pair: Pair) -> None:
     pair.fail(pair.first, "refused")
     for tick in range(FAILURES + 4):
         assert pair.decided(tick, 4.0)[0] == BACKUP
-    assert len(pair.first.asked) == FAILURES and set(pair.outcomes().values()) == {"failed"}
+    assert len(pair.first.requests) == FAILURES and set(pair.outcomes().values()) == {"failed"}
     pair.run(RETRY_NS / MS)
     assert pair.decided(20, 4.0)[0] == BACKUP and pair.outcomes()[20] == "failed"
     pair.run(RETRY_NS / MS)
@@ -130,18 +129,18 @@ def test_failing_first_is_asked_seldom_until_it_is_back(pair: Pair) -> None:
 def test_first_alone_decides_though_unsure_or_late(pair: Pair) -> None:
     pair.first.decide = call_of(FIRST, 0.1)
     pair.lose(pair.backup)
-    assert pair.core.alive and pair.decided(5) == (FIRST, 1.0)
+    assert pair.host.up and pair.decided(5) == (FIRST, 1.0)
     pair.first.decide = call_of(FIRST)
     pair.discourage(FIRST)
     pair.lose(pair.backup, "out of memory")
-    assert pair.core.alive
+    assert pair.host.up
     assert pair.notices == ["the backup is lost for good (out of memory): from now on the first decider alone decides"]
     pair.fail(pair.first, "gone")
     pair.ask(6)
     pair.run(50)
     assert pair.replies[-1][1].error == "ConnectionError: gone"
     pair.lose(pair.first, "out of luck")
-    assert pair.core.gave_up == "out of memory" and not pair.core.alive
+    assert pair.host.gave_up == "out of memory" and not pair.host.up
 
 
 def test_failed_backup_leaves_the_time_to_the_first(pair: Pair) -> None:
@@ -173,7 +172,7 @@ def test_answer_to_first_call_is_none_to_further_one(pair: Pair) -> None:
         (0, "late"),
         (1, "late"),
     ]
-    assert len({asked.tick for asked in pair.first.asked}) == 2, "each under a number of its own"
+    assert len({request.tick for request in pair.first.requests}) == 2, "each under a number of its own"
 
 
 def test_lost_first_costs_its_requests_and_no_tick(pair: Pair) -> None:
@@ -183,12 +182,12 @@ def test_lost_first_costs_its_requests_and_no_tick(pair: Pair) -> None:
     pair.run(50)
     assert (pair.replies[0][0], pair.replies[0][1].by) == (1.0, BACKUP), "a lost one is not waited for"
     assert pair.decided(1) == (BACKUP, 1.0)
-    assert pair.outcomes() == {0: "lost"} and pair.core.incarnation == 0
+    assert pair.outcomes() == {0: "lost"} and pair.host.incarnation == 0
     pair.restore(pair.first)
-    assert [(event.decider, event.event) for event in pair.core.events] == [(FIRST, "lost"), (FIRST, "restarted")]
+    assert [(event.decider, event.event) for event in pair.host.events] == [(FIRST, "lost"), (FIRST, "restarted")]
     pair.lose(pair.backup)
     pair.restore(pair.backup)
-    assert pair.core.incarnation == 1, "what is pending is lost with the backup"
+    assert pair.host.incarnation == 1, "what is pending is lost with the backup"
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -199,10 +198,10 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
     replied = Counter[int]()
 
     def decide(name: str) -> Any:
-        def made(asked: DecisionRequest) -> Decision:
+        def made(request: DecisionRequest) -> Decision:
             if chance.random() < 0.1:
                 raise ConnectionError("no")
-            return call_of(name, chance.choice((0.3, 0.9)))(asked)
+            return call_of(name, chance.choice((0.3, 0.9)))(request)
 
         return made
 
@@ -213,12 +212,12 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
 
     pair.on_reply = judged
     pair.first.decide, pair.backup.decide = decide(FIRST), decide(BACKUP)
-    pair.first.after_ms = lambda asked: None if chance.random() < 0.05 else chance.uniform(0.2, slow)
-    pair.backup.after_ms = lambda asked: chance.uniform(0.2, 60.0 if chance.random() < 0.1 else 5.0)
+    pair.first.after_ms = lambda request: None if chance.random() < 0.05 else chance.uniform(0.2, slow)
+    pair.backup.after_ms = lambda request: chance.uniform(0.2, 60.0 if chance.random() < 0.1 else 5.0)
     for tick in range(150):
         host = chance.choice((pair.first, pair.backup))
         if chance.random() < 0.08:
-            pair.lose(host) if host.view.alive else pair.restore(host)
+            pair.lose(host) if host.up else pair.restore(host)
         pair.ask(tick)
         pair.run(PERIOD_MS)
         if not replied[tick]:
@@ -227,7 +226,7 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
     pair.ask(1_000)
     pair.run(5_000)
     assert max(replied.values()) == 1 and pair.first.most <= TERMS.in_flight and len(+replied) > 20
-    asked = Counter(request.tick for request in pair.first.asked if request.tick < 1_000)
+    asked = Counter(request.tick for request in pair.first.requests if request.tick < 1_000)
     assert Counter(event["first"] for event in pair.reports if event["first"] < 1_000) == asked, "each answer once"
 
 
@@ -239,7 +238,7 @@ def test_threads_answer_before_deadline_and_any_ends_a_wait() -> None:
         gone.wait(20)
         return call_of(FIRST)(request)
 
-    host = backup_host(InProcessHost(Scripted(slowly), 1), InProcessHost(Scripted(call_of(BACKUP)), 1), TERMS)
+    host = BackupHost(InProcessHost(Scripted(slowly), 1), InProcessHost(Scripted(call_of(BACKUP)), 1), TERMS)
     host.start()
     host.submit(DecisionRequest(1, 1, "o1", "go", within_ns=60_000 * MS))
     threading.Timer(0.05, host.wake).start()

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from rtcontrol.hosts.crowd import crowd_request, crowd_source, unpack
-from rtcontrol.hosts.deciders import ExpertSource, NoopSource, STSource
+from rtcontrol.hosts.deciders import ExpertSource, NoopSource, STSource, crowd_request, crowd_source, unpack
+from rtcontrol.hosts.decoder_link import pack_reply
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
-from rtcontrol.hosts.ray_actor import pack_reply
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.run import assembly
@@ -63,7 +62,7 @@ def test_a_script_sees_the_data_of_each_and_its_fault_costs_that_one_alone() -> 
             raise RuntimeError("out of the world")
         return Call("push", {"x": request.data["x"], "tick": request.tick})
 
-    pool = InProcessPool(lanes=0)
+    pool = InProcessPool(workers=0)
     host = pool.open("crowd", crowd_source(ExpertSource(script)))
     asks = [DecisionRequest(10 + i, i, "", "", data={"x": i}) for i in range(4)]
     found = asked(host, asks)
@@ -76,7 +75,7 @@ def test_a_script_sees_the_data_of_each_and_its_fault_costs_that_one_alone() -> 
 def test_a_reply_that_has_not_as_many_decisions_as_were_asked_for_is_an_error_of_each() -> None:
     one = DecisionRequest(1, 0, "", "")
     assert [(r.tick, r.error) for r in unpack(DecisionReply(1, None, "lost", 0), [one] * 3)] == [(1, "lost")] * 3
-    pool = InProcessPool(lanes=0)
+    pool = InProcessPool(workers=0)
     host = pool.open("crowd", crowd_source(NoopSource()))
     host.submit(crowd_request(1, [one], 0))
     reply = host.wait(0)

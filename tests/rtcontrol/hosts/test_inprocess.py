@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from pooled import request
 
-from rtcontrol.hosts.deciders import DeciderLane, NoopSource
-from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
+from rtcontrol.hosts.deciders import NoopSource, Worker
+from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile, pack_reply
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
-from rtcontrol.hosts.ray_actor import pack_reply
-from rtcontrol.hosts.scheduler import EdfScheduler
 from rtcontrol.models.call import Call, Decision
 
 
@@ -43,8 +42,8 @@ def called(host: Host, tick: int) -> str:
     return reply.decision.call.text()
 
 
-def test_without_lanes_it_decides_on_the_callers_thread() -> None:
-    host = InProcessPool(lanes=0).open("a", NoopSource())
+def test_without_workers_it_decides_on_the_callers_thread() -> None:
+    host = InProcessPool(workers=0).open("a", NoopSource())
     assert (host.name, host.start()["model"]) == ("inline", "noop")
     host.submit(request(3))
     reply = host.wait(0)
@@ -53,7 +52,7 @@ def test_without_lanes_it_decides_on_the_callers_thread() -> None:
 
 @pytest.mark.parametrize(("word", "error"), [("exit", "SystemExit: enough"), ("fail", "ValueError: cannot")])
 def test_error_costs_its_tick_alone(word: str, error: str) -> None:
-    host = InProcessPool(lanes=0).open("a", Named("left"))
+    host = InProcessPool(workers=0).open("a", Named("left"))
     host.submit(request(1, word))
     reply = host.wait(0)
     assert reply is not None and reply.error == error and called(host, 2) == 'left(at="x 2")'
@@ -71,41 +70,54 @@ class Stepped:
         return Decision(None)
 
 
-def test_patient_decision_gives_way_between_its_steps_and_ends_with_its_session() -> None:
-    deciders: dict[str, Any] = {"late": Stepped(3, True), "other": Stepped(1, False)}
-    answered: list[tuple[str, bool]] = []
-    given_up: set[int] = set()
-    rota = EdfScheduler()
-    lane = DeciderLane(
-        rota,
-        deciders.get,
-        lambda key, asked: asked.tick in given_up,
-        lambda key, asked, reply: answered.append((key, reply is not None)),
-    )
-    rota.put("late", request(1), 0)
-    for _ in range(2):
-        lane.run(lane.take(0))
-    rota.put("other", request(2), 0)
-    lane.run(lane.take(0))
-    assert answered == [("other", True)] and not lane.idle
+class Session:
+    """A session's host as workers use it; `replied` says of each turn whether there was a reply."""
+
+    def __init__(self, steps: int, patient: bool) -> None:
+        self.deciders: list[Any] = [Stepped(steps, patient)]
+        self.replied: list[bool] = []
+        self.given_up: set[int] = set()
+
+    def decider(self, number: int) -> Any:
+        return self.deciders[number] if self.deciders else None
+
+    def cancelled(self, request: DecisionRequest) -> bool:
+        return request.tick in self.given_up
+
+    def take(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
+        self.replied.append(reply is not None)
+
+
+def test_patient_decision_gives_way_and_ends_with_its_session() -> None:
+    late, other = Session(3, patient=True), Session(1, patient=False)
+    scheduler = EdfScheduler()
+    worker = Worker(scheduler, 0)
+
+    def run(session: Session | None = None, tick: int = 0) -> None:
+        if session is not None:
+            scheduler.put(session, request(tick), 0)
+        worker.run(worker.take(0))
+
+    run(late, 1)
+    run()
+    run(other, 2)
+    assert other.replied == [True] and not late.replied and not worker.idle
     for _ in range(3):
-        lane.run(lane.take(0))
-    assert answered[1:] == [("late", True)] and lane.idle and lane.take(0) == []
-    rota.put("other", request(3), 0)
-    given_up.add(3)
-    lane.run(lane.take(0))
-    assert answered[2:] == [("other", False)], "nobody waits for it"
-    rota.put("late", request(4), 0)
-    lane.run(lane.take(0))
-    given_up.add(4)
-    lane.run([])
-    lane.run([])
-    assert lane.idle and answered[3:] == [("late", False)]
-    rota.put("late", request(5), 0)
-    turn = lane.take(0)
-    del deciders["late"]
-    lane.run(turn)
-    assert len(answered) == 4, "of a session that is over nothing is decided"
+        run()
+    assert late.replied == [True] and worker.idle and worker.take(0) == []
+    other.given_up.add(3)
+    run(other, 3)
+    assert other.replied == [True, False], "it was cancelled"
+    run(late, 4)
+    late.given_up.add(4)
+    run()
+    run()
+    assert worker.idle and late.replied == [True, False]
+    scheduler.put(late, request(5), 0)
+    turn = worker.take(0)
+    late.deciders.clear()
+    worker.run(turn)
+    assert len(late.replied) == 2, "a closed session gets no decision"
 
 
 def test_reply_that_cannot_be_packed_costs_its_tick_alone() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from simulated import MS, SimulatedHost, Simulation
 
-from rtcontrol.hosts.plan_core import PLANNER, PlanCore, PlanTerms
+from rtcontrol.hosts.plans import PLANNER, PlanHost, PlanTerms
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -34,19 +34,19 @@ def lost(loss: str, why: str) -> Decide:
 
 
 class Planned(Simulation):
-    """A simulated planner under a `PlanCore`."""
+    """A simulated planner under a `PlanHost`."""
 
-    core: PlanCore
+    host: PlanHost
 
     def __init__(self, plan: Decide, took_ms: float | None = 1.0, **terms: Any) -> None:
         self.planner = SimulatedHost(PLANNER, plan)
         legal = terms.pop("legal", lambda call: True)
-        super().__init__(PlanCore(PlanTerms(**{"max_age_ns": MAX_AGE_MS * MS, **terms}), legal), self.planner)
+        super().__init__(PlanHost(self.planner, PlanTerms(**{"max_age_ns": MAX_AGE_MS * MS, **terms}), legal))
         self.take_ms(took_ms)
 
     def take_ms(self, ms: float | None) -> None:
         """From now on an answer takes so long; None: it never comes."""
-        self.planner.after_ms = lambda asked: ms
+        self.planner.after_ms = lambda request: ms
 
     def answer(self, tick: int, within_ms: float = 400.0, **more: Any) -> DecisionReply | None:
         """Ask; return what the loop gets within the time."""
@@ -81,7 +81,7 @@ def test_steps_act_at_their_instants_while_the_next_plan_is_made() -> None:
         # A plan that is made for the tick itself is waited for, until an eighth of the time is left.
         assert given_ms == began_ms + (52.5 if tick == 1 else 0)
         assert (later.steps, later.ahead_ns) == ((given_ms // 50, 40), given_ms // 50 * 50 * MS)
-    assert [request.tick for request in made.planner.asked] == [0, 1], "one plan is made at once"
+    assert [request.tick for request in made.planner.requests] == [0, 1], "one plan is made at once"
 
 
 @pytest.mark.parametrize(
@@ -94,35 +94,35 @@ def test_steps_act_at_their_instants_while_the_next_plan_is_made() -> None:
     ids=["late", "over", "too old"],
 )
 def test_late_plan_begins_in_its_midst_or_never_acts(made: Decision, age_ms: float, step: int | None) -> None:
-    flight = Planned(lambda request: made)
-    reply = flight.answer(0, age_ms=age_ms)
+    course = Planned(lambda request: made)
+    reply = course.answer(0, age_ms=age_ms)
     assert reply is not None
     if step is not None:
-        assert x(reply) == step and reply.ahead_ns == age_ms * MS and flight.outcomes() == [(0, "in_force")]
+        assert x(reply) == step and reply.ahead_ns == age_ms * MS and course.outcomes() == [(0, "in_force")]
         return
-    assert reply.decision is None and "before it came" in str(reply.error) and flight.outcomes() == [(0, "over")]
-    flight.take_ms(None)
-    assert flight.answer(1, within_ms=30) is None, "the tick misses: nothing acts"
+    assert reply.decision is None and "before it came" in str(reply.error) and course.outcomes() == [(0, "over")]
+    course.take_ms(None)
+    assert course.answer(1, within_ms=30) is None, "the tick misses: nothing acts"
 
 
 def test_frozen_planner_ends_with_its_last_plan() -> None:
-    flight = Planned(lambda request: planned(0.0, 1.0, step_ns=150 * MS))
-    assert x(flight.answer(0, within_ms=20)) == 0.0
-    flight.take_ms(None)
-    assert [x(flight.answer(k, within_ms=100)) for k in (1, 2, 3)] == [0.0, 0.0, 1.0]
-    assert flight.answer(4, within_ms=30) is None
-    assert len(flight.planner.asked) == 2, "nothing more is asked of a planner that does not answer"
-    flight.run(4_000)
-    flight.answer(5, within_ms=30)
-    assert flight.planner.cancelled == [1] and len(flight.planner.asked) == 3, "but in the end"
+    course = Planned(lambda request: planned(0.0, 1.0, step_ns=150 * MS))
+    assert x(course.answer(0, within_ms=20)) == 0.0
+    course.take_ms(None)
+    assert [x(course.answer(k, within_ms=100)) for k in (1, 2, 3)] == [0.0, 0.0, 1.0]
+    assert course.answer(4, within_ms=30) is None
+    assert len(course.planner.requests) == 2, "nothing more is asked of a planner that does not answer"
+    course.run(4_000)
+    course.answer(5, within_ms=30)
+    assert course.planner.cancelled == [1] and len(course.planner.requests) == 3, "but in the end"
 
 
 @pytest.mark.parametrize("changed", [{"epoch": 2}, {"instruction": "stop there"}], ids=str)
 def test_new_epoch_and_instruction_end_the_plan(changed: dict[str, Any]) -> None:
-    flight = Planned(lambda request: planned(*range(50)))
-    assert x(flight.answer(0)) == 0
-    flight.take_ms(None)
-    assert flight.answer(1, within_ms=30, **changed) is None
+    course = Planned(lambda request: planned(*range(50)))
+    assert x(course.answer(0)) == 0
+    course.take_ms(None)
+    assert course.answer(1, within_ms=30, **changed) is None
 
 
 FAILS = {
@@ -133,55 +133,55 @@ FAILS = {
 
 @pytest.mark.parametrize(("decide", "loss", "error"), FAILS.values(), ids=FAILS.keys())
 def test_failed_plan_leaves_the_active_one_and_is_reported(decide: Decide, loss: str, error: str) -> None:
-    flight = Planned(lambda request: planned(*range(50)), legal=lambda call: call.name == "move")
-    flight.answer(0)
-    flight.planner.decide = decide
-    reply = flight.answer(1)
+    course = Planned(lambda request: planned(*range(50)), legal=lambda call: call.name == "move")
+    course.answer(0)
+    course.planner.decide = decide
+    reply = course.answer(1)
     assert reply is not None
     if loss == "timeout":
         assert reply.answers is not None and reply.answers.tick == 0 and reply.loss is None
-    assert [(e["outcome"], e.get("loss"), e.get("error")) for e in flight.reports] == [
+    assert [(e["outcome"], e.get("loss"), e.get("error")) for e in course.reports] == [
         ("in_force", None, None),
         ("failed", loss, error),
     ]
 
 
 def test_failure_without_a_plan_is_the_ticks_error() -> None:
-    flight = Planned(lost("connection", "refused"))
-    reply = flight.answer(0)
+    course = Planned(lost("connection", "refused"))
+    reply = course.answer(0)
     assert reply is not None and reply.decision is None and reply.loss == "connection"
-    flight.planner.refuses = True
-    reply = flight.answer(1)
-    assert reply is not None and reply.error == "ZMQError: full"
+    course.planner.refuses = True
+    reply = course.answer(1)
+    assert reply is not None and reply.error == "ConnectionError: full"
 
 
 def test_waiting_world_has_a_plan_for_each_tick() -> None:
-    flight = Planned(lambda request: planned(request.tick, 50.0, step_ns=MS), waits=True)
-    assert [x(flight.answer(tick, age_ms=1_900, within_ms=1)) for tick in range(4)] == [0, 1, 2, 3]
-    flight.take_ms(70)
-    flight.ask(4, within_ms=1)
-    flight.run(100)
-    assert x(flight.replies[-1][1]) == 4, "it is waited for as long as it takes"
+    course = Planned(lambda request: planned(request.tick, 50.0, step_ns=MS), waits=True)
+    assert [x(course.answer(tick, age_ms=1_900, within_ms=1)) for tick in range(4)] == [0, 1, 2, 3]
+    course.take_ms(70)
+    course.ask(4, within_ms=1)
+    course.run(100)
+    assert x(course.replies[-1][1]) == 4, "it is waited for as long as it takes"
 
 
 def test_new_scope_does_not_wait_for_the_old_plan() -> None:
-    flight = Planned(lambda request: planned(*[float(request.tick)] * 200))
-    flight.planner.after_ms = lambda asked: 500.0 if asked.tick == 0 else 5.0
-    assert flight.answer(0, within_ms=20) is None
-    assert x(flight.answer(1, epoch=2, within_ms=400)) == 1.0
-    flight.run(1_000)
-    assert flight.outcomes() == [(1, "in_force"), (0, "over")]
-    assert [reply.tick for _, reply in flight.replies] == [1, 0], "it came after all, for its own tick alone"
+    course = Planned(lambda request: planned(*[float(request.tick)] * 200))
+    course.planner.after_ms = lambda request: 500.0 if request.tick == 0 else 5.0
+    assert course.answer(0, within_ms=20) is None
+    assert x(course.answer(1, epoch=2, within_ms=400)) == 1.0
+    course.run(1_000)
+    assert course.outcomes() == [(1, "in_force"), (0, "over")]
+    assert [reply.tick for _, reply in course.replies] == [1, 0], "it came after all, for its own tick alone"
 
 
 def test_cancelled_tick_is_answered_late_and_its_plan_acts() -> None:
-    flight = Planned(lambda request: planned(*range(500)), took_ms=100)
-    assert flight.answer(0, within_ms=20) is None
-    flight.cancel(0)
-    flight.run(100)
-    late = flight.replies[-1][1]
+    course = Planned(lambda request: planned(*range(500)), took_ms=100)
+    assert course.answer(0, within_ms=20) is None
+    course.cancel(0)
+    course.run(100)
+    late = course.replies[-1][1]
     assert late.tick == 0 and late.decision is not None
-    reply = flight.answer(1, within_ms=20)
+    reply = course.answer(1, within_ms=20)
     assert reply is not None and reply.steps == (3, 500), "137 ms after its observation"
 
 
@@ -189,8 +189,8 @@ def test_cancelled_tick_is_answered_late_and_its_plan_acts() -> None:
 def test_random_course_keeps_the_rules(seed: int) -> None:
     """No step twice as old as it may be, none of another scope, none out of its instant; newest wins; one reply."""
     chance = random.Random(seed)
-    flight = Planned(lambda request: planned(*range(chance.choice((1, 3, 40)))), in_flight=chance.choice((1, 3)))
-    flight.planner.after_ms = lambda asked: None if chance.random() < 0.05 else chance.choice((5.0, 60.0, 700.0))
+    course = Planned(lambda request: planned(*range(chance.choice((1, 3, 40)))), in_flight=chance.choice((1, 3)))
+    course.planner.after_ms = lambda request: None if chance.random() < 0.05 else chance.choice((5.0, 60.0, 700.0))
     scope: dict[int, DecisionRequest] = {}
     newest = -1
     answered: list[int] = []
@@ -202,24 +202,24 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
             return
         own = scope[reply.tick]
         of = reply.answers or own
-        age_ns = flight.now_ns - of.captured_ns
+        age_ns = course.now_ns - of.captured_ns
         assert (of.epoch, of.instruction) == (own.epoch, own.instruction)
         assert 0 <= age_ns <= MAX_AGE_MS * MS and age_ns // STEP_NS == reply.steps[0]
         assert of.tick >= newest, "the newest plan wins"
         newest = of.tick
 
-    flight.on_reply = judged
+    course.on_reply = judged
     epoch = 0
     for tick in range(120):
         epoch += chance.random() < 0.05
         if chance.random() < 0.05:
-            flight.lose(flight.planner) if flight.planner.view.alive else flight.restore(flight.planner)
-        captured_ns = flight.now_ns - chance.choice((0, 10 * MS, 200 * MS))
+            course.lose(course.planner) if course.planner.up else course.restore(course.planner)
+        captured_ns = course.now_ns - chance.choice((0, 10 * MS, 200 * MS))
         scope[tick] = DecisionRequest(tick, epoch, "", "go", captured_ns=captured_ns)
-        flight.ask(tick, 50.0, (flight.now_ns - captured_ns) / MS, epoch=epoch)
-        flight.run(50)
+        course.ask(tick, 50.0, (course.now_ns - captured_ns) / MS, epoch=epoch)
+        course.run(50)
         if tick not in answered:
-            flight.cancel(tick)
-    flight.run(5_000)
+            course.cancel(tick)
+    course.run(5_000)
     assert len(answered) == len(set(answered)) > 5
-    assert len([e for e in flight.reports if e["outcome"] != "failed"]) <= len(flight.planner.asked)
+    assert len([e for e in course.reports if e["outcome"] != "failed"]) <= len(course.planner.requests)

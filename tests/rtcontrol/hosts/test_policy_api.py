@@ -14,10 +14,9 @@ from jobs import FakeLink
 from policy_standin import actions, policy
 
 from rtcontrol.agents import Range, Tools, tool
-from rtcontrol.hosts.array_message import pack_message
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.policy_api import FIRST_S, KEY, PolicyDecider, PolicySource
-from rtcontrol.hosts.policy_mapping import PolicyMapping
+from rtcontrol.hosts.policy_api import FIRST_S, KEY, PolicyDecider, PolicyMapping, PolicySource
+from rtcontrol.hosts.policy_link import pack_message
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S
 from rtcontrol.models.call import Call, Plan
@@ -326,7 +325,7 @@ def test_a_mistake_in_the_file_is_told_with_its_name_and_what_to_do(tmp_path: Pa
 
 
 def test_what_no_number_stands_for_needs_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="closed of the tool grip are no numbers") as caught:
+    with pytest.raises(UserError, match="values of closed are not numbers") as caught:
         mapping(tmp_path, None, GRIP)
     assert "levels" in caught.value.remedy
     with pytest.raises(UserError, match="2 tools"):

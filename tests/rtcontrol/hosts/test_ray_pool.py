@@ -62,8 +62,8 @@ def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_bein
     opener.join()
     assert called(opened[0], 1) == 'slow(at="x 1")'
     opened[0].close()
-    close = ray_pool.process.actor.close.options(concurrency_group=BUILD)
-    until(lambda: ray.get(close.remote(b"none")) == 0, seconds=20.0)
+    free = ray_pool.process.actor.free.options(concurrency_group=BUILD)
+    until(lambda: ray.get(free.remote(b"none")) == 0, seconds=20.0)
 
 
 def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
@@ -179,7 +179,7 @@ def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) 
         pytest.skip("only root can be another user")
     import ray
 
-    folder, answer = ray_pool.process.ray.folder, ray_pool.core.life
+    folder, answer = ray_pool.process.ray.folder, ray_pool.life
     assert answer is not None and stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
     pids = {os.getpid(), *running().values()}
     listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
@@ -319,7 +319,7 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(no_ray
     assert called(host, 41) == 'left(at="x 41")' and int(host.start()["pid"]) == other
     assert [event.event for event in host.events] == ["lost", "restarted"]
     # The lost one becomes the standby.
-    until(lambda: host.inner[host.core.standby].alive(), seconds=60.0)
+    until(lambda: host.inner[host.standby].alive(), seconds=60.0)
     assert int(host.start()["pid"]) == other and int(host.start()["standby"]) not in (lost, other)
     host.close()
     folder = folder_of(pool.pools[0])

@@ -50,8 +50,8 @@ def test_a_decider_that_cannot_be_made_leaves_the_others_alone(pool: DecoderPool
 
 
 @pytest.mark.parametrize("kind", [InProcessHost, single_host])
-def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: RayPool) -> None:
-    host = kind(naming("left"), lanes=2)
+def test_a_host_of_its_own_decides_on_its_workers_at_once(kind: Any, ray_pool: RayPool) -> None:
+    host = kind(naming("left"), workers=2)
     try:
         assert host.start()["model"] == "left"
         host.submit(request(1, "sleep 0.8"))

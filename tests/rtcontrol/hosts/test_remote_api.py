@@ -95,10 +95,10 @@ FAULTS = {
     "late": ("timeout", "no answer within"),
     "drop": ("connection", "gone"),
     "refuse": ("refused", "declined to answer the question function"),
-    "garbage": ("malformed", "no JSON"),
+    "garbage": ("malformed", "not a JSON"),
     "short": ("malformed", "not one answer|no choice for"),
-    "odd": ("malformed", "no option of the question function"),
-    "deep": ("malformed", "no JSON"),
+    "odd": ("malformed", "not an option of the question function"),
+    "deep": ("malformed", "not a JSON"),
 }
 
 
@@ -156,7 +156,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk secret", "sk-sécret"])
 def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv(remote_api.KEY, key)
-    with pytest.raises(UserError, match=f"{remote_api.KEY} is no key") as caught:
+    with pytest.raises(UserError, match=f"{remote_api.KEY} is not a key") as caught:
         EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
     assert "cret" not in str(caught.value)
 

@@ -9,7 +9,7 @@ import pytest
 from simulated import MS, SimulatedHost, Simulation
 
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.hosts.standby_core import OWED, PAIR, TOOK_OVER, WARM_EVERY_NS, WARM_REQUESTS, StandbyCore
+from rtcontrol.hosts.standby import MOST_OWED, PAIR, TOOK_OVER, WARM_EVERY_NS, WARM_REQUESTS, StandbyHost
 from rtcontrol.models.call import Call, Decision
 
 A, B = PAIR
@@ -18,16 +18,16 @@ A, B = PAIR
 class Standby(Simulation):
     """Two simulated decoders: each call names its decoder, that one's life, and what it was asked."""
 
-    core: StandbyCore
+    host: StandbyHost
 
     def __init__(self) -> None:
         self.a, self.b = SimulatedHost(A, self._decide(A)), SimulatedHost(B, self._decide(B))
-        super().__init__(StandbyCore(), self.a, self.b)
+        super().__init__(StandbyHost((self.a, self.b)))
 
     def _decide(self, name: str):  # type: ignore[no-untyped-def]
-        def decide(asked: DecisionRequest) -> Decision:
-            life = self.hosts[name].view.incarnation
-            return Decision(Call(name, {"life": life, "to": asked.observation}))
+        def decide(request: DecisionRequest) -> Decision:
+            life = self.inner[name].incarnation
+            return Decision(Call(name, {"life": life, "to": request.observation}))
 
         return decide
 
@@ -43,25 +43,25 @@ class Standby(Simulation):
 
 def test_standby_takes_over_and_keeps_the_session() -> None:
     pair = Standby()
-    assert pair.decided(0) == A and pair.core.alive
+    assert pair.decided(0) == A and pair.host.up
     pair.run(10)
     pair.lose(pair.a)
-    assert pair.core.alive and (pair.core.main, pair.core.incarnation) == (B, 1)
-    assert [event.event for event in pair.core.events] == ["lost", "restarted"] and pair.notices == [TOOK_OVER]
-    assert pair.core.events[1].seconds == 0
+    assert pair.host.up and (pair.host.main, pair.host.incarnation) == (B, 1)
+    assert [event.event for event in pair.host.events] == ["lost", "restarted"] and pair.notices == [TOOK_OVER]
+    assert pair.host.events[1].seconds == 0
     assert pair.decided(1) == B
     pair.run(3_000)
     pair.restore(pair.a)
-    assert pair.decided(2) == B and pair.core.incarnation == 1, "the lost one is the standby now"
+    assert pair.decided(2) == B and pair.host.incarnation == 1, "the lost one is the standby now"
     pair.lose(pair.b)
-    assert pair.decided(3) == A and pair.core.incarnation == 2 and len(pair.core.events) == 4
+    assert pair.decided(3) == A and pair.host.incarnation == 2 and len(pair.host.events) == 4
 
 
 def test_standby_is_warm_by_the_first_requests_and_few_later() -> None:
     pair = Standby()
     for tick in range(300):
         assert pair.decided(tick) == A
-    mirrored = [asked.tick for asked in pair.b.asked]
+    mirrored = [request.tick for request in pair.b.requests]
     assert mirrored[:WARM_REQUESTS] == list(range(WARM_REQUESTS))
     every = WARM_EVERY_NS // (50 * MS)
     assert mirrored[WARM_REQUESTS:] == [7 + every, 7 + 2 * every]
@@ -69,7 +69,7 @@ def test_standby_is_warm_by_the_first_requests_and_few_later() -> None:
 
 def test_reply_that_the_standby_owes_reaches_no_one() -> None:
     pair = Standby()
-    pair.b.after_ms = lambda asked: 120.0
+    pair.b.after_ms = lambda request: 120.0
     pair.ask(0)
     pair.run(20)
     pair.lose(pair.a)
@@ -81,85 +81,81 @@ def test_reply_that_the_standby_owes_reaches_no_one() -> None:
 def test_both_lost_is_one_loss_until_either_is_back() -> None:
     pair = Standby()
     pair.lose(pair.b)
-    assert pair.core.alive and pair.core.events == [], "the standby's loss is not the session's"
+    assert pair.host.up and pair.host.events == [], "the standby's loss is not the session's"
     pair.lose(pair.a)
     lost_ns = pair.now_ns
-    assert not pair.core.alive and pair.decided(0) is None
+    assert not pair.host.up and pair.decided(0) is None
     pair.run(950)
     pair.restore(pair.b)
     assert pair.decided(1) == B
-    assert [(e.event, e.t_ns) for e in pair.core.events] == [("lost", lost_ns), ("restarted", lost_ns + 1_000 * MS)]
-    assert pair.core.events[1].seconds == 1.0 and pair.core.incarnation == 1
+    assert [(e.event, e.t_ns) for e in pair.host.events] == [("lost", lost_ns), ("restarted", lost_ns + 1_000 * MS)]
+    assert pair.host.events[1].seconds == 1.0 and pair.host.incarnation == 1
 
 
 def test_loss_between_two_looks_is_noticed_by_the_incarnation() -> None:
     pair = Standby()
-    view = pair.a.view
-    pair.lose(pair.b)
-    pair.reply(A, DecisionReply(9, None, "x", 0))
-    pair.a.view = view
-    pair.lose(pair.a)
+    pair.a.lost(pair.now_ns)
     pair.restore(pair.a)
-    assert pair.core.main == A and pair.core.incarnation == 1
-    assert [e.event for e in pair.core.events] == ["lost", "restarted"]
+    assert pair.host.main == A and pair.host.incarnation == 1
+    assert [e.event for e in pair.host.events] == ["lost", "restarted"]
 
 
 def test_no_decoder_is_left_when_both_gave_up() -> None:
     pair = Standby()
     pair.lose(pair.a, "out of memory")
-    assert pair.core.gave_up is None
+    assert pair.host.gave_up is None
     pair.lose(pair.b, "out of luck")
-    assert pair.core.gave_up == "out of luck" and not pair.core.alive
+    assert pair.host.gave_up == "out of luck" and not pair.host.up
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_losses_leave_no_reply_of_a_dead_incarnation(seed: int) -> None:
     chance, pair = random.Random(seed), Standby()
     slow = chance.choice((10.0, 60.0))
-    for host in pair.hosts.values():
-        host.after_ms = lambda asked: chance.uniform(1.0, slow)
+    for host in pair.inner.values():
+        host.after_ms = lambda request: chance.uniform(1.0, slow)
     given = Counter[int]()
 
     def judged(reply: DecisionReply) -> None:
         given[reply.tick] += 1
         assert reply.decision is not None and reply.decision.call is not None
-        call, main = reply.decision.call, pair.hosts[pair.core.main]
-        assert call.name == main.name and call.arguments["life"] == main.view.incarnation and main.view.alive
+        call, main = reply.decision.call, pair.inner[pair.host.main]
+        assert call.name == main.name and call.arguments["life"] == main.incarnation and main.up
         assert call.arguments["to"] == f"o{reply.tick}"
 
     pair.on_reply = judged
     ghosts: list[tuple[str, DecisionReply]] = []
     for tick in range(200):
         host = chance.choice((pair.a, pair.b))
-        if chance.random() < (0.06 if host.view.alive else 0.2):
-            if host.view.alive:
+        if chance.random() < (0.06 if host.up else 0.2):
+            if host.up:
                 # What it had answered already lies in its socket until it is back.
-                ghosts += [(host.name, host.answer(asked)) for asked in host.asked[-2:]]
+                ghosts += [(host.name, host.answer(request)) for request in host.requests[-2:]]
                 pair.lose(host)
             else:
                 ghosts = [ghost for ghost in ghosts if ghost[0] != host.name]
                 pair.restore(host)
         for name, reply in ghosts:
-            if not pair.hosts[name].view.alive and name != pair.core.main:
+            if not pair.inner[name].up and name != pair.host.main:
                 pair.reply(name, reply)
-        asked = pair.core.main if pair.core.alive else None
+        main = pair.host.main if pair.host.up else None
         pair.ask(tick)
         pair.run(20)
-        if asked is not None:
-            assert any(request.tick == tick for request in pair.hosts[asked].asked)
-        if pair.a.view.alive or pair.b.view.alive:
-            assert pair.core.alive, "one that is up decides"
+        if main is not None:
+            assert any(request.tick == tick for request in pair.inner[main].requests)
+        if pair.a.up or pair.b.up:
+            assert pair.host.up, "one that is up decides"
     pair.run(1_000)
     assert set(given.values()) == {1} and len(given) > 50
-    events = [event.event for event in pair.core.events]
+    events = [event.event for event in pair.host.events]
     assert events == (["lost", "restarted"] * len(events))[: len(events)]
-    assert pair.core.incarnation == events.count("restarted")
+    assert pair.host.incarnation == events.count("restarted")
 
 
 def test_standby_that_never_answers_is_owed_a_bounded_number() -> None:
-    core = StandbyCore()
-    now_ns = 0
-    for tick in range(1_000):
-        now_ns += WARM_EVERY_NS
-        core.requested(DecisionRequest(tick, 0, "", ""), now_ns)
-    assert len(core._owed[B]) == OWED
+    pair = Standby()
+    pair.b.after_ms = lambda request: None
+    for tick in range(200):
+        pair.run(WARM_EVERY_NS / MS)
+        pair.ask(tick)
+    assert len(pair.host._owed[B]) == MOST_OWED

@@ -113,7 +113,11 @@ def test_canonical_words_are_asked_of_nobody_in_whatever_letters() -> None:
 def test_an_interpreter_needs_goals_and_must_be_one() -> None:
     with pytest.raises(UserError, match="no goals"):
         interpreting.goals_of(cart_agent())
-    for name, said in (("noop", "understands nothing"), ("chat:nowhere", "its URL is none"), ("missing", "missing")):
+    for name, said in (
+        ("noop", "understands nothing"),
+        ("chat:nowhere", "its URL is not valid"),
+        ("missing", "missing"),
+    ):
         with pytest.raises(UserError, match=said):
             interpreting.of_goals(name, interpreting.goals_of(agent()))
     lookalike = replace(cart_agent(), name="lander")  # of other tools than the bundled one's

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
-from rtcontrol.hosts.backup_core import BACKUP, FIRST, Handover
-from rtcontrol.hosts.layered import backup_host
+from rtcontrol.hosts.backup import BACKUP, FIRST, BackupHost, Handover
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.standby import two_hosts
 from rtcontrol.telemetry.record_reader import read_record
@@ -43,9 +42,9 @@ def test_a_run_with_a_backup_says_who_decided(tmp_path: Path, capsys: pytest.Cap
         (("--backup", "nowhere"), "nowhere"),
         (("--model", "lander", "--backup", "lander", "--standby", "--host", "ray"), "--standby is for one local model"),
         (("--interpreter", "noop"), "understands nothing"),
-        (("--interpreter", "chat:nowhere"), "its URL is none"),
+        (("--interpreter", "chat:nowhere"), "its URL is not valid"),
         (("--interpreter", "/nowhere/at/all"), "/nowhere/at/all"),
-        (("--model", "decisions:nowhere"), "its URL is none"),
+        (("--model", "decisions:nowhere"), "its URL is not valid"),
     ],
 )
 def test_terms_that_are_none_are_refused_before_anything_starts(
@@ -57,7 +56,7 @@ def test_terms_that_are_none_are_refused_before_anything_starts(
 
 @pytest.mark.serial
 def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_lost() -> None:
-    host = backup_host(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 1))
+    host = BackupHost(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 1))
     first, backup, told = host.inner[FIRST], host.inner[BACKUP], host.reports
 
     def decided(tick: int) -> str:

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol import records as ev
-from rtcontrol.hosts.crowd import crowd_source
-from rtcontrol.hosts.deciders import answer
+from rtcontrol.hosts.deciders import answer, crowd_source
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.config import RunConfig

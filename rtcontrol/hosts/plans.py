@@ -1,28 +1,18 @@
-"""Which step of which plan answers a tick, while the next plan is made.
+"""Execute plans step by step, while the next plan is made.
 
 Each tick is answered at once by the step of the active plan that is due; where there is none, or the plan for the tick
-itself is usually there in time, by that one. What is no plan, or has one step, is handed on as it came. Step `i` is for
-the instant `i * step_ns` after the plan's observation: one that comes late begins in its midst.
+itself is usually there in time, by that one. A call, or a plan of one step, passes as it came. Step `i` is for the
+instant `i * step_ns` after the plan's observation: a plan that comes late starts in its midst.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts.host_core import (
-    Action,
-    Cancel,
-    Punctuality,
-    Question,
-    Report,
-    Submit,
-    WaitingCore,
-    due_of,
-    remember,
-)
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.hosts.layered import LayeredHost, Punctuality, Question, Report, Status, due_of, remember
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call, Decision, Plan
 
 PLANNER = "planner"
@@ -30,9 +20,11 @@ PLANNER = "planner"
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """No step of a plan is executed when its observation is older than `max_age_ns`. Where two plans meet the newer one
-    counts from its first step on. At most `in_flight` plans are made at once. Where the world `waits` each tick has a
-    plan of its own, of which the first step is executed."""
+    """No step of a plan is executed when its observation is older than `max_age_ns`.
+
+    Where two plans meet the newer one counts from its first step on. At most `in_flight` plans are made at once. Where
+    the world `waits` each tick has a plan of its own, of which the first step is executed.
+    """
 
     max_age_ns: int
     in_flight: int = 1
@@ -55,7 +47,7 @@ class ActivePlan:
     decision: Decision
 
     def step(self, tick: OpenTick, max_age_ns: int, now_ns: int) -> int | None:
-        """Return which of its calls is due now; None where it is of another epoch or instruction, over, or too old."""
+        """Return which of its calls is due; None where it is of another epoch or instruction, over, or too old."""
         if not tick.due_ns:
             return 0 if self.request is tick.request else None
         age_ns = now_ns - self.request.captured_ns
@@ -81,64 +73,64 @@ def _scope(request: DecisionRequest) -> tuple[int, str]:
     return request.epoch, request.instruction
 
 
-class PlanCore(WaitingCore[OpenTick]):
+class PlanHost(LayeredHost):
     """The ticks of one session over one PLANNER. `legal` judges a call. Every plan is reported."""
 
-    name = "plans"
-
-    def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
-        super().__init__((PLANNER,), PLANNER)
+    def __init__(self, planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
+        super().__init__("plans", {PLANNER: planner}, PLANNER)
         self._terms, self._legal = terms, legal
         self._pending: dict[int, OpenTick] = {}  # not answered by the planner yet
         self._plan: ActivePlan | None = None
         self._punctual = Punctuality()
 
-    def requested(self, request: DecisionRequest, now_ns: int) -> list[Action]:
-        actions = self._give_up(now_ns)
+    def requested(self, request: DecisionRequest, now_ns: int) -> None:
+        self._give_up(now_ns)
         within_ns = request.within_ns
         tick = OpenTick(request, now_ns, 0 if self._terms.waits else due_of(now_ns, within_ns))
         remember(self.open, request.tick, tick)
         for pending in self._pending.values():
             pending.past = pending.past or _scope(pending.request) != _scope(request)
         under_way = sum(not pending.past for pending in self._pending.values())
-        if under_way < self._terms.in_flight and self.alive:
+        if under_way < self._terms.in_flight and self.up:
             remember(self._pending, request.tick, tick)
             # What comes later than its deadline may serve ticks to come, as long as its observation may.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
-            actions.append(Submit(PLANNER, replace(request, within_ns=patience_ns)))
-        return actions
+            self.ask(PLANNER, replace(request, within_ns=patience_ns), now_ns)
 
-    def _give_up(self, now_ns: int) -> list[Action]:
+    def _give_up(self, now_ns: int) -> None:
         """Forget what the planner lost, or cannot answer in time for any tick."""
-        actions: list[Action] = []
         for k, tick in tuple(self._pending.items()):
             within_ns = tick.request.within_ns
             late = within_ns and now_ns - tick.asked_ns > 2 * self._patience_ns(within_ns)
-            if late or not self.alive:
-                actions.append(Cancel(PLANNER, k))
+            if late or not self.up:
+                self.inner[PLANNER].cancel(k)
                 del self._pending[k]
-        return actions
 
     def _patience_ns(self, within_ns: int) -> int:
         return max(within_ns, self._terms.max_age_ns)
 
-    def cancelled(self, tick: int) -> list[Action]:
-        # Its plan goes on being made: it may serve ticks to come. It only tells how late it was.
+    def cancelled(self, tick: int) -> None:
+        # Its plan is still made: it may serve ticks to come. Its answer only tells how late it was.
         if (question := self.open.get(tick)) is not None:
             question.waited = False
             if tick not in self._pending:
                 del self.open[tick]
-        return []
 
-    def replied(self, host: str, reply: DecisionReply, now_ns: int) -> list[Action]:
+    def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
+        status = self.status[PLANNER]
+        self.up, self.incarnation, self.gave_up = status.alive, status.incarnation, status.gave_up
+        self.events = self.inner[PLANNER].events
+
+    def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
         tick = self._pending.pop(reply.tick, None)
         if tick is None:
-            return []
+            return
         tick.answer = reply
         self._punctual.note(not tick.due_ns or now_ns <= tick.due_ns)
         fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.asked_ns) / 1e6, 4)}
         outcome = self._outcome(reply, tick, now_ns)
-        return [] if outcome is None or reply.tick < 0 else [Report(now_ns, fields | outcome)]
+        if outcome is not None and reply.tick >= 0:
+            self.reports.append(Report(now_ns, fields | outcome))
 
     def _outcome(self, reply: DecisionReply, tick: OpenTick, now_ns: int) -> dict[str, Any] | None:
         """Return what to report of an answer, None for a call or a plan of one step; activate a newer plan."""
@@ -150,20 +142,20 @@ class PlanCore(WaitingCore[OpenTick]):
             return {"outcome": "failed", "loss": "invalid", "error": decision.call.text()}
         if plan is None or len(plan.calls) < 2 or reply.tick < 0:
             return None
-        made = ActivePlan(plan, tick.request, decision)
+        new = ActivePlan(plan, tick.request, decision)
         newer = self._plan is None or tick.request.tick > self._plan.request.tick
-        active = newer and not tick.past and made.step(tick, self._terms.max_age_ns, now_ns) is not None
+        active = newer and not tick.past and new.step(tick, self._terms.max_age_ns, now_ns) is not None
         if active:
-            self._plan = made
+            self._plan = new
         return {"outcome": "in_force" if active else "over", "steps": len(plan.calls)}
 
-    def _chosen(self, tick: OpenTick, now_ns: int) -> DecisionReply | None:
+    def chosen(self, tick: OpenTick, now_ns: int) -> DecisionReply | None:
         answer = tick.answer
         decision = None if answer is None else answer.decision
         single = decision is not None and (decision.plan is None or len(decision.plan.calls) < 2)
         if answer is not None and (single or not tick.waited or tick.request.tick < 0):
             return answer
-        if not tick.waited or (answer is None and self._awaited(tick, now_ns)):
+        if not tick.waited or (answer is None and self._is_awaited(tick, now_ns)):
             return None
         plan = self._plan
         i = None if plan is None else plan.step(tick, self._terms.max_age_ns, now_ns)
@@ -173,7 +165,12 @@ class PlanCore(WaitingCore[OpenTick]):
             return answer
         return replace(answer, decision=None, error="the plan was over, or too old, before it came")
 
-    def _awaited(self, tick: OpenTick, now_ns: int) -> bool:
-        """Return whether the tick's plan is waited for still."""
+    def _is_awaited(self, tick: OpenTick, now_ns: int) -> bool:
+        """Return whether the tick's plan may still come in time."""
         in_time = not tick.due_ns or (self._punctual.usual and now_ns < tick.due_ns)
         return in_time and tick.request.tick in self._pending
+
+
+def executes_plans(host: Host) -> bool:
+    """Return whether the host's replies are steps of plans."""
+    return isinstance(host, PlanHost)

@@ -1,0 +1,221 @@
+"""Two deciders of one session (`--backup`): the first one's answer counts where it is in time and confident, else the
+backup's.
+
+Both are asked at once, so the backup's answer is there when it is needed, and a slow first decider delays nothing. Each
+request gets one reply, from either; where neither answers in time the loop's own fallback acts. The backup's answer is
+given at once, unless the first decider is usually in time and its answer may still come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rtcontrol.hosts import layered
+from rtcontrol.hosts.layered import LayeredHost, Notify, Punctuality, Report, Status, due_of, remember
+from rtcontrol.hosts.plans import executes_plans
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+
+FIRST, BACKUP = "first", "backup"
+NAMES = {FIRST: "first decider", BACKUP: "backup"}
+# A request that is not answered by then is lost, and another may be under way in its place.
+GIVE_UP_NS = 2_000_000_000
+# After so many failures in a row the first decider is asked only so often, until it answers again.
+FAILURES, RETRY_NS = 8, 1_000_000_000
+# Further calls of a tick have numbers of their own: an answer to the call before is no answer to them.
+FURTHER = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """When the backup decides: where the first answer is late, or its least confident head is below `below`.
+
+    At most `in_flight` requests to the first decider are under way; it is not asked for a tick beyond.
+    """
+
+    below: float
+    period_ns: int
+    in_flight: int
+
+
+@dataclass(slots=True, eq=False)
+class Question(layered.Question):
+    """The `n`th call of a tick. `answer` is the first decider's reply, `spare` the backup's.
+
+    `incarnation` is the first one's when it was asked.
+    """
+
+    n: int = 0
+    incarnation: int = 0
+    asked: bool = False
+    judged: bool = False
+    confident: bool = False
+    spare: DecisionReply | None = None
+
+    @property
+    def patience_ns(self) -> int:
+        """How long the first decider's answer is awaited, if only for the record."""
+        return max(GIVE_UP_NS, 2 * self.request.within_ns)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the backup failed."""
+        return self.spare is not None and self.spare.decision is None
+
+    @property
+    def pending(self) -> bool:
+        """Whether the first decider has yet to answer."""
+        return self.asked and self.answer is None
+
+
+class BackupHost(LayeredHost):
+    """The deciders FIRST and BACKUP. Each answer of the first one is reported, whatever becomes of it."""
+
+    def __init__(self, first: Host, backup: Host, terms: Handover) -> None:
+        super().__init__("backup", {FIRST: first, BACKUP: backup}, BACKUP)
+        self.punctual = Punctuality()  # the first decider
+        self._terms, self._plans = terms, executes_plans(first)
+        self._pending: dict[int, Question] = {}  # of the first decider, by number
+        self._failures = self._tried_ns = 0
+        self._calls: dict[int, int] = {}  # by tick: how many were requested before
+        self._number = FURTHER
+
+    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        return {**infos[FIRST], BACKUP: infos[BACKUP]}
+
+    @property
+    def watching(self) -> bool:  # type: ignore[override]
+        """Whether an answer of the first decider would be used at once."""
+        useful = self.punctual.usual or not self.status[BACKUP].alive
+        return any(q.pending and q.waited and (useful or q.failed) for q in self.open.values())
+
+    def requested(self, request: DecisionRequest, now_ns: int) -> None:
+        self._give_up(now_ns)
+        n = self._calls.get(request.tick, -1) + 1
+        remember(self._calls, request.tick, n)
+        number = request.tick
+        if n:
+            self._number = number = self._number + 1
+        due_ns = due_of(now_ns, request.within_ns)
+        question = Question(request, now_ns, due_ns, n=n, incarnation=self.status[FIRST].incarnation)
+        remember(self.open, number, question)
+        self._ask_first(number, question, now_ns)
+        self.ask(BACKUP, replace(request, tick=number) if n else request, now_ns)
+
+    def _ask_first(self, number: int, question: Question, now_ns: int) -> None:
+        """Ask the first decider, unless so many requests are under way, or it is lost, or fails."""
+        resting = self._failures >= FAILURES and now_ns - self._tried_ns < RETRY_NS
+        if resting or len(self._pending) >= self._terms.in_flight or not self.status[FIRST].alive:
+            return
+        self._tried_ns = now_ns
+        question.asked, self._pending[number] = True, question
+        # A planner has a step of a plan by the instant until which it is awaited.
+        within_ns = max(question.due_ns - now_ns, 0) if self._plans else question.patience_ns
+        self.ask(FIRST, replace(question.request, tick=number, within_ns=within_ns), now_ns)
+
+    def _give_up(self, now_ns: int) -> None:
+        """Give up what the first decider will not answer any more, and note what it was late for."""
+        status = self.status[FIRST]
+        for number, question in tuple(self._pending.items()):
+            if now_ns > self._late_ns(question):
+                self._judge(question, False)
+            if not status.alive or question.incarnation != status.incarnation:
+                why = "the first decider was lost"
+            elif now_ns - question.asked_ns > question.patience_ns:
+                self.inner[FIRST].cancel(number)
+                why = f"no answer within {question.patience_ns / 1e9:g} s"
+            else:
+                continue
+            self._answered(DecisionReply(number, None, why, 0), now_ns, "lost")
+
+    def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
+        if name == FIRST:
+            self._answered(reply, now_ns)
+        elif (question := self.open.get(reply.tick)) is not None:
+            question.spare = reply
+
+    def _answered(self, reply: DecisionReply, now_ns: int, outcome: str = "failed") -> None:
+        """Take the first decider's answer, or the `outcome` of a request without one."""
+        question = self._pending.pop(reply.tick, None)
+        if question is None:
+            return  # it was given up
+        request, decision = question.request, reply.decision
+        ended_ns = reply.begun_ns + reply.decide_ns if reply.begun_ns else now_ns
+        fields: dict[str, Any] = {"first": request.tick, **({"n": question.n} if question.n else {})}
+        fields["answer_ms"] = round((ended_ns - question.asked_ns) / 1e6, 4)
+        question.answer = reply
+        if decision is None:
+            fields |= {"error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
+        else:
+            least = min(decision.confidence.values(), default=1.0)
+            question.confident = least >= self._terms.below
+            fields["answer"] = None if decision.call is None else decision.call.to_dict()
+            fields["confidence"] = round(least, 4)
+            outcome = _outcome(question, now_ns)
+        self._judge(question, decision is not None and ended_ns <= self._late_ns(question))
+        self._failures = 0 if decision is not None else self._failures + 1
+        if request.tick >= 0:
+            self.reports.append(Report(ended_ns, fields | {"outcome": outcome}))
+
+    def _late_ns(self, question: Question) -> int:
+        """Return when an answer is late; in the warm-up, where it is not awaited, after a period."""
+        return question.due_ns or question.asked_ns + self._terms.period_ns
+
+    def _judge(self, question: Question, punctual: bool) -> None:
+        if not question.judged:
+            question.judged = True
+            self.punctual.note(punctual)
+
+    def cancelled(self, tick: int) -> None:
+        # The first decider continues: its late answer is worth a row.
+        for number, question in self.open.items():
+            if question.request.tick == tick:
+                question.waited = False
+                self.inner[BACKUP].cancel(number)
+
+    def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
+        """Note what became of either decider."""
+        for name, status in self.status.items():
+            noted = sum(event.decider == name for event in self.events)
+            self.events += [replace(event, decider=name) for event in self.inner[name].events[noted:]]
+            if status.gave_up is not None and before[name].gave_up is None:
+                other = NAMES[BACKUP if name == FIRST else FIRST]
+                text = f"the {NAMES[name]} is lost for good ({status.gave_up}): from now on the {other} alone decides"
+                self.reports.append(Notify(text))
+        first, backup = self.status[FIRST], self.status[BACKUP]
+        self.up = first.alive or backup.alive
+        # What is pending is lost with the backup: it has to decide whatever the first decider does not.
+        self.incarnation = backup.incarnation
+        self.gave_up = backup.gave_up if first.gave_up else None
+        self._give_up(now_ns)
+
+    def has_other(self, question: Question) -> bool:
+        return question.pending and question.spare is not None
+
+    def chosen(self, question: Question, now_ns: int) -> DecisionReply | None:
+        reply = self._best(question, now_ns)
+        if reply is None:
+            return None
+        return replace(reply, tick=question.request.tick, by=FIRST if reply is question.answer else BACKUP)
+
+    def _best(self, question: Question, now_ns: int) -> DecisionReply | None:
+        """Return the answer that counts, once it is known."""
+        answer, spare = question.answer, question.spare
+        if not question.waited:
+            return spare  # it only tells how late it was
+        if answer is not None and question.confident:
+            return answer
+        if question.pending and now_ns < question.due_ns and (self.punctual.usual or question.failed):
+            return None
+        if spare is None and not self.status[BACKUP].alive:
+            return answer  # not confident, or an error: there is no other
+        return spare
+
+
+def _outcome(question: Question, now_ns: int) -> str:
+    if not question.confident:
+        return "unsure"
+    within_ns = question.request.within_ns
+    fresh = not within_ns or now_ns <= question.asked_ns + within_ns
+    return "in_time" if question.waited and fresh else "late"

@@ -1,0 +1,75 @@
+"""What Ray does to the process that starts it, and how it is kept from it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+
+from rtcontrol.hosts.processes import MARK
+
+log = logging.getLogger("rtcontrol.host")
+# No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
+SIGACTION_BYTES = 512
+
+
+def set_environment() -> None:
+    """Keep Ray quiet, and start it only on purpose.
+
+    Its token is a new one, unless the user has one: Ray would write its own into HOME for everybody to read. Workers
+    are not nicer than other processes (by default 15). None is started early: the first driver would wait for it with
+    the interpreter's lock.
+    """
+    defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
+    defaults |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
+    defaults["SPT_NOENV"] = "1"  # workers rename themselves: not over their environment
+    if "ray" not in sys.modules:  # one that is loaded knows its mode already
+        defaults["RAY_AUTH_MODE"] = "token"
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    if not (os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def hush() -> None:
+    # Ray would print its own notice of a worker's death over the live view, whatever log_to_driver says.
+    with contextlib.suppress(ImportError, AttributeError):
+        from ray._private import worker
+
+        worker.print_to_stdstream = lambda data, *args, **kwargs: log.debug("ray: %s", data.get("lines"))
+
+
+@contextlib.contextmanager
+def apart(folder: str) -> Iterator[None]:
+    """Mark what Ray starts meanwhile by the folder, and keep Ray from listening on the machine's outer address."""
+    from ray._private import services
+
+    outer = services.resolve_ip_for_localhost
+    services.resolve_ip_for_localhost = lambda host: host
+    os.environ[MARK] = folder
+    try:
+        yield
+    finally:
+        del os.environ[MARK]
+        services.resolve_ip_for_localhost = outer
+
+
+@contextlib.contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM. `signal.signal` could do it on the main thread only.
+
+    Ray's C++ core takes SIGTERM for a crash: it prints the stack, and aborts the process 3 s later.
+    """
+    action = ctypes.create_string_buffer(SIGACTION_BYTES)
+    libc = ctypes.CDLL(None, use_errno=True)
+    kept = libc.sigaction(int(signal.SIGTERM), None, action) == 0
+    try:
+        yield
+    finally:
+        if kept:
+            libc.sigaction(int(signal.SIGTERM), action, None)

@@ -1,0 +1,300 @@
+"""The sessions of a place of decision: who has a decider after a loss, and whose turn it is to be decided."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from pooled import request
+
+from rtcontrol.gateway.decide import source
+from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.hosts.deciders import NoopSource, RandomSource, build
+from rtcontrol.hosts.pool import (
+    AGAIN_NS,
+    ATTEMPTS,
+    OLD_TURNS,
+    REBUILDS,
+    UNLIMITED_NS,
+    EdfScheduler,
+    Pool,
+    PooledHost,
+    Turn,
+)
+from rtcontrol.hosts.protocol import LIMIT, DecisionRequest, DecoderUnavailable
+from rtcontrol.models.errors import UserError
+
+S = 1_000_000_000
+
+
+def session(pool: Pool, name: str) -> PooledHost:
+    return PooledHost(pool, NoopSource(), name)
+
+
+def pool_of(*names: str) -> tuple[Pool, list[PooledHost]]:
+    """Return a pool whose process is up, with these sessions."""
+    pool = Pool("pool", LIMIT)
+    pool.restored("life 1")
+    hosts = [session(pool, name) for name in names]
+    for host in hosts:
+        pool.add(host)
+        assert pool.built(host, "life 1", 0)
+    return pool, hosts
+
+
+def test_loss_and_return_are_events_of_each_session() -> None:
+    pool, (a, b) = pool_of("a", "b")
+    pool.lost(5 * S)
+    assert pool.life is None and not (a.up or b.up) and pool.missing(5 * S) == []
+    pool.restored("life 2")
+    assert pool.built(a, "life 2", 8 * S) and a.up and pool.missing(8 * S) == [b]
+    assert [(e.event, e.t_ns, e.seconds) for e in a.events] == [("lost", 5 * S, 0.0), ("restarted", 8 * S, 3.0)]
+    pool.lost(9 * S)
+    assert [e.event for e in b.events] == ["lost"], "it was not back from the loss before"
+    assert (a.incarnation, b.incarnation) == (1, 0)
+
+
+def test_decider_of_an_older_life_does_not_count() -> None:
+    pool, (a,) = pool_of("a")
+    pool.lost(S)
+    assert not pool.built(a, "life 1", 2 * S), "the process is away"
+    pool.restored("life 2")
+    assert not pool.built(a, "life 1", 2 * S) and not a.up
+    pool.remove(a)
+    assert not pool.built(a, "life 2", 3 * S), "it was closed while it was lost"
+
+
+def test_session_counts_from_its_opening_to_its_close() -> None:
+    pool = Pool("pool", 1)
+    a, b = (session(pool, name) for name in "ab")
+    pool.restored("life 1")
+    pool.add(a)
+    with pytest.raises(DecoderUnavailable, match="1 open sessions") as refused:
+        pool.add(b)
+    assert refused.value.full
+    assert pool.remove(a) and not pool.remove(a)
+    pool.add(b)
+    assert pool.missing(0) == [b]
+
+
+def test_closed_pool_and_one_that_gave_up_have_no_decider() -> None:
+    pool, (a,) = pool_of("a")
+    pool.end("Ray was lost.")
+    assert (a.up, a.gave_up, pool.gave_up, pool.closed) == (False, "Ray was lost.", "Ray was lost.", False)
+    pool, (a,) = pool_of("a")
+    pool.end()
+    pool.restored("life 2")
+    assert (a.up, a.gave_up, pool.closed, pool.life) == (False, None, True, None)
+    with pytest.raises(DecoderUnavailable, match="closed"):
+        pool.add(session(pool, "b"))
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(UserError("No such checkpoint.", ""), 1), (DecoderUnavailable("lost", ""), ATTEMPTS)]
+)
+def test_new_session_has_its_builds_error(error: UserError, attempts: int) -> None:
+    pool = Pool("pool", LIMIT)
+    a = session(pool, "a")
+    pool.restored("life 1")
+    pool.add(a)
+    for _ in range(attempts):
+        assert pool.missing(0) == [a]
+        pool.failed(a, error, 0)
+    assert a.error is error and pool.missing(S) == []
+
+
+def test_build_that_fails_again_and_again_is_given_up_with_its_reason() -> None:
+    pool, (a, b) = pool_of("a", "b")
+    pool.lost(S)
+    pool.restored("life 2")
+    pool.built(b, "life 2", 2 * S)
+    now_ns = 2 * S
+    for _ in range(REBUILDS):
+        assert pool.missing(now_ns) == [a]
+        pool.failed(a, UserError("No such checkpoint.", ""), now_ns)
+        assert pool.missing(now_ns + AGAIN_NS - 1) == []
+        now_ns += AGAIN_NS
+    assert pool.missing(now_ns) == [] and b.gave_up is None
+    assert a.gave_up is not None and a.gave_up.startswith(
+        "The decider could not be built again in 30 attempts: No such"
+    )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_lives_leave_none_up_in_a_dead_process(seed: int) -> None:
+    chance, pool = random.Random(seed), Pool("pool", LIMIT)
+    life, built_in = 0, dict[PooledHost, int]()
+    for step in range(300):
+        now, open_ = step * S, list(pool.sessions)
+        event = chance.random()
+        if pool.life is None and event < 0.4:
+            life += 1
+            pool.restored(f"life {life}")
+        elif pool.life is not None and event < 0.06:
+            pool.lost(now)
+        elif event < 0.35 or not open_:
+            pool.add(session(pool, str(step)))
+        elif event < 0.5:
+            assert pool.remove(chance.choice(open_))
+        for host in pool.missing(now):
+            if chance.random() < 0.5:
+                assert pool.built(host, pool.life, now)
+                built_in[host] = life
+        for host in pool.sessions:
+            assert not host.up or (pool.life is not None and built_in[host] == life)
+            assert [e.event for e in host.events] == (["lost", "restarted"] * 300)[: len(host.events)]
+            assert host.incarnation == len(host.events) // 2
+
+
+# -- whose turn it is -----------------------------------------------------------------------------------------------
+
+MS = 1_000_000
+
+
+def due(tick: int, ms: float) -> DecisionRequest:
+    return DecisionRequest(tick, 1, "x", "go", within_ns=int(ms * MS))
+
+
+class Scheduler(EdfScheduler):
+    """A scheduler with a clock, in ms, that the test moves."""
+
+    ms = 0.0
+
+    def ask(self, key: Any, request: DecisionRequest) -> None:
+        self.put(key, request, int(self.ms * MS))
+
+    def turn(self, *arguments: Any, **named: Any) -> list[Turn]:
+        return self.take(int(self.ms * MS), *arguments, **named)
+
+
+def keys(turn: Any) -> list[Any]:
+    return [key for key, _ in turn]
+
+
+def one_kind(key: Any) -> str:
+    return "model"
+
+
+def test_scheduler_takes_patient_sessions_last_and_only_where_they_may() -> None:
+    scheduler = Scheduler()
+    scheduler.ask("late", request(1))
+    scheduler.ask("other", request(1))
+    late = "late".__eq__
+    taken = [scheduler.turn(patient=late), scheduler.turn(patient=late, late=False), scheduler.turn(patient=late)]
+    assert [keys(t) for t in taken] == [["other"], [], ["late"]]
+    assert scheduler.turn(patient=late) == []
+
+
+def test_scheduler_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
+    scheduler = Scheduler()
+    scheduler.ask("hasty", request(1))
+    scheduler.ask("patient", request(1))
+    scheduler.cancel("hasty", 1)
+    scheduler.ask("hasty", request(2))
+    taken = [*scheduler.turn(), *scheduler.turn(), *scheduler.turn()]
+    assert [(key, entry.tick) for key, entry in taken] == [("hasty", 2), ("patient", 1)]
+    scheduler.ask("hasty", request(3))
+    scheduler.ask("patient", request(2))
+    scheduler.cancel("hasty", 2)  # another's tick, or one long gone
+    scheduler.remove("patient")
+    taken = [*scheduler.turn(), *scheduler.turn()]
+    assert [(key, entry.tick) for key, entry in taken] == [("hasty", 3)]
+
+
+def test_earliest_deadline_goes_first() -> None:
+    scheduler = Scheduler()
+    for key, ms in (("slow", 100), ("fast", 10), ("middle", 50)):
+        scheduler.ask(key, due(1, ms))
+    assert [keys(scheduler.turn()) for _ in range(3)] == [["fast"], ["middle"], ["slow"]]
+
+
+def test_requests_late_together_are_decided_apart() -> None:
+    scheduler = Scheduler()
+    scheduler.took("model", 1, 4 * MS)
+    scheduler.took("model", 2, 6 * MS)
+    for key, ms in (("a", 5), ("b", 50), ("c", 60), ("d", 70)):
+        scheduler.ask(key, due(1, ms))
+    assert keys(scheduler.turn(one_kind)) == ["a"]  # two take 6 ms
+    assert keys(scheduler.turn(one_kind)) == ["b", "c", "d"]  # three perhaps 9
+    assert scheduler.turn(one_kind) == []
+
+
+def test_number_that_was_slow_once_is_tried_again() -> None:
+    scheduler = Scheduler()
+    scheduler.took("model", 1, 4 * MS)
+    scheduler.took("model", 2, 500 * MS)
+    for key in ("a", "b", "c"):
+        scheduler.ask(key, due(1, 12))
+    assert [scheduler.expected("model", n) for n in (1, 2, 3)] == [4 * MS, 8 * MS, 12 * MS]
+    assert keys(scheduler.turn(one_kind)) == ["a", "b", "c"]
+
+
+def test_number_that_was_fast_once_expires() -> None:
+    scheduler = Scheduler()
+    scheduler.took("model", 1, 1 * MS)  # when the machine did nothing else
+    for _ in range(OLD_TURNS + 1):
+        scheduler.took("model", 4, 20 * MS)
+    assert scheduler.expected("model", 4) == pytest.approx(20 * MS)
+    assert scheduler.expected("model", 2) == 2 * MS, "there is nothing newer"
+    for key in ("a", "b", "c", "d"):
+        scheduler.ask(key, due(1, 12))
+    assert keys(scheduler.turn(one_kind)) == ["a", "b", "c"], "four would be late"
+    scheduler.took("model", 1, 6 * MS)
+    assert scheduler.expected("model", 1) == 6 * MS, "it counts anew"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_load_is_served_by_deadline(seed: int) -> None:
+    """Each request is decided, replaced by a newer one or cancelled, exactly once."""
+    chance, scheduler = random.Random(seed), Scheduler(depth=chance_depth(seed))
+    within = {key: chance.choice((5.0, 20.0, 100.0, 0.0)) for key in range(chance.randint(2, 12))}
+    waiting: dict[int, list[int]] = {key: [] for key in within}
+    began: dict[int, float] = {}  # when each session began to wait
+    served = Counter[int]()
+    for tick in range(400):
+        key = chance.choice(list(within))
+        scheduler.ask(key, due(tick, within[key]))
+        waiting[key] = [*waiting[key], tick][-chance_depth(seed) :]
+        began.setdefault(key, scheduler.ms)
+        if chance.random() < 0.1 and waiting[key]:
+            scheduler.cancel(key, waiting[key].pop(0))
+        if chance.random() < 0.5:
+            turn = scheduler.turn(one_kind)
+            ends = {k: round(began[k] + (within[k] or UNLIMITED_NS / MS), 5) for k in within if waiting[k]}
+            assert len(turn) < 2 or scheduler.expected("model", len(turn)) <= (turn[0][1].within_ns or UNLIMITED_NS)
+            taken = [ends.pop(k) for k, _ in turn]
+            assert taken == sorted(taken) and max(taken, default=0.0) <= min(ends.values(), default=1e9) + 1e-5
+            for k, newest in turn:
+                assert newest.tick == waiting[k].pop(), "the newest"
+                served[k] += 1
+                del began[k]
+                if waiting[k]:
+                    began[k] = scheduler.ms
+            took = chance.uniform(1.0, 4.0)
+            scheduler.ms += took
+            if turn:
+                scheduler.took("model", len(turn), round(took * MS))
+        assert all(scheduler.ms - since <= UNLIMITED_NS / MS + 100 for k, since in began.items() if waiting[k]), (
+            "starved"
+        )
+    while turn := scheduler.turn(one_kind):
+        for k, newest in turn:
+            assert newest.tick == waiting[k].pop()
+    assert not any(waiting.values()) and all(served.values())
+
+
+def chance_depth(seed: int) -> int:
+    return 1 + seed % 3
+
+
+def tool(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {"name": "heat", "parameters": {"type": "object", "properties": properties, "required": required}}
+
+
+def test_random_source_refuses_an_open_domain() -> None:
+    tools = (tool(["t"], t={"type": "number"}), {"name": "stop"})
+    with pytest.raises(UserError, match="Tool heat, parameter t: no value of it can be made up"):
+        build(source(GatewayOptions(model="random"), tools))
+    build(RandomSource((tool([], t={"type": "number"}),)))
