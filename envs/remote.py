@@ -16,17 +16,16 @@ from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Picture, Reset
 from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
-# A stamp that lies further back is a client's mistake, or a picture for nobody.
+# A stamp that lies further back is a client's error, or a picture that is too old to show.
 OLDEST_NS = 60_000_000_000
 # Pictures that wait for the recorder: a second's worth at the most; its next turn is half a second away at most.
 WAITING = 10
-# How long one wait for the client lasts, so that whoever waits looks now and then whether it shall stop.
-WAIT_S = 0.05
+WAIT_S = 0.05  # of one wait for the client: who waits looks now and then whether to stop
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePicture:
-    """A file as it came, and when it was taken (CLOCK_MONOTONIC), as far as the client's stamps tell."""
+    """A file as it came, and when it was taken (CLOCK_MONOTONIC), as far as the client's stamps say."""
 
     format: str
     data: bytes
@@ -34,8 +33,8 @@ class RemotePicture:
 
 
 class RemotePictures:
-    """Of one session. `take` is for the transport's thread, `newest` for any; `counts` has what was `taken` and
-    `dropped`. None is taken but from `start` to `close`, the loop's. `recorded` gets at most `hz` a second, as they
+    """Pictures of one session. `take` is for the transport's thread, `newest` for any; `counts` has what was `taken`
+    and `dropped`. None is taken but from `start` to `close`, the loop's. `recorded` gets at most `hz` a second, as they
     came, for a recorder that empties it; what is late is not made up for."""
 
     def __init__(self, counts: dict[str, int], hz: float) -> None:
@@ -47,7 +46,7 @@ class RemotePictures:
         self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
     def observed(self, t_ns: int, now_ns: int) -> None:
-        """An observation of `t_ns` by the client's clock arrived."""
+        """Note that an observation of `t_ns` by the client's clock arrived."""
         self._later_ns = now_ns - t_ns
 
     def take(self, message: Picture) -> None:
@@ -57,14 +56,14 @@ class RemotePictures:
             self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
             self._filled_ns = now_ns
             taken = self._open and self._room >= 1
-            what = "taken" if taken else "dropped"
-            self._counts[what] = self._counts.get(what, 0) + 1
+            outcome = "taken" if taken else "dropped"
+            self._counts[outcome] = self._counts.get(outcome, 0) + 1
             if taken:
                 self._room -= 1
                 self._keep(message, now_ns)
             elif self._open:
-                what = f"More than {MAX_PICTURES_HZ:g} pictures a second."
-                raise WireError(Code.RATE, what, "Send fewer: the newest one counts.", retryable=True)
+                problem = f"More than {MAX_PICTURES_HZ:g} pictures a second."
+                raise WireError(Code.RATE, problem, "Send fewer: the newest one counts.", retryable=True)
 
     def _keep(self, message: Picture, now_ns: int) -> None:
         taken_ns = now_ns if self._later_ns is None else message.t_ns + self._later_ns
@@ -76,18 +75,18 @@ class RemotePictures:
             self.recorded.append(self.newest)
 
     def age_s(self) -> float | None:
-        """Of the newest; None where there is none."""
+        """Return the age of the newest; None where there is none."""
         newest = self.newest
         return None if newest is None else round((time.monotonic_ns() - newest.t_ns) / 1e9, 1)
 
     def start(self) -> None:
-        """A loop begins."""
+        """Take pictures for a new loop."""
         with self._lock:
             self.recorded.clear()  # of the loop before
             self._open = True
 
     def close(self) -> None:
-        """It is over: what comes before its client is known to be gone is nobody's."""
+        """Take no more: what comes before its client is known to be gone is dropped."""
         with self._lock:
             self._open = False
             self.newest = self._later_ns = None
@@ -98,7 +97,7 @@ class RemoteEnvironment:
 
     `observe`, `executed` and `reset` take the client's messages, from the transport's thread, and raise WireError for
     what is refused; the rest is the loop's. `send` gives a message to the client and never blocks; `started` is called
-    when the loop waits for the first observation, `trouble` (with the client's seq) when a tick failed for a reason
+    when the loop waits for the first observation, `failed` (with the client's seq) when a tick failed for a reason
     that the client should know. It outlives a loop: a session that is resumed starts a new one on it.
     """
 
@@ -108,14 +107,14 @@ class RemoteEnvironment:
         terms: RemoteTerms,
         send: Callable[[Message], None],
         started: Callable[[], None] = lambda: None,
-        trouble: Callable[[Emission, int | None], None] = lambda emission, seq: None,
+        failed: Callable[[Emission, int | None], None] = lambda emission, seq: None,
     ) -> None:
         self.name, self.terms, self.traffic = name, terms, MessageCounts()
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
         self._episodes = Episodes()
         self._instruction = self._known = ""  # what the loop decides by, and what the client knows of that
-        self._send, self._started, self._trouble = send, started, trouble
+        self._send, self._started, self._failed = send, started, failed
         self._changed = threading.Condition()  # guards arrivals and calls
 
     @property
@@ -131,19 +130,19 @@ class RemoteEnvironment:
         return self._episodes.finished
 
     @property
-    def episodes(self) -> list[Episode]:
+    def episodes(self) -> Sequence[Episode]:
         return self._episodes.ended
 
     @property
     def heard(self) -> deque[Acknowledgement]:
-        """What came of calls, and nobody took yet."""
+        """What came of calls, and the loop has not taken yet."""
         return self.calls.heard
 
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
-        """An observation is captured when it arrives: how old it was by then is the client's to judge, by the call's
-        time to live. Raises WireError (sequence, epoch, rate, invalid)."""
+        """Capture an observation as it arrives: how old it was by then is the client's to judge, by the call's time to
+        live. Raises WireError (sequence, epoch, rate, invalid)."""
         now = time.monotonic_ns()
         with self._changed:
             self.arrivals.take(message, self.epoch, now)
@@ -152,16 +151,23 @@ class RemoteEnvironment:
         self.pictures.observed(message.t_ns, now)
 
     def executed(self, message: Executed) -> None:
-        """Raises WireError (state, sequence, epoch) for what is no call's first acknowledgement."""
+        """Take what became of a call. Raises WireError (state, sequence, epoch)."""
         with self._changed:
             self.calls.acknowledge(message, self.epoch, self.traffic, time.monotonic_ns())
 
     def reset(self, message: Reset) -> None:
-        """Raises WireError for an epoch that is not the next."""
+        """Start the next epoch. Raises WireError for another one."""
         with self._changed:
             self._episodes.reset(message)
             self.traffic.resets += 1
             self.arrivals.reset()
+            self.calls.forget()
+
+    def restart(self) -> None:
+        """Expect another process of the client: its numbers start again, in the next epoch."""
+        with self._changed:
+            self._episodes.epoch += 1
+            self.arrivals.restart()
             self.calls.forget()
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
@@ -184,7 +190,7 @@ class RemoteEnvironment:
             return self.arrivals.latest()
 
     def arrival(self, timeout_ns: int) -> int | None:
-        """Client-paced: wait for the next observation to answer; gives its arrival (CLOCK_MONOTONIC)."""
+        """Wait for the next observation to answer, where the client paces; return its arrival (CLOCK_MONOTONIC)."""
         with self._changed:
             arrived_ns = self.arrivals.arrival()
             if arrived_ns is None and timeout_ns > 0:
@@ -195,7 +201,7 @@ class RemoteEnvironment:
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Nothing is done here: `emit` tells the client, which acts."""
+        """Return whether the call may act: `emit` sends it to the client, which acts."""
         if epoch not in (None, self.epoch):
             return "epoch_over"
         if barrier is not None and barrier.shut is not None:
@@ -210,10 +216,11 @@ class RemoteEnvironment:
             self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
             self._send(message)
         if emission.error is not None:
-            self._trouble(emission, None if seen is None else seen.seq)
+            self._failed(emission, None if seen is None else seen.seq)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """When the next tick is released (CLOCK_MONOTONIC); None before the first one, and where the client paces."""
+        """Return when the next tick is released (CLOCK_MONOTONIC); None before the first one, and where the client
+        paces."""
         return self.calls.next_release_ns(period_ns, now_ns)
 
     def acknowledged(self) -> Sequence[Call] | None:
@@ -221,23 +228,23 @@ class RemoteEnvironment:
             return self.calls.done() if self.terms.acknowledges else None
 
     def advance(self, dt_ns: int) -> None:
-        """Nothing to do: the world is the client's."""
+        """Do nothing: the world is the client's."""
 
     def conclude(self) -> None:
-        """The client begins its episodes."""
+        """Do nothing: the client starts its episodes."""
 
     def instruct(self, text: str) -> None:
-        """The client is told by the welcome, or once it is `accepted`."""
+        """Keep the text: the client receives it by the welcome, or once it is `accepted`."""
         self._instruction = text
 
     def accepted(self, text: str) -> None:
-        """Something was decided by this instruction: the client is told that it is in force."""
+        """Inform the client that an instruction is active: something was decided by it."""
         if text != self._known:
             self._known = text
             self._send(Instruct(session=self.terms.session, instruction=text))
 
     def close(self) -> None:
-        """The loop is over; another one may start."""
+        """End the loop; another one may start."""
         with self._changed:
             self.arrivals.clear()
             self.calls.released_ns = None

@@ -1,5 +1,7 @@
-"""What a world behind a wire decides, without a clock or a thread: what was agreed, which messages of its client
-count, and how the loop's emissions are numbered and sent."""
+"""What a world behind a wire decides: which messages of its client count, and how the loop's emissions are numbered.
+
+No clock or thread. Ticks on the wire grow over all loops of a session; observations have the client's own numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, Observe, Reset, Timing
 
-# Calls that may still be acknowledged, and observations that may still be answered.
+# Calls that may still be acknowledged, observations that may still be answered, and episodes.
 REMEMBERED = 1024
 # Characters of a client's words that are logged and recorded; the protocol allows 65,536.
 MAX_ERROR, MAX_RESULT = 1_000, 8_192
@@ -63,6 +65,9 @@ class MessageCounts:
     pictures: dict[str, int] = field(default_factory=dict)  # taken, dropped
 
 
+# -- observations -----------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteObservation:
     """An observation with the client's own numbers."""
@@ -72,46 +77,26 @@ class RemoteObservation:
     t_ns: int
 
 
-@dataclass(slots=True)
-class Sent:
-    """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history. `k` is the
-    loop's number of the tick, `n` how many calls of it came before."""
-
-    epoch: int
-    call: Call | None
-    k: int
-    n: int = 0
-    told: bool = False
-
-
-def wire_call(call: Call | None) -> FunctionCall | None:
-    """A call as the wire tells it."""
-    return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
-
-
-def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
-    """The same of several; None where there are none."""
-    return [FunctionCall(name=c.name, arguments=dict(c.arguments)) for c in calls] or None
-
-
 def look_of(message: Observe, terms: RemoteTerms) -> RemoteData:
-    """What the agent gets to see. Raises WireError (invalid) for arrays that nobody can make a text of, or whose names
-    are taken."""
+    """Return what the agent gets to see. Raises WireError (invalid) for arrays that no agent makes a text of, or whose
+    names are taken."""
     look = RemoteData.of(message.data, message.text)
     if not message.arrays:
         return look
     if message.text is None and not message.data and not terms.reads_arrays:
-        what = "observe has arrays alone, and no agent here makes a text of them."
-        remedy = "Send `text` or `data` beside them, or name an agent that reads arrays."
-        raise WireError(Code.INVALID, what, remedy, field="arrays", seq=message.seq)
+        hint = "Send `text` or `data` with them, or name an agent that reads arrays."
+        raise _invalid(message, "arrays", "observe has arrays alone, and no agent here makes a text of them.", hint)
     for i, array in enumerate(message.arrays):
         if array.name in look:
-            what = f"arrays[{i}].name {array.name!r} is the name of another array, or of a value of `data`."
-            remedy = "Give each a name of its own."
-            raise WireError(Code.INVALID, what, remedy, field=f"arrays[{i}].name", seq=message.seq)
+            problem = f"arrays[{i}].name {array.name!r} is the name of another array, or of a value of `data`."
+            raise _invalid(message, f"arrays[{i}].name", problem, "Give each another name.")
         kind = np.dtype("?" if array.dtype == "b1" else f"<{array.dtype}")
         look[array.name] = np.frombuffer(array.data, kind).reshape(array.shape)
     return look
+
+
+def _invalid(message: Observe, field: str, problem: str, hint: str) -> WireError:
+    return WireError(Code.INVALID, problem, hint, field=field, seq=message.seq)
 
 
 class Arrivals:
@@ -120,50 +105,47 @@ class Arrivals:
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
         self._seq = -1  # of the client's last one
-        self._count = 0  # what the loop sees as their seq
+        self._count = 0  # the loop's number of it
         self._newest: RemoteObservation | None = None  # or the one that is answered, where the client paces
         self._waiting: deque[RemoteObservation] = deque()
         self._peeked = False  # the one that is answered was only looked at so far
         self._seen: dict[int, RemoteObservation] = {}
 
     def take(self, message: Observe, epoch: int, now_ns: int) -> None:
-        """Raises WireError (sequence, epoch, rate, invalid)."""
+        """Keep an observation. Raises WireError (sequence, epoch, rate, invalid)."""
         self._check(message, epoch)
         data = look_of(message, self._terms)
         self._seq = message.seq
         self._count += 1
-        seen = RemoteObservation(Observation(self._count, message.epoch, now_ns, data), message.seq, message.t_ns)
+        arrived = RemoteObservation(Observation(self._count, message.epoch, now_ns, data), message.seq, message.t_ns)
         if self._terms.paced_by_client:
-            self._waiting.append(seen)
+            self._waiting.append(arrived)
         else:
-            self._newest = seen
+            self._newest = arrived
 
     def _check(self, message: Observe, epoch: int) -> None:
         if message.seq <= self._seq:
-            what = f"observe.seq {message.seq} does not grow: the last was {self._seq}."
-            remedy = "Count up by one with every observation of the session, resumed or not."
-            raise WireError(Code.SEQUENCE, what, remedy, field="seq", seq=message.seq)
+            problem = f"observe.seq {message.seq} does not grow: the last was {self._seq}."
+            hint = "Count up by one with every observation of the session, resumed or not."
+            raise WireError(Code.SEQUENCE, problem, hint, field="seq", seq=message.seq)
         if message.epoch != epoch:
-            what = f"observe.epoch {message.epoch}: the session is in epoch {epoch}."
-            remedy = "Send `reset` with the next epoch first, or drop what belongs to an old one."
-            raise WireError(Code.EPOCH, what, remedy, field="epoch", seq=message.seq)
+            problem = f"observe.epoch {message.epoch}: the session is in epoch {epoch}."
+            hint = "Send `reset` with the next epoch first, or drop what belongs to an old one."
+            raise WireError(Code.EPOCH, problem, hint, field="epoch", seq=message.seq)
         if len(self._waiting) >= self._terms.queue:
-            what = f"{self._terms.queue} observations wait for their call."
-            remedy = "Wait for the call before the next observation."
-            raise WireError(Code.RATE, what, remedy, seq=message.seq, retryable=True)
+            problem = f"{self._terms.queue} observations wait for their call."
+            hint = "Wait for the call before the next observation."
+            raise WireError(Code.RATE, problem, hint, seq=message.seq, retryable=True)
 
     def latest(self) -> Observation | None:
         """Return what is decided upon now."""
         if self._terms.paced_by_client and self._newest is None:
             self._peeked = self._next() is not None
-        seen = self._newest
-        if seen is None:
+        newest = self._newest
+        if newest is None:
             return None
-        if seen.observation.seq not in self._seen:
-            self._seen[seen.observation.seq] = seen
-            if len(self._seen) > REMEMBERED:
-                del self._seen[next(iter(self._seen))]
-        return seen.observation
+        _remember(self._seen, newest.observation.seq, newest)
+        return newest.observation
 
     def arrival(self) -> int | None:
         """Return when the next observation to answer arrived (CLOCK_MONOTONIC), where the client paces."""
@@ -183,14 +165,44 @@ class Arrivals:
         return self._seen.get(seq)
 
     def reset(self) -> None:
-        """A new episode: nothing was seen of it yet."""
+        """Start a new episode: nothing of it was observed yet."""
         if not self._terms.paced_by_client:
             self._newest = None
 
     def clear(self) -> None:
-        """A loop is over: the next one waits for a new observation."""
+        """Forget what was observed: the next loop, or client, waits for a new observation."""
         self._newest, self._peeked = None, False
         self._waiting.clear()
+
+    def restart(self) -> None:
+        """Expect the numbers of a client that starts again."""
+        self.clear()
+        self._seq = -1
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Sent:
+    """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history. `k` is the
+    loop's number of the tick, `n` how many calls of it came before."""
+
+    epoch: int
+    call: Call | None
+    k: int
+    n: int = 0
+    acknowledged: bool = False
+
+
+def wire_call(call: Call | None) -> FunctionCall | None:
+    """Return a call in the wire's form."""
+    return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
+
+
+def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
+    """Return several calls in the wire's form; None where there are none."""
+    return [FunctionCall(name=call.name, arguments=dict(call.arguments)) for call in calls] or None
 
 
 class SentCalls:
@@ -206,7 +218,7 @@ class SentCalls:
         self.heard: deque[Acknowledgement] = deque(maxlen=REMEMBERED)
 
     def start(self) -> None:
-        """Another loop starts."""
+        """Count on from here in another loop."""
         self._first_tick, self._released, self.released_ns = self._tick, -1, None
         self.heard.clear()
 
@@ -224,17 +236,9 @@ class SentCalls:
     ) -> CallMessage:
         terms, status, call = self._terms, emission.status, emission.call
         epoch = epoch if status == "safe" or emission.epoch < 0 else emission.epoch
-        # Ticks grow on the wire: a safe call between two ticks takes the next number, and is of no release.
-        on_grid = emission.tick > self._released and not terms.paced_by_client
-        tick = max(self._first_tick + emission.tick, self._tick)
-        self._tick = tick + 1
-        release_ns = emission.deadline_ns - terms.deadline_ns if on_grid else None
-        if on_grid:
-            self._released, self.released_ns = emission.tick, release_ns
+        tick, release_ns = self._numbered(emission)
         if (call is not None or status == "safe") and terms.acknowledges:
-            self._sent[tick] = Sent(epoch, call if status == "fresh" else None, emission.tick, emission.n)
-            if len(self._sent) > REMEMBERED:
-                del self._sent[next(iter(self._sent))]
+            _remember(self._sent, tick, Sent(epoch, call if status == "fresh" else None, emission.tick, emission.n))
         return CallMessage(
             session=terms.session,
             tick=tick,
@@ -259,23 +263,33 @@ class SentCalls:
             ),
         )
 
+    def _numbered(self, emission: Emission) -> tuple[int, int | None]:
+        """Return the tick on the wire, which grows, and its release: a safe call between two ticks takes the next
+        number, and has none."""
+        tick = max(self._first_tick + emission.tick, self._tick)
+        self._tick = tick + 1
+        if emission.tick <= self._released or self._terms.paced_by_client:
+            return tick, None
+        self._released, self.released_ns = emission.tick, emission.deadline_ns - self._terms.deadline_ns
+        return tick, self.released_ns
+
     def acknowledge(self, message: Executed, epoch: int, counts: MessageCounts, now_ns: int) -> None:
-        """Raises WireError (state, sequence, epoch) for what is no call's first acknowledgement."""
+        """Take what became of a call. Raises WireError (state, sequence, epoch) for what is no call's first
+        acknowledgement."""
         if not self._terms.acknowledges:
-            raise WireError(
-                Code.STATE, "hello did not announce acknowledgements.", 'Give hello `capabilities: ["executed"]`.'
-            )
+            hint = 'Give hello `capabilities: ["executed"]`.'
+            raise WireError(Code.STATE, "hello did not announce acknowledgements.", hint)
         if message.tick < next(iter(self._sent), self._first_tick):
             return  # forgotten
         sent = self._sent.get(message.tick)
-        if sent is None or sent.told:
-            what = "no call of this tick was sent" if sent is None else "its call was acknowledged already"
-            remedy = "Acknowledge each call once, by the tick that it carries."
-            raise WireError(Code.SEQUENCE, f"executed.tick {message.tick}: {what}.", remedy, field="tick")
+        if sent is None or sent.acknowledged:
+            problem = "no call of this tick was sent" if sent is None else "its call was acknowledged already"
+            hint = "Acknowledge each call once, by the tick that it carries."
+            raise WireError(Code.SEQUENCE, f"executed.tick {message.tick}: {problem}.", hint, field="tick")
         if sent.epoch != message.epoch:
-            what = f"executed.epoch {message.epoch}: the call of tick {message.tick} is of epoch {sent.epoch}."
-            raise WireError(Code.EPOCH, what, "Give the epoch that the call carries.", field="epoch")
-        sent.told = True
+            problem = f"executed.epoch {message.epoch}: the call of tick {message.tick} is of epoch {sent.epoch}."
+            raise WireError(Code.EPOCH, problem, "Give the epoch that the call carries.", field="epoch")
+        sent.acknowledged = True
         counts.acknowledged[message.outcome] = counts.acknowledged.get(message.outcome, 0) + 1
         if message.tick >= self._first_tick:  # else of a run that is over
             why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
@@ -294,16 +308,42 @@ class SentCalls:
         return [self._done.popleft() for _ in range(len(self._done))]
 
     def forget(self) -> None:
-        """What was executed is of another epoch."""
+        """Forget what was executed: it is of another epoch."""
         self._done.clear()
 
 
+# -- episodes ---------------------------------------------------------------------------------------------------------
+
+
+class EndedEpisodes(Sequence[Episode]):
+    """All episodes that ended, by index; those before the newest REMEMBERED are counted, not kept."""
+
+    def __init__(self) -> None:
+        self._newest: deque[Episode] = deque(maxlen=REMEMBERED)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return an episode, or of a slice those that are kept."""
+        forgotten = self._count - len(self._newest)
+        if isinstance(at, slice):
+            return [self._newest[i - forgotten] for i in range(self._count)[at] if i >= forgotten]
+        return self._newest[range(self._count)[at] - forgotten]
+
+    def append(self, episode: Episode) -> None:
+        """Add one that ended."""
+        self._newest.append(episode)
+        self._count += 1
+
+
 class Episodes:
-    """The client's epoch, and the episodes that ended in this run, as its resets tell."""
+    """The client's epoch, and the episodes that ended in this run, by its resets."""
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.ended: list[Episode] = []
+        self.ended = EndedEpisodes()
         self._wanted: int | None = None
 
     @property
@@ -311,16 +351,25 @@ class Episodes:
         return self._wanted is not None and len(self.ended) >= self._wanted
 
     def start(self, wanted: int | None) -> None:
-        self.ended, self._wanted = [], wanted
+        """Start a run of so many episodes."""
+        self.ended, self._wanted = EndedEpisodes(), wanted
 
     def reset(self, message: Reset) -> None:
-        """Raises WireError for an epoch that is not the next."""
+        """Start the next epoch. Raises WireError for another one."""
         if message.epoch != self.epoch + 1:
-            what, remedy = f"reset.epoch {message.epoch}: the next one is {self.epoch + 1}.", "Count epochs up by one."
-            raise WireError(Code.EPOCH, what, remedy, field="epoch")
+            problem, hint = f"reset.epoch {message.epoch}: the next one is {self.epoch + 1}.", "Count epochs up by one."
+            raise WireError(Code.EPOCH, problem, hint, field="epoch")
         self.epoch = message.epoch
         if (ended := message.ended) is not None:
             self.ended.append(Episode(ended.seed, ended.ret, ended.success, ended.seconds))
+
+
+def _remember(memory: dict[int, Any], number: int, item: Any) -> None:
+    """Keep the item, and the newest REMEMBERED in all."""
+    if number not in memory:
+        memory[number] = item
+        if len(memory) > REMEMBERED:
+            del memory[next(iter(memory))]
 
 
 def _brief(text: str | None, most: int) -> str | None:

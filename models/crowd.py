@@ -13,7 +13,7 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.core import Drafts
 from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
 
-SEQUENCES = 256  # are kept; a character that comes back later begins behind the prefix again
+SEQUENCES = 256  # are kept; a character that comes back later starts after the prefix again
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,48 +41,48 @@ class CrowdDecoder:
     def __init__(self, spec: DeciderSpec, most: int = SEQUENCES) -> None:
         self.lone = spec.build()
         self._most = max(most, self.lone.runner.caps.batch)
-        self._kept: OrderedDict[str, CharacterSequence] = OrderedDict()  # the one that decided last is the last
+        self._kept: OrderedDict[str, CharacterSequence] = OrderedDict()  # the last decided last
         self._stop = threading.Event()
 
-    def decide(self, asked: Sequence[CharacterPrompt]) -> list[Decision | Exception]:
-        """Of each its decision, or what went wrong with it."""
-        return result(self.decide_in_steps(asked))
+    def decide(self, prompts: Sequence[CharacterPrompt]) -> list[Decision | Exception]:
+        """Return the decision of each, or what is wrong with it."""
+        return result(self.decide_in_steps(prompts))
 
-    def decide_in_steps(self, asked: Sequence[CharacterPrompt]) -> Generator[None, None, list[Decision | Exception]]:
-        """`decide`, which may be left alone wherever it yields: between forward passes."""
+    def decide_in_steps(self, prompts: Sequence[CharacterPrompt]) -> Generator[None, None, list[Decision | Exception]]:
+        """Do as `decide`; the caller may leave it alone wherever it yields: between forward passes."""
         self._stop.clear()
-        batch, made = self.lone.runner.caps.batch, list[Decision | Exception]()
-        for i in range(0, len(asked), batch):
-            now = asked[i : i + batch]
-            begun = [self._begun(one) for one in now]
-            yield from evaluate(self.lone.runner, [one for one in begun if isinstance(one, InFlightDecode)])
-            made += map(self._ended, now, begun)
-        return made
+        batch, decisions = self.lone.runner.caps.batch, list[Decision | Exception]()
+        for i in range(0, len(prompts), batch):
+            now = prompts[i : i + batch]
+            decodes = [self._start(prompt) for prompt in now]
+            yield from evaluate(self.lone.runner, [each for each in decodes if isinstance(each, InFlightDecode)])
+            decisions += map(self._finish, now, decodes)
+        return decisions
 
     def cancel(self) -> None:
         """Stop what is under way before its next pass."""
         self._stop.set()
 
-    def _begun(self, asked: CharacterPrompt) -> InFlightDecode | Exception:
+    def _start(self, prompt: CharacterPrompt) -> InFlightDecode | Exception:
         try:
-            kept = self._sequence(asked.key)
-            suffix = self.lone.suffix(asked.observation, asked.instruction, asked.history)
+            kept = self._sequence(prompt.key)
+            suffix = self.lone.suffix(prompt.observation, prompt.instruction, prompt.history)
             return self.lone.decoding.begin_on(kept.handle, suffix, kept.drafts, self._stop)
         except Exception as fault:
             return fault
 
-    def _ended(self, asked: CharacterPrompt, begun: InFlightDecode | Exception) -> Decision | Exception:
-        if isinstance(begun, Exception):
-            return begun
+    def _finish(self, prompt: CharacterPrompt, decode: InFlightDecode | Exception) -> Decision | Exception:
+        if isinstance(decode, Exception):
+            return decode
         try:
-            return self.lone.believed(begun.decision(), asked.instruction)
+            return self.lone.believed(decode.decision(), prompt.instruction)
         except Exception as fault:
             return fault
 
     def _sequence(self, key: str) -> CharacterSequence:
         kept = self._kept.pop(key, None)
         if kept is None and len(self._kept) >= self._most:
-            # The place of whoever decided the longest ago: what it holds of the prefix is as good for anybody.
+            # Of the character that decided the longest ago: what it holds of the prefix is as good for any other.
             kept = CharacterSequence(self._kept.popitem(last=False)[1].handle)
         if kept is None:
             kept = CharacterSequence(self.lone.decoding.another())

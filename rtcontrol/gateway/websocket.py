@@ -1,4 +1,4 @@
-"""`/ws`: the protocol as JSON over WebSocket, one admission connection each."""
+"""The WebSocket transport of the server (`/ws`): the protocol as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 
 
 class WebSocketConnection:
-    """What the admission holds of a WebSocket (`rtcontrol.serve.session_manager.Connection`).
+    """One WebSocket, as the sessions' core knows it (`rtcontrol.serve.sessions.Connection`).
 
     `send` encodes on its caller's thread, and queues for the event loop. A reader that is `MAX_QUEUED` messages behind
     loses its connection: a call that old is void anyway.
@@ -37,7 +37,7 @@ class WebSocketConnection:
     def __init__(self, peer: str, abort: Callable[[], None]) -> None:
         self.peer = peer
         self.slow = False
-        self.closed = False  # from `close`, or its cutting off, on: what it still hands in is ignored
+        self.closed = False  # from `close`, or from when it is cut off
         self._loop, self.abort = asyncio.get_running_loop(), abort
         self._queue: deque[str] = deque()
         self._ready = asyncio.Event()
@@ -79,8 +79,8 @@ class WebSocketConnection:
 class WebSockets:
     """All open WebSockets."""
 
-    def __init__(self, admission: SessionManager, metrics: Metrics) -> None:
-        self._admission, self._metrics = admission, metrics
+    def __init__(self, sessions: SessionManager, metrics: Metrics) -> None:
+        self._sessions, self._metrics = sessions, metrics
         self.open = 0
 
     async def serve(self, socket: WebSocket) -> None:
@@ -99,7 +99,7 @@ class WebSockets:
             await self._receive(socket, connection)
         finally:
             self.open -= 1
-            self._admission.disconnected(connection)
+            self._sessions.disconnected(connection)
             pump.cancel()
             with contextlib.suppress(BaseException):
                 await pump
@@ -114,13 +114,9 @@ class WebSockets:
                 self._take(connection, message.get("text"))
 
     def _take(self, connection: WebSocketConnection, text: str | None) -> None:
-        if connection.closed or not self._admission.admit(connection):
-            return
-        try:
+        def decode() -> Message:
             if text is None:
                 raise WireError(Code.MALFORMED, "A binary WebSocket message.", "Send one JSON text a message.")
-            decoded = decode_json(text)
-        except WireError as error:
-            self._admission.refuse(connection, error)
-            return
-        self._admission.receive(connection, decoded)
+            return decode_json(text)
+
+        self._sessions.take(connection, decode)

@@ -10,19 +10,18 @@ from typing import Any
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteData, wire_call
-from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.instructions import echo
-from rtcontrol.loop.interpreter import Interpreter, Understood
+from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.runner import WallClock
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LoopReport
-from rtcontrol.run import assembly
 from rtcontrol.run.interpreting import goal_tools
 from rtcontrol.serve import refusals
 from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.pools import host_for
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import LoopStanding, Need
@@ -41,7 +40,7 @@ class LoopSession(SessionThread, Listener):
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
         interpreter = owner.interpreters.of(terms.agent) if terms.interprets else None
         with terms.decidable(), refusals.placed(life.welcomed):
-            host = open_host(owner.pool, self.id, terms)
+            host = host_for(owner.pool, self.id, terms)
         try:
             recorder, self.record = open_record(self.id, life.runs, terms, config, self.note, env.pictures.recorded)
         except WireError:
@@ -57,7 +56,7 @@ class LoopSession(SessionThread, Listener):
             listener=self,
         )
         loop = ControlLoop(config, terms.agent, env, host, recorder, options)
-        owner.stats.begin(loop)
+        owner.stats.start(loop)
         self.attach(loop)
         return loop
 
@@ -87,8 +86,7 @@ class LoopSession(SessionThread, Listener):
         finally:
             if loop.state.launched:
                 known = loop.instructions
-                newest = known.waiting[-1] if known.waiting else known.now
-                owner.tell(owner.core.ran, self.facts, known.proven, newest)
+                owner.tell(owner.core.ran, self.facts, known.proven, [known.now, *known.waiting][-1])
 
     # -- what its loop and its world report ---------------------------------------------------------------------------
 
@@ -99,7 +97,7 @@ class LoopSession(SessionThread, Listener):
         if report.kind == "accepted":
             env.accepted(report.text)
         elif report.kind == "refused":
-            owner.report(owner.core.gave_way, facts, report.text, report.why, loop.instruction)
+            owner.report(owner.core.gave_way, facts, report.why)
         elif report.kind == "doubted":
             # It stays active, and what is called by it is held back.
             error = WireError(Code.UNSURE, report.why, "Say it in other words.", field="instruction")
@@ -109,14 +107,19 @@ class LoopSession(SessionThread, Listener):
 
     def understood(self, result: Understood) -> None:
         if self.loop is not None and self.loop.interpretation is not None:
-            answer = answer_of(result, self.facts.token, self.loop.interpretation.interpreter)
+            examples = self.loop.interpretation.interpreter.examples()
+            answer = interpreted(result, self.facts.token, examples)
             overtaken = result.why == "overtaken"
             self.owner.report(self.owner.core.understood, self.facts, result.said, overtaken, answer)
 
     def _undecided(self, emission: Emission, seq: int | None) -> None:
         self.owner.report(self.owner.core.wrong, self.facts, refusals.undecided(emission, seq), emission.error or "")
 
-    # -- from any thread ----------------------------------------------------------------------------------------------
+    # -- the runner of the core, from any thread ----------------------------------------------------------------------
+
+    def restart(self) -> None:
+        if self.env is not None:
+            self.env.restart()
 
     def take(self, message: Message) -> None:
         assert self.env is not None, "it is live"
@@ -161,33 +164,23 @@ TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
 
 
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
-    """The state as it is now, and the call that waits for a yes."""
-    now_ns = time.monotonic_ns()
-    told = ControlMessage(session=session, state=operator.state)
-    if (asking := operator.asking) is not None and not asking.denied:
-        left_ms = max(0.0, (asking.expires_ns - now_ns) / 1e6)
-        return told.model_copy(update={"id": asking.tick.k, "call": wire_call(asking.call), "ttl_ms": left_ms})
-    return told
+    """Return the state as it is now, and the call that waits for a yes."""
+    control = ControlMessage(session=session, state=operator.state)
+    if (asking := operator.asking) is None or asking.denied:
+        return control
+    left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
+    return control.model_copy(update={"id": asking.tick.k, "call": wire_call(asking.call), "ttl_ms": left_ms})
 
 
-def answer_of(found: Understood, session: str, interpreter: Interpreter) -> Instruct | WireError:
+def interpreted(result: Understood, session: str, examples: str) -> Instruct | WireError:
     """Return what a sentence was understood as; or why it was not, or is not taken, and what can be said instead."""
-    said = found.said
-    if found.text is not None:
-        return Instruct(session=session, instruction=found.text, said=said, by=found.by, confidence=found.sure)
-    if found.why == "overtaken":
-        what = f'"{echo(said)}" is not taken: {found.reason}. What was said last counts.'
-        remedy = "Say it again if it is meant."
+    sentence = result.said
+    if result.text is not None:
+        return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=result.sure)
+    if result.why == "overtaken":
+        what = f'"{echo(sentence)}" is not taken: {result.reason}. What was said last counts.'
+        hint = "Say it again if it is meant."
     else:
-        what = f'"{echo(said)}" is not understood: {found.reason}. The instruction before goes on.'
-        remedy = f"Say it in other words, such as: {interpreter.examples()}."
-    return WireError(Code.INSTRUCTION, what, remedy, field="instruction")
-
-
-def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
-    """A session's host; where there is a backup, that is the pool's."""
-    config = terms.config
-    if config.backup is None:
-        return assembly.planned(config, terms.source, pool.open(session, terms.source), terms.agent)
-    spare = assembly.decider(config, terms.agent, config.backup)
-    return assembly.backed(config, terms.source, pool.open(session, spare), terms.agent)
+        what = f'"{echo(sentence)}" is not understood: {result.reason}. The instruction before continues.'
+        hint = f"Say it in other words, such as: {examples}."
+    return WireError(Code.INSTRUCTION, what, hint, field="instruction")

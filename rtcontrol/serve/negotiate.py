@@ -11,8 +11,7 @@ from typing import Any
 from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_core import RemoteTerms, wire_calls
-from rtcontrol.envs.remote_core import wire_call as told_call
+from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import is_policy
@@ -25,9 +24,9 @@ from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
 from rtcontrol.run.user_module import tools_only_agent
-from rtcontrol.serve import refusals
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.refusals import CONTROL, refused_as
+from rtcontrol.serve.refusals import illegal_safe_call, refused_as
+from rtcontrol.serve.session_core import CONTROL
 from rtcontrol.serve.sessions import GRACE_S, LoopStanding
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError
@@ -36,11 +35,14 @@ from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED = "executed"
 CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
+WARMUP = 5  # decisions of no observation yet
+NO_GOALS = "Instructions are taken as they are said: no goals are known that they could be mapped to."
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What was agreed with a session's client. `options` are the server's; `crowd`: where the session is one."""
+    """What was agreed with a session's client. `named`: its agent, if it is a known one; `options` are the server's;
+    `crowd`: where the session is one."""
 
     hello: Hello
     agent: Agent
@@ -60,10 +62,11 @@ class Terms:
         return self.config.interpreter is not None
 
     def remote(self, session: str) -> RemoteTerms:
+        """Return the terms of its world."""
         return RemoteTerms(
             session=session,
             tools=tuple(tool.name for tool in self.agent.tools),
-            minor=self.minor,
+            minor=min(PROTOCOL[1], self.hello.protocol[1]),  # which both sides speak
             deadline_ns=self.config.deadline_ns,
             pictures_hz=self.config.record_pictures,
             paced_by_client=self.hello.pacing == "client",
@@ -73,18 +76,14 @@ class Terms:
         )
 
     def arrivals(self, env: RemoteEnvironment) -> LoopClock | None:
-        """The clock of a client-paced session."""
+        """Return the clock of a client-paced session; None for others."""
         return arrival_clock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
 
     @property
-    def minor(self) -> int:
-        """The minor version that both sides speak."""
-        return min(PROTOCOL[1], self.hello.protocol[1])
-
-    @property
     def hold_ms(self) -> float:
-        held = self.config.hold_ms
-        return self.agent.fallback.hold_ms if held is None else held
+        """How long a call is held."""
+        hold_ms = self.config.hold_ms
+        return self.agent.fallback.hold_ms if hold_ms is None else hold_ms
 
     def welcome(
         self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
@@ -106,7 +105,7 @@ class Terms:
             model=Path(self.model).name,
             model_trained_on_tools=bool(self.trained),
             trained=self.trained,
-            safe_call=told_call(self.agent.fallback.safe_call),
+            safe_call=wire_call(self.agent.fallback.safe_call),
             safe_calls=wire_calls(self.agent.fallback.safe_calls),
             release_ns=standing.release_ns,
             pacing=self.hello.pacing,
@@ -128,8 +127,8 @@ class Terms:
     def undecodable(self, error: UserError) -> WireError:
         """Return the refusal of a first decision that failed: parameters that are decoded token by token are too much
         for it."""
-        remedy = "Give free values an enum or bounds, and no array or recursion; give a tool at most six parameters."
-        return _refused(Code.TOOLS, error.what, remedy, "tools")
+        hint = "Give free values an enum or bounds, and no array or recursion; give a tool at most six parameters."
+        return _refused(Code.TOOLS, error.what, hint, "tools")
 
     def decidable(self) -> AbstractContextManager[None]:
         """What cannot be decided by in here is the client's tools, or the model that it named. Raises WireError."""
@@ -137,75 +136,80 @@ class Terms:
         return refused_as(code, code.value)
 
     def described(self) -> str:
-        """In words: for whom it decides, what decides, and how often."""
-        what = f"agent {self.named}" if self.named else f"{len(self.agent.tools.schemas)} tools of its own"
+        """Return in words for whom it decides, what decides, and how often."""
+        tools = f"agent {self.named}" if self.named else f"{len(self.agent.tools.schemas)} tools of its own"
         pace = "client-paced" if self.hello.pacing == "client" else f"{self.config.hz:g} Hz"
-        return f"{what}, model {Path(self.model).name}, {pace}"
+        return f"{tools}, model {Path(self.model).name}, {pace}"
 
 
 def ttl_of(config: RunConfig) -> float:
-    """How long a call is good for by default, in milliseconds since its observation's capture."""
+    """Return how long a call is good for by default, in milliseconds since its observation's capture."""
     return max(500.0, (2.5 * config.period_ns + config.deadline_ns) / 1e6)
 
 
 def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
-    """Raises WireError naming field, rule and remedy. Takes milliseconds to seconds: schemas are compiled."""
-    chosen, named = _agent(hello, options)
-    model = _model(hello, options, chosen, named)
-    chosen = replace(shown(chosen, model), model=model)
-    warnings = list(chosen.tools.warnings())
-    config = gated(_config(hello, options, chosen, named, model, out, warnings), model, chosen.tools.schemas)
-    trained = trained_on(chosen.tools.schemas, model)
-    if (told := training_notice(chosen.tools.schemas, model)) is not None:
-        warnings.append(told)
+    """Return the terms of a hello, with `out` for their records. Takes milliseconds to seconds: schemas are compiled.
+    Raises WireError naming field, rule and hint."""
+    agent, named = _agent(hello, options)
+    model = _model(hello, options, agent, named)
+    agent = replace(shown(agent, model), model=model)
+    warnings = list(agent.tools.warnings())
+    config = gated(_config(hello, options, agent, named, out, warnings), model, agent.tools.schemas)
+    if (notice := training_notice(agent.tools.schemas, model)) is not None:
+        warnings.append(notice)
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
-        what = f"ttl_ms {ttl_ms:g} is below a period and the deadline, {least_ms:g} ms"
-        warnings.append(f"{what}: calls run out between two ticks.")
-    if hello.protocol[1] == 0 and len(chosen.fallback.safe_calls) > 1:
+        limit = f"ttl_ms {ttl_ms:g} is below a period and the deadline, {least_ms:g} ms"
+        warnings.append(f"{limit}: calls run out between two ticks.")
+    if hello.protocol[1] == 0 and len(agent.fallback.safe_calls) > 1:
         warnings.append("A client of protocol 1.0 executes the first safe call only: use one of 1.1.")
-    source = _source(config, chosen, model)
+    source = _source(config, agent, model)
     if options.backup is not None and not isinstance(source, STSource):
-        config = _with_backup(config, options, chosen, warnings)
-    return Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings), options)
+        config = _with_backup(config, options, agent, warnings)
+    trained = trained_on(agent.tools.schemas, model)
+    return Terms(hello, agent, named, model, source, config, ttl_ms, trained, tuple(warnings), options)
+
+
+# -- agent and model --------------------------------------------------------------------------------------------------
 
 
 def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
-    """The agent, and its name if it is a known one."""
+    """Return the agent, and its name if it is a known one."""
+    served = None if options.agent is None else assembly.agent(options.agent)
     if hello.agent is not None and hello.tools is not None:
         raise _refused(Code.INVALID, "hello has both an agent and tools.", "Give one of them.", "agent")
-    served = None if options.agent is None else assembly.agent(options.agent)
     if hello.tools is not None:
         if served is not None:
             raise _refused(Code.TOOLS, f"This server runs the agent {served.name} only.", "Leave `tools` out.", "tools")
-        return _own(hello, hello.tools), None
+        return _of_tools(hello, hello.tools), None
     known = assembly.agents() if served is None else {served.name: served}
-    name = hello.agent if hello.agent is not None or served is None else served.name
+    name = hello.agent or (None if served is None else served.name)
     if name is None and options.default_tools:
-        return _own(hello, list(options.default_tools)), None
+        return _of_tools(hello, list(options.default_tools)), None
     if name is None:
         raise _refused(Code.AGENT, "hello names no agent and brings no tools.", "Give `agent` or `tools`.", "agent")
     if name not in known:
-        what = f"There is no agent called {name[:64]!r} here."
-        raise _refused(Code.AGENT, what, f"Known ones: {', '.join(known)}.", "agent")
+        problem = f"There is no agent called {name[:64]!r} here."
+        raise _refused(Code.AGENT, problem, f"Known agents: {', '.join(known)}.", "agent")
     agent = known[name]
     instruction = agent.instruction if hello.instruction is None else hello.instruction
     fallback = _fallback(hello, agent.tools, agent.fallback)
     return replace(agent, observe=_reader(agent.observe), instruction=instruction, fallback=fallback), agent.name
 
 
-def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
+def _of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
+    """Return an agent of these tools alone."""
     if hello.instruction is None:
-        remedy = "Say in `instruction` what to do."
-        raise _refused(Code.INSTRUCTION, "Own tools need an instruction.", remedy, "instruction")
+        hint = "Say in `instruction` what to do."
+        raise _refused(Code.INSTRUCTION, "Own tools need an instruction.", hint, "instruction")
     try:
         with refused_as(Code.TOOLS, "tools"):
             tools = Tools(definitions)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         form = '{"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}'
-        what = f"The tools are no function definitions ({reason})."
-        raise _refused(Code.TOOLS, what, f"Write each as {form}.", "tools") from None
+        problem = f"The tools are not function definitions ({reason})."
+        raise _refused(Code.TOOLS, problem, f"Write each as {form}.", "tools") from None
     fallback = _fallback(hello, tools, Fallback(None))
     agent = tools_only_agent(hello.client.name, tools, hello.instruction, fallback)
     return replace(agent, observe=_reader(agent.observe))
@@ -213,97 +217,31 @@ def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
 
 def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
     hold_ms = default.hold_ms if hello.hold_ms is None else hello.hold_ms
-    given = hello.safe_calls or ([] if hello.safe_call is None else [hello.safe_call])
+    wished = hello.safe_calls or ([] if hello.safe_call is None else [hello.safe_call])
     calls = []
-    for i, told in enumerate(given):
+    for i, call in enumerate(wished):
         try:
-            calls.append(tools.validate(Call(told.name, dict(told.arguments))))
+            calls.append(tools.validate(Call(call.name, dict(call.arguments))))
         except InvalidCall as error:
             field = f"safe_calls[{i}]" if hello.safe_calls else "safe_call"
-            raise refusals.illegal_safe_call(error, field, fatal=True) from None
+            raise illegal_safe_call(error, field, fatal=True) from None
     return Fallback(hold_ms=hold_ms, calls=calls) if calls else replace(default, hold_ms=hold_ms)
 
 
 def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:
-    asked = hello.model or options.model or (agent.model if named is not None else None)
+    wished = hello.model or options.model or (agent.model if named is not None else None)
     # Never a path: a client must not choose what is loaded from this machine's disk.
     plain = (m for m in PLAIN if m != "expert" or named in assembly.EXPERTS or agent.expert is not None)
     allowed = sorted({*zoo(), *plain, *([options.model] if options.model else []), *([agent.model] if named else [])})
-    if asked is not None and asked not in allowed:
-        shown = ", ".join(Path(m).name for m in allowed)
-        raise _refused(Code.MODEL, f"Clients may not choose the model {asked[:64]!r}.", f"Use {shown}.", "model")
+    if wished is not None and wished not in allowed:
+        names = ", ".join(Path(m).name for m in allowed)
+        raise _refused(Code.MODEL, f"Clients may not choose the model {wished[:64]!r}.", f"Use {names}.", "model")
     with refused_as(Code.MODEL, "model"):
-        model = model_for(agent.tools.schemas, asked)
+        model = model_for(agent.tools.schemas, wished)
     if model == "random":
         with refused_as(Code.TOOLS, "tools"):
             check_random(agent.tools.schemas)
     return model
-
-
-def _config(
-    hello: Hello,
-    options: ServeOptions,
-    agent: Agent,
-    named: str | None,
-    model: str,
-    out: Path,
-    warnings: list[str],
-) -> RunConfig:
-    hz = options.hz if hello.hz is None else hello.hz
-    if hello.pacing == "server" and hz > options.hz_max:
-        warnings.append(f"{hz:g} Hz is above what this server allows: the session runs at {options.hz_max:g} Hz.")
-        hz = options.hz_max
-    period_ms = 1e3 / hz
-    if hello.deadline_ms is not None and not 0 < hello.deadline_ms <= period_ms:
-        what = f"hello.deadline_ms {hello.deadline_ms:g} is not above 0 and at most the period, {period_ms:g} ms."
-        raise _refused(Code.INVALID, what, "Leave it out for the period, or ask for a lower rate.", "deadline_ms")
-    if hello.max_age_ms == 0:
-        raise _refused(Code.INVALID, "hello.max_age_ms must be above 0.", "Leave it out.", "max_age_ms")
-    asked = hello.calls_per_tick or 1
-    calls = min(asked, options.calls_per_tick, agent.history + 1)
-    if calls < asked:
-        why = "this server's --calls-per-tick" if calls == options.calls_per_tick else "the agent's history"
-        warnings.append(f"calls_per_tick {asked} is above what {why} allows: the session gets {calls}.")
-    hysteresis = options.hysteresis
-    try:
-        hysteresis_for(hysteresis, model)
-    except UserError as error:
-        hysteresis = None
-        warnings.append(f"This session has no hysteresis. {error.what}")
-    interpreter = options.interpreter
-    if interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
-        interpreter = None
-        warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
-    own = {"calls_per_tick": calls, "hysteresis": hysteresis, "interpreter": interpreter}
-    own |= {"standby": False, "backup": None}  # these are the pool's
-    with refused_as(Code.INVALID):
-        return RunConfig(
-            env="remote",
-            out=out,
-            hz=hz,
-            deadline_ms=hello.deadline_ms,
-            max_age_ms=hello.max_age_ms,
-            instruction=agent.instruction,
-            agent=agent.name,
-            model=model,
-            clock="lockstep" if hello.pacing == "client" else "wall",
-            on_miss=hello.on_miss or "hold",
-            hold_ms=agent.fallback.hold_ms,
-            warmup=0 if model in PLAIN or is_policy(model) else 5,  # of no observation yet
-            first_observation_s=float("inf"),
-            **options.shared() | own,
-        )
-
-
-def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
-    """With what decides where the session's model, which is not here, is late."""
-    try:
-        backup = model_for(agent.tools.schemas, options.backup)
-        warmup = 0 if backup in PLAIN else 5  # what is warmed up with is no observation of a script's
-        return replace(config, backup=backup, warmup=warmup)
-    except UserError as error:
-        warnings.append(f"This session has no backup. {error.what}")
-        return config
 
 
 def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
@@ -321,5 +259,80 @@ def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[st
     return read
 
 
-def _refused(code: Code, what: str, remedy: str, field: str | None = None) -> WireError:
-    return WireError(code, what, remedy, field=field, fatal=True)
+# -- the loop's settings ----------------------------------------------------------------------------------------------
+
+
+def _config(
+    hello: Hello, options: ServeOptions, agent: Agent, named: str | None, out: Path, warnings: list[str]
+) -> RunConfig:
+    local = {"calls_per_tick": _calls_per_tick(hello, options, agent, warnings)}
+    local |= {"standby": False, "backup": None}  # these are the pool's
+    with refused_as(Code.INVALID):
+        return RunConfig(
+            env="remote",
+            out=out,
+            hz=_hz(hello, options, warnings),
+            deadline_ms=hello.deadline_ms,
+            max_age_ms=hello.max_age_ms,
+            instruction=agent.instruction,
+            agent=agent.name,
+            model=agent.model,
+            clock="lockstep" if hello.pacing == "client" else "wall",
+            on_miss=hello.on_miss or "hold",
+            hold_ms=agent.fallback.hold_ms,
+            warmup=0 if agent.model in PLAIN or is_policy(agent.model) else WARMUP,
+            first_observation_s=float("inf"),
+            **options.shared() | local | _optional(options, agent, named, warnings),
+        )
+
+
+def _hz(hello: Hello, options: ServeOptions, warnings: list[str]) -> float:
+    hz = options.hz if hello.hz is None else hello.hz
+    if hello.pacing == "server" and hz > options.hz_max:
+        warnings.append(f"{hz:g} Hz is above what this server allows: the session runs at {options.hz_max:g} Hz.")
+        hz = options.hz_max
+    period_ms = 1e3 / hz
+    if hello.deadline_ms is not None and not 0 < hello.deadline_ms <= period_ms:
+        problem = f"hello.deadline_ms {hello.deadline_ms:g} is not above 0 and at most the period, {period_ms:g} ms."
+        raise _refused(Code.INVALID, problem, "Leave it out for the period, or ask for a lower rate.", "deadline_ms")
+    if hello.max_age_ms == 0:
+        raise _refused(Code.INVALID, "hello.max_age_ms must be above 0.", "Leave it out.", "max_age_ms")
+    return hz
+
+
+def _calls_per_tick(hello: Hello, options: ServeOptions, agent: Agent, warnings: list[str]) -> int:
+    wished = hello.calls_per_tick or 1
+    calls = min(wished, options.calls_per_tick, agent.history + 1)
+    if calls < wished:
+        why = "this server's --calls-per-tick" if calls == options.calls_per_tick else "the agent's history"
+        warnings.append(f"calls_per_tick {wished} is above what {why} allows: the session gets {calls}.")
+    return calls
+
+
+def _optional(options: ServeOptions, agent: Agent, named: str | None, warnings: list[str]) -> dict[str, Any]:
+    """Return hysteresis and interpreter, where the session can have the server's."""
+    hysteresis, interpreter = options.hysteresis, options.interpreter
+    try:
+        hysteresis_for(hysteresis, agent.model)
+    except UserError as error:
+        hysteresis = None
+        warnings.append(f"This session has no hysteresis. {error.what}")
+    if interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
+        interpreter = None
+        warnings.append(NO_GOALS)
+    return {"hysteresis": hysteresis, "interpreter": interpreter}
+
+
+def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
+    """Return the settings with what decides where the session's model, which is elsewhere, is late."""
+    try:
+        backup = model_for(agent.tools.schemas, options.backup)
+        # What is warmed up with is no observation of a script's.
+        return replace(config, backup=backup, warmup=0 if backup in PLAIN else WARMUP)
+    except UserError as error:
+        warnings.append(f"This session has no backup. {error.what}")
+        return config
+
+
+def _refused(code: Code, problem: str, hint: str, field: str | None = None) -> WireError:
+    return WireError(code, problem, hint, field=field, fatal=True)

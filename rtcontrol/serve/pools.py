@@ -1,4 +1,4 @@
-"""Where the sessions of a server are decided: next to the loop, on a thread, or at the models' place."""
+"""Where the sessions of a server are decided: next to the loop, on a thread, or in the models' pool."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
+from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.options import ServeOptions
 
 SPARE = 32  # next to the sessions: those that are just ending, the gateway's sets of tools, and the model
 
 
 class Pools:
-    """A `DecoderPool` of two. The models' place is made ready at the start unless `options.model` needs none: then
-    with the first session that does; made again with the first one after it gave up. A model that is named there is
-    loaded with it: while sessions run that would hold up their decisions."""
+    """A `DecoderPool` of two. The models' pool starts with the server unless `options.model` needs none: then with the
+    first session that does; again with the first one after it gave up. A model that is named there is loaded with it:
+    while sessions run that would hold up their decisions."""
 
     gave_up: str | None = None
 
     def __init__(self, options: ServeOptions) -> None:
-        self.name, self._options, self._limit = options.host, options, options.max_sessions + SPARE
-        self._inline = InProcessPool(self._limit, workers=0)
+        self.name, self._options = options.host, options
+        self._inline = InProcessPool(options.max_sessions + SPARE, workers=0)
         self._lock = threading.Lock()
         self._models: DecoderPool | None = None
         self._model: Host | None = None  # keeps what is loaded
@@ -42,14 +43,14 @@ class Pools:
         return {}
 
     def _ready(self) -> DecoderPool:
-        """Return the models' place, started. Raises UserError; a later call may succeed."""
+        """Return the models' pool, started. Raises UserError; a later call may succeed."""
         with self._lock:
             if self._models is not None and self._models.gave_up is None:
                 return self._models
             if self._models is not None:
                 self._models.close()
             self._models = None
-            models = _models(self._options, self._limit)
+            models = model_pool(self._options)
             try:
                 models.start(self._stopped)
                 self._load(models)
@@ -84,7 +85,7 @@ class Pools:
         return models.open(session, source)
 
     def alive(self) -> bool:
-        """Return whether the models' place answers; true where none was needed yet."""
+        """Return whether the models' pool answers; true where none was needed yet."""
         return self._models is None or self._models.alive()
 
     def close(self) -> None:
@@ -93,7 +94,9 @@ class Pools:
             self._models.close()
 
 
-def _models(options: ServeOptions, limit: int) -> DecoderPool:
+def model_pool(options: ServeOptions) -> DecoderPool:
+    """Return the models' pool, not started."""
+    limit = options.max_sessions + SPARE
     if options.host == "inprocess":
         return InProcessPool(limit)
     if options.standby:
@@ -103,3 +106,12 @@ def _models(options: ServeOptions, limit: int) -> DecoderPool:
     from rtcontrol.hosts.ray_pool import RayPool
 
     return RayPool(limit)
+
+
+def host_for(pool: DecoderPool, session: str, terms: Terms) -> Host:
+    """Return a session's host; where there is a backup, that is the pool's."""
+    config = terms.config
+    if config.backup is None:
+        return assembly.planned(config, terms.source, pool.open(session, terms.source), terms.agent)
+    spare = assembly.decider(config, terms.agent, config.backup)
+    return assembly.backed(config, terms.source, pool.open(session, spare), terms.agent)

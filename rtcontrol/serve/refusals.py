@@ -1,4 +1,4 @@
-"""What a server refuses of clients, in the words of the wire."""
+"""What a server answers that it does not do, in the words of the wire."""
 
 from __future__ import annotations
 
@@ -10,11 +10,91 @@ from rtcontrol.envs.base import Emission
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.messages import ErrorMessage
 
 AGAIN = "Say the same hello again later, with growing pauses."
-# What people, or a client for them, may say to a session.
-SAYINGS = ("pause", "resume", "stop", "confirm", "deny")
-CONTROL = "control"
+# An error repeats what it refuses; of that, so many characters.
+MAX_TEXT, MAX_FIELD = 600, 200
+
+
+def state(problem: str, hint: str, retryable: bool = False) -> WireError:
+    """The message is not for this state of the session."""
+    return WireError(Code.STATE, problem, hint, retryable=retryable)
+
+
+def stopped() -> WireError:
+    """A person stopped the session: only a person may start the client again."""
+    hint = "Start the client again once a person wants it to continue."
+    return WireError(Code.STATE, "A person stopped the session: a stop is final.", hint, fatal=True)
+
+
+def busy(problem: str, field: str | None = None, hint: str = AGAIN) -> WireError:
+    """There is no session for this hello now."""
+    return WireError(Code.BUSY, problem, hint, field=field, retryable=True, fatal=True)
+
+
+def rate(problem: str, hint: str) -> WireError:
+    """More than is allowed."""
+    return WireError(Code.RATE, f"More than {problem}.", hint, retryable=True)
+
+
+def unknown_token(problem: str, hint: str, field: str) -> WireError:
+    """The token names no session, or another one."""
+    return WireError(Code.SESSION, problem, hint, field=field, retryable=True)
+
+
+def of_crowds(crowd: bool) -> WireError:
+    """The message is for crowds, and the session is not one; or the other way round."""
+    if crowd:
+        return state("This session is a crowd.", "Send join, leave and observe_many.")
+    return state("This session is not a crowd.", "Give hello `crowd: {}`.")
+
+
+def illegal_safe_call(error: ValueError, field: str, fatal: bool = False) -> WireError:
+    """The tools do not allow it."""
+    hint = "Give a call that the tools allow, with all arguments that are required."
+    return WireError(Code.TOOLS, f"The safe call is illegal: {error}.", hint, field=field, fatal=fatal)
+
+
+def instruction_refused(why: str, seq: int | None) -> WireError:
+    """The decider cannot take an instruction; `seq`: the observation whose tick tried it."""
+    hint = "Say it in other or fewer words; the instruction before continues."
+    return WireError(Code.INSTRUCTION, f"The instruction was refused: {why}", hint, field="instruction", seq=seq)
+
+
+def undecided(emission: Emission, seq: int | None) -> WireError:
+    """No decision could be made of the observation `seq`."""
+    error = emission.error or ""
+    # The cause may be another: on a busy machine a pause goes first.
+    if error.startswith("observe:"):
+        hint = "Send the fields of `data` that the agent reads, or `text`."
+        return WireError(Code.INVALID, f"{error}.", hint, field="data", seq=seq)
+    if emission.mistake is not None:
+        # The instruction was decided by before: it is the observation that is too long.
+        hint = "Send a shorter `text`, or fewer and shorter values in `data`."
+        return WireError(Code.TOO_LARGE, emission.mistake[0], hint, field="text", seq=seq)
+    hint = "Continue to observe: the next tick decides again. What is active runs out as always."
+    return WireError(Code.DECODER, f"{emission.cause}: {error}", hint, seq=seq, retryable=True)
+
+
+def no_thread(welcomed: bool) -> WireError:
+    """No thread could be started for it. A session that was welcomed is kept: its client says hello again."""
+    problem = "The server cannot start another thread."
+    return WireError(Code.BUSY, problem, AGAIN, retryable=True, fatal=not welcomed)
+
+
+def unavailable(error: DecoderUnavailable, welcomed: bool) -> WireError:
+    """The place of decision is full or away. A session that was welcomed is kept."""
+    code = Code.BUSY if error.full else Code.DECODER
+    return WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed)
+
+
+def failure(fault: BaseException) -> WireError:
+    """The session ended by a fault of the server, or for want of files."""
+    problem = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+    full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
+    code, hint = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
+    return WireError(code, f"The session failed ({problem}).", hint, retryable=full, fatal=True)
 
 
 @contextmanager
@@ -26,80 +106,34 @@ def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
         raise WireError(code, error.what, error.remedy, field=field, fatal=True) from None
 
 
-def stopped() -> WireError:
-    """A person stopped the session: no client greets again but by a person's will."""
-    remedy = "Start the client anew once a person wants it to go on."
-    return WireError(Code.STATE, "A person stopped the session: a stop is final.", remedy, fatal=True)
-
-
-def busy(what: str, field: str | None = None, remedy: str = AGAIN) -> WireError:
-    """There is no session for this hello now."""
-    return WireError(Code.BUSY, what, remedy, field=field, retryable=True, fatal=True)
-
-
-def rate(what: str, remedy: str) -> WireError:
-    """More than is allowed."""
-    return WireError(Code.RATE, f"More than {what}.", remedy, retryable=True)
-
-
-def unknown_token(what: str, remedy: str, field: str) -> WireError:
-    """The token names no session, or another one."""
-    return WireError(Code.SESSION, what, remedy, field=field, retryable=True)
-
-
-def of_crowds(crowd: bool) -> WireError:
-    """The message is for crowds, and the session is not one; or the other way round."""
-    if crowd:
-        return state("This session is a crowd.", "Send join, leave and observe_many.")
-    return state("This session is no crowd.", "Give hello `crowd: {}`.")
-
-
-def state(what: str, remedy: str, retryable: bool = False) -> WireError:
-    """The message is not for this state of the session."""
-    return WireError(Code.STATE, what, remedy, retryable=retryable)
-
-
-def illegal_safe_call(error: ValueError, field: str, fatal: bool = False) -> WireError:
-    """The tools do not allow it."""
-    remedy = "Give a call that the tools allow, with all arguments that are required."
-    return WireError(Code.TOOLS, f"The safe call is illegal: {error}.", remedy, field=field, fatal=fatal)
-
-
-def undecided(emission: Emission, seq: int | None) -> WireError:
-    """Of the observation `seq`, of which no decision could be made."""
-    error = emission.error or ""
-    # The cause may be another: on a busy machine a pause goes first.
-    if error.startswith("observe:"):
-        remedy = "Send the fields of `data` that the agent reads, or `text`."
-        return WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq)
-    if emission.mistake is not None:
-        # The instruction was decided by before: it is the observation that is too long.
-        remedy = "Send a shorter `text`, or fewer and shorter values in `data`."
-        return WireError(Code.TOO_LARGE, emission.mistake[0], remedy, field="text", seq=seq)
-    remedy = "Go on observing: the next tick decides anew. What is in force runs out as always."
-    return WireError(Code.DECODER, f"{emission.cause}: {error}", remedy, seq=seq, retryable=True)
-
-
 @contextmanager
 def placed(welcomed: bool) -> Iterator[None]:
-    """Where the place of decision is full or away in here, raises the WireError that says so. A session that was
-    welcomed is kept: its client says hello again."""
+    """Raise the WireError for a decoder that is full or away in here."""
     try:
         yield
     except DecoderUnavailable as error:
-        code = Code.BUSY if error.full else Code.DECODER
-        raise WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed) from None
+        raise unavailable(error, welcomed) from None
 
 
-def no_thread(welcomed: bool) -> WireError:
-    """No thread could be started for it. A session that was welcomed is kept: its client says hello again."""
-    what = "The server cannot start another thread."
-    return WireError(Code.BUSY, what, AGAIN, retryable=True, fatal=not welcomed)
+def error_message(error: WireError, dropped: int) -> ErrorMessage:
+    """Return the error as it is sent; `dropped`: how many before it were not sent."""
+    return ErrorMessage(
+        code=error.code.value,
+        message=cut(error.message, MAX_TEXT),
+        remedy=cut(error.remedy, MAX_TEXT),
+        field=error.field and cut(error.field, MAX_FIELD),
+        seq=error.seq,
+        t_client_ns=error.t_client_ns,
+        retryable=error.retryable,
+        fatal=error.fatal,
+        dropped=dropped,
+        members=list(error.members) or None,
+    )
 
 
-def failure(fault: BaseException) -> WireError:
-    """The session ended by a fault of the server, or for want of files."""
-    what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-    full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
-    code, remedy = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
-    return WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)
+def cut(text: str, limit: int) -> str:
+    """Return the text, or its start and its end where it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"

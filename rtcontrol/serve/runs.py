@@ -1,4 +1,4 @@
-"""What the runs of a server's sessions leave: a record and a report of each, and what all came to together."""
+"""What the runs of a server's sessions leave: a record and a report of each, and the sums over all."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rtcontrol_client.wire import Code
 # By the account's names.
 COUNTS = {
     "releases": "Ticks that were due.",
-    "ticks": "Ticks that were begun.",
+    "ticks": "Ticks that were started.",
     "on_time": "Ticks decided before their deadline.",
-    "skipped_releases": "Ticks that were due and not begun.",
+    "skipped_releases": "Ticks that were due and not started.",
     "null": "Ticks that left the call in force.",
     "held": "Ticks held back by a confidence gate, or by people.",
     "calls_acted": "Calls that acted; a tick may take several.",
@@ -48,7 +48,6 @@ class CountedLoop(Protocol):
 
     @property
     def account(self) -> Account: ...
-
     @property
     def recorder(self) -> Recorder: ...
 
@@ -74,26 +73,26 @@ class ServerStats:
 
 
 class Totals:
-    """What all loops of a server came to, those that run included; from any thread."""
+    """Sums over all loops of a server, those that run included; from any thread."""
 
     def __init__(self) -> None:
-        self.began_s = time.monotonic()
+        self.started_s = time.monotonic()
         self._over, self._open = ServerStats(), list[CountedLoop]()
         self._lock = threading.Lock()
 
-    def begin(self, loop: CountedLoop) -> None:
-        """The loop will run."""
+    def start(self, loop: CountedLoop) -> None:
+        """Count a loop that will run."""
         with self._lock:
             self._open.append(loop)
 
     def end(self, loop: CountedLoop) -> None:
-        """It is over: its counts stay."""
+        """Keep the counts of a loop that is over."""
         with self._lock:
             self._open.remove(loop)
             self._over.add(loop.account)
 
     def now(self) -> ServerStats:
-        """Return the sum."""
+        """Return the sums."""
         with self._lock:
             total = deepcopy(self._over)
             for loop in self._open:
@@ -121,7 +120,7 @@ def open_record(
 
 def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
     """Close a run's record and write its report, with `wire` of its connection; a run without a release leaves nothing.
-    Return what went wrong; never raises, so that the session ends in order."""
+    Return what failed; never raise, so that the session ends in order."""
     account, recorder = loop.account, loop.recorder
     try:
         recorder.file.discard()
@@ -133,10 +132,9 @@ def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
             return None
         account.check()
         assert recorder.fault is None, recorder.fault
-        told = report.build(account, record.name, recorder.lost, ticks_from=recorder.file.first_k)
-        told["wire"] = wire
+        result = report.build(account, record.name, recorder.lost, ticks_from=recorder.file.first_k)
         name = record.name.replace("record", "report").replace(".mcap", ".json")
-        refused = report.write(told, record.with_name(name))
+        refused = report.write({**result, "wire": wire}, record.with_name(name))
         return refused and f"the report could not be written ({refused})"
     except Exception as error:
         return f"no report ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""Puts the server together: pool, sessions, ZeroMQ router, HTTP gateway; and takes it apart in order."""
+"""The whole server: pool, sessions, ZeroMQ router and HTTP gateway, started and ended in order."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class Server:
 
 
 class Housekeeping:
-    """Heartbeats, sessions that no client came back to, revoked keys, garbage (if it is given a collector)."""
+    """Looks after heartbeats, sessions whose client did not return, revoked keys, and garbage if it has a collector."""
 
-    def __init__(self, admission: SessionManager, router: Router, collector: SlackCollector | None = None) -> None:
-        self._admission, self._router, self._collector = admission, router, collector
+    def __init__(self, sessions: SessionManager, router: Router, collector: SlackCollector | None = None) -> None:
+        self._sessions, self._router, self._collector = sessions, router, collector
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="housekeeping", daemon=True)
 
@@ -95,14 +95,9 @@ class Housekeeping:
     def _keep(self) -> None:
         while not self._stop.wait(KEEP_S):
             try:
-                self._look_after()
+                self._sessions.keep()
+                self._router.drop_revoked()
+                if self._collector is not None:
+                    self._collector.collect(SLACK_NS)
             except Exception:  # one fault must not end heartbeats, expiry and revocation
-                log.exception("the housekeeping stumbled")
-
-    def _look_after(self) -> None:
-        self._admission.keep()
-        for connection in self._admission.connections():
-            if not self._router.allowed(connection):
-                self._admission.drop(connection)
-        if self._collector is not None:
-            self._collector.collect(SLACK_NS)
+                log.exception("the housekeeping failed")

@@ -1,13 +1,14 @@
-"""One client's session as threads run it: the one that opens it and runs its loop, and all that speak to it."""
+"""What a server's sessions share, and one client's session as threads run it. Decides nothing: the core does."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.loop import ControlLoop
@@ -18,42 +19,53 @@ from rtcontrol.serve.negotiate import Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.runs import CountedLoop, Totals, finish
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.sessions import LoopStanding, Need, SessionFacts, Turn
+from rtcontrol.serve.sessions import Need, Runner, Session
 from rtcontrol_client.wire import Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
 P = ParamSpec("P")
 T = TypeVar("T")
+OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
 
 
-class SessionOwner(Protocol):
-    """What a session's threads need of the server that it belongs to."""
+class SessionOwner:
+    """The core under its lock, and what its sessions' threads share."""
 
-    options: ServeOptions
-    pool: DecoderPool
-    watch: PauseWatch
     core: SessionCore
-    stats: Totals
-    say: Callable[[str], None]
-    interpreters: Interpreters
-    turns: dict[bool, threading.Semaphore]  # of those that open for the first time (True), or again
 
-    def tell(self, take: Callable[Concatenate[Turn, P], T], *given: P.args, **named: P.kwargs) -> T:
-        """Let this method of the core take what happened, and do what it says."""
+    def __init__(self, options: ServeOptions, pool: DecoderPool, watch: PauseWatch, say: Callable[[str], None]) -> None:
+        self.options, self.pool, self.watch, self.say = options, pool, watch, say
+        # By whether it opens for the first time: who comes back does not wait for new ones.
+        self.turns = {first: threading.Semaphore(OPENING_AT_ONCE) for first in (True, False)}
+        self.interpreters = Interpreters(options.interpreter, options.engine)
+        self.stats = Totals()
+        self.lock = threading.RLock()
 
-    def report(self, take: Callable[Concatenate[Turn, P], T], *given: P.args, **named: P.kwargs) -> T:
-        """The same without the server's lock: what happens in every tick, or with locks of the loop's."""
+    def tell(self, take: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Let this method of the core take what happened now."""
+        with self.lock:
+            return take(time.monotonic_ns(), *args, **kwargs)
+
+    def report(self, take: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same without the lock: what happens in every tick, or with locks of the loop's."""
+        return take(time.monotonic_ns(), *args, **kwargs)
+
+    def all(self) -> list[SessionThread]:
+        """Return the sessions that are not over."""
+        return [session.runner for session in self.core.sessions]  # type: ignore[misc]
 
     def needs(self) -> dict[str, Need]:
         """Return what each session needs of the decoder, as far as it is known, by their ids."""
+        needs = {session.id: session.need() for session in self.all()}
+        return {name: need for name, need in needs.items() if need is not None}
 
 
-class SessionThread(ABC):
-    """A session's thread: its turn, its terms, one life of its loop. Decides nothing: `facts` are the core's."""
+class SessionThread(Runner, ABC):
+    """A session's thread: its turn, its terms, one run of its loop."""
 
     loop: ControlLoop | None = None  # what a viewer may look at
 
-    def __init__(self, facts: SessionFacts, owner: SessionOwner) -> None:
+    def __init__(self, facts: Session, owner: SessionOwner) -> None:
         self.facts, self.owner = facts, owner
         self.thread: threading.Thread | None = None
         self.needed: Need | None = None  # once it has decided
@@ -80,11 +92,12 @@ class SessionThread(ABC):
         assert isinstance(self.facts.terms, Terms), "it is open"
         return self.facts.terms
 
+    # -- for the loop, and for viewers --------------------------------------------------------------------------------
+
     def say(self, word: str, by: str, k: int | None = None) -> str:
         """Do what a person says (`OperatorControl.say`), also in a session that opens or waits for its client, and
         return one sentence about it."""
-        answer = self.owner.tell(self.owner.core.command, self.facts, word, by, k)
-        return self.say_to_loop(word, by, k) if answer is None else answer
+        return self.owner.tell(self.owner.core.command, self.facts, word, by, k)
 
     def instruct(self, text: str) -> None:
         """Decide by it. Raises UserError for one that is too long."""
@@ -99,16 +112,25 @@ class SessionThread(ABC):
         """Send what the loop has for its client."""
         self.owner.report(self.owner.core.emitted, self.facts, message)
 
-    def start(self, first: bool) -> None:
-        """Open it on its own thread, for the `first` time or again. Raises RuntimeError where there is none."""
+    def warm(self) -> None:
+        """The loop waits for the first observation. Raises WireError where there is no room for its ticks."""
+        self.owner.tell(self.owner.core.warm, self.facts, self.owner.needs())
+
+    # -- its thread ---------------------------------------------------------------------------------------------------
+
+    def start(self, first: bool) -> bool:
         self.thread = threading.Thread(target=self._work, args=(self.owner.turns[first],), name=self.id, daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError:
+            return False
+        return True
 
     def _work(self, turn: threading.Semaphore) -> None:
         error: WireError | None = None
         try:
             with turn:
-                loop = self._open()
+                loop = self.opened()
             if loop is not None:
                 self._run(loop)
         except WireError as refusal:
@@ -119,11 +141,12 @@ class SessionThread(ABC):
         finally:
             self.owner.tell(self.owner.core.ended, self.facts, error)
 
-    def _open(self) -> CountedLoop | None:
+    def opened(self) -> CountedLoop | None:
+        """Return a loop by the session's terms; None if its client has gone. Raises WireError."""
         facts, owner = self.facts, self.owner
         if facts.life.gone or not owner.tell(owner.core.opens, facts, facts.terms or self.negotiate()):
             return None
-        return self.open(facts.instructions.began)
+        return self.open(facts.instructions.first)
 
     def _run(self, loop: CountedLoop) -> None:
         try:
@@ -134,14 +157,13 @@ class SessionThread(ABC):
                 self.owner.say(f"{self.id}: {failed}")
             self.owner.stats.end(loop)
 
-    def warm(self) -> None:
-        """The loop waits for the first observation. Raises WireError where there is no room for its ticks."""
-        self.owner.tell(self.owner.core.warm, self.facts, self.owner.needs())
-
     def negotiate(self) -> Terms:
         """Return the terms of its hello. Raises WireError."""
         options = self.owner.options
         return negotiate(self.facts.hello, options, options.out / self.id)
+
+    def restart(self) -> None:
+        """Expect another process of the client; a crowd ends with its client."""
 
     # -- of one loop, or of a crowd -----------------------------------------------------------------------------------
 
@@ -152,26 +174,6 @@ class SessionThread(ABC):
     @abstractmethod
     def run(self) -> None:
         """Run the loop to its end. Raises WireError."""
-
-    @abstractmethod
-    def take(self, message: Message) -> None:
-        """Give a message to its world. Raises WireError."""
-
-    @abstractmethod
-    def instruct_loop(self, text: str) -> bool:
-        """Pass on an instruction; returns whether anything comes of it."""
-
-    @abstractmethod
-    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
-        """Do what a person says, now."""
-
-    @abstractmethod
-    def look(self) -> LoopStanding | None:
-        """Return what is active in its loop; None: that is over."""
-
-    @abstractmethod
-    def stop_loop(self, why: str) -> None:
-        """End its loop soon, if there is one."""
 
     @abstractmethod
     def need(self) -> Need | None:

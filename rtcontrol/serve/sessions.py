@@ -1,5 +1,7 @@
-"""What a server knows of its clients' sessions and connections, who may come in or come back, and what is to be done.
-Part of the sessions' core: no thread, socket or clock."""
+"""Sessions and connections as the sessions' core knows them, who may enter or return, and the ports it acts through.
+
+Pure: no thread, socket or clock.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,108 @@ from typing import Literal, Protocol
 
 from rtcontrol.serve import refusals
 from rtcontrol_client.wire import Message, WireError
-from rtcontrol_client.wire.messages import ControlMessage, ErrorMessage, Hello, Welcome
+from rtcontrol_client.wire.messages import ControlMessage, Hello, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
 
 # A client that says hello and bye in turns makes the server open and end a session each time.
 HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
-# An error repeats what it refuses; of that, so many characters.
-MAX_TOLD, MAX_FIELD = 600, 200
+ENDING = 16  # sessions that may be ending, in addition to the limit
+GRACE_S = 30.0  # how long a session waits for its lost client
+MAX_STOPPED = 256  # remembered tokens of sessions that a person stopped
+LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
+LEAVING = "the server goes away: connect again"
+
+
+# -- ports ------------------------------------------------------------------------------------------------------------
 
 
 class Connection(Protocol):
-    """One transport connection. `peer` is for logs (an address, or a key's name; never a secret), `key` the client's
-    Z85 CURVE public key if it has one. One whose `closed` is true is gone: what it still hands in is ignored."""
+    """One connection of a transport. `peer` is for logs (an address, or a key's name; never a secret), `key` the
+    client's Z85 CURVE public key if it has one. What a `closed` one still delivers is ignored."""
 
     peer: str
     key: str | None
+    closed: bool
 
     def send(self, message: Message) -> None:
-        """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
-        calls `SessionManager.disconnected` for one that is gone)."""
+        """Send from any thread without blocking. A peer that is full or gone loses the message; the transport counts
+        it, and calls `SessionManager.disconnected` for one that is gone."""
 
     def close(self) -> None:
-        """Forget the peer; from any thread. The server has sent what it had to send."""
+        """Forget the peer, after what was sent; from any thread."""
+
+
+class Runner(Protocol):
+    """A session's thread and loop. No method blocks."""
+
+    def start(self, first: bool) -> bool:
+        """Open the session on its own thread, for the `first` time or again. Return False if there is no thread."""
+
+    def restart(self) -> None:
+        """Expect another process of the same client: its numbers start again, in the next epoch."""
+
+    def take(self, message: Message) -> None:
+        """Pass a message to the client's world. Raises WireError."""
+
+    def instruct_loop(self, text: str) -> bool:
+        """Decide by this text from now on. Return whether anything comes of it."""
+
+    def look(self) -> LoopStanding | None:
+        """Return what is active in the loop; None if it is over."""
+
+    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
+        """Do what a person says, now; return one sentence about it."""
+
+    def stop_loop(self, why: str) -> None:
+        """End the loop soon, with the safe call."""
+
+
+class ServerPort(Protocol):
+    """What the core needs of its server."""
+
+    def runner(self, session: Session) -> Runner:
+        """Return what runs a new session."""
+
+    def say(self, line: str, /) -> None:
+        """Show people a line."""
+
+    def new_token(self) -> str:
+        """Return a new secret."""
+
+    def plain(self, text: str) -> str:
+        """Return an instruction as it is decided by. Raises UserError if it is too long."""
+
+
+class Agreement(Protocol):
+    """The terms of a session (`negotiate.Terms`), as far as they decide what is sent."""
+
+    def welcome(
+        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
+    ) -> Welcome:
+        """Return the welcome to these terms."""
+
+    def described(self) -> str:
+        """Return them in words."""
+
+
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRules:
+    """`limit`: sessions that run, and as many that wait for their clients, each for `grace_ns`; `beat_ns` between two
+    pings, `silent_beats` until a client counts as lost; `busy_max`: the share of the decoder's time that sessions
+    may ask for together; `messages_per_s` and `errors_per_s` of a connection, each with a burst of a second's worth
+    (errors: two); `outlives`: a session continues while its client is away."""
+
+    limit: int = 64
+    grace_ns: int = round(GRACE_S * 1e9)
+    beat_ns: int = 1_000_000_000
+    silent_beats: int = 3
+    messages_per_s: float = 5_000.0
+    errors_per_s: float = 10.0
+    busy_max: float = 0.8
+    outlives: bool = False
 
 
 class TokenBucket:
@@ -45,7 +127,7 @@ class TokenBucket:
         self._tokens, self._filled_ns = burst, now_ns
 
     def take(self, now_ns: int) -> bool:
-        """Return whether there was a token; it is gone then."""
+        """Take a token; return whether there was one."""
         if self._tokens < 1.0:
             self._tokens = min(self._burst, self._tokens + (now_ns - self._filled_ns) * self._rate)
             self._filled_ns = now_ns
@@ -75,6 +157,22 @@ class Need:
         return self.hz * self.share_s
 
 
+def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
+    """Return the refusal of another session that would make calls of the others late: where they need more than `most`
+    of the decoder's time together. The rest is for messages, and for ticks that coincide; sessions that need more than
+    there is are late anyway."""
+    taken = [other.busy for other in others if 0 < other.busy <= most]
+    if not taken or sum(taken) + need.busy <= most:
+        return None
+    hz = (most - sum(taken)) / need.share_s
+    slower = f"Ask for at most {hz:.2g} Hz, or come" if hz >= 1 else "Come"
+    return refusals.busy(
+        f"The decoder is taken for {sum(taken):.0%} of its time by {len(taken)} other session(s), and this one needs "
+        f"{need.busy:.0%} ({need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision): calls of others would be late.",
+        hint=f"{slower} again when another session has ended: {most:.0%} are given away.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LoopStanding:
     """What is active in a session's loop, for a welcome. `control`: what people did, or what waits for a yes."""
@@ -84,22 +182,6 @@ class LoopStanding:
     release_ns: int | None = None
     warnings: tuple[str, ...] = ()
     control: ControlMessage | None = None
-
-
-class Agreement(Protocol):
-    """The terms of a session (`negotiate.Terms`), as far as they decide what is sent."""
-
-    @property
-    def interprets(self) -> bool:
-        """Whether an interpreter reads its instructions."""
-
-    def welcome(
-        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
-    ) -> Welcome:
-        """Return the welcome to these terms."""
-
-    def described(self) -> str:
-        """Return them in words."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,62 +208,68 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class SessionInstructions:
-    """`newest` of the client's, `wanted`: the newest of all that was not refused, `began`: the one that the run started
-    with, `proven`: the one that the run before ended with. `refusal`: why one was refused, until the client knows;
+    """`newest` of the client's; `first`: what the run started with (None: the terms'), `next`: what the next run starts
+    with, `proven`: the last that the run before decided by. `refusal`: why one was refused, until the client knows;
     `shown`: the same, until its tick's error is due; `error`: what was reported last (seq, error)."""
 
     newest: str | None = None
-    wanted: str | None = None
-    began: str | None = None
+    first: str | None = None
+    next: str | None = None
     proven: str | None = None
     refusal: str | None = None
     shown: str | None = None
     error: tuple[int | None, str] = (None, "")
 
-    def begin(self, interprets: bool) -> None:
-        """Choose what the next run starts with; None: the terms' own."""
-        self.began = self.wanted
-        if interprets:  # what waits for a yes is not active after a pause either
-            self.began = self.wanted or self.proven
-            self.wanted = None
-
-    def overtaken(self) -> str | None:
-        """Return what is newer than the run's first one, for its loop; None: nothing is."""
-        return None if self.wanted in (None, self.began) else self.wanted
-
-    def ran(self, proven: str, newest: str, interprets: bool) -> None:
-        """A run is over: the next one starts also with what was understood, and nothing was decided by yet."""
+    def ran(self, proven: str, newest: str) -> None:
+        """Note how a run ended; one that came after its end stays the next."""
         self.proven = proven
-        if interprets and self.wanted is None and newest != proven:
-            self.wanted = newest
+        if self.next == self.first:
+            self.next = newest
 
     def give_way(self) -> bool:
         """Return whether the next run may start with the one before this, which the decider cannot take."""
-        again = self.proven is not None and bool({self.began, self.wanted} - {None, self.proven})
+        again = self.proven is not None and bool({self.first, self.next} - {None, self.proven})
         if again:
-            self.wanted = self.proven
+            self.next = self.proven
         return again
+
+    def reports(self, seq: int | None, error: str, connected: bool) -> bool:
+        """Return whether the client is to be informed of an undecided observation: once, and not of a refused
+        instruction, which it knows of."""
+        shown, self.shown = self.shown, None
+        if not connected or error == shown or (seq, error) == self.error:
+            return False
+        self.error = seq, error
+        return True
 
 
 @dataclass(slots=True, eq=False)
-class SessionFacts:
-    """One client's session. `token`: what resumes it, with the CURVE `key` of its first connection; `peer`: the
-    connection that owns it, None while there is none; `lines`: what it may log; `crowd`: it is of many members."""
+class Session:
+    """One client's session. `token` resumes it, with the CURVE `key` of its first connection; `peer`: the connection
+    that owns it, None while there is none; `lines`: what it may log; `crowd`: it has many members."""
 
     id: str
     token: str
     hello: Hello
     lines: TokenBucket
     key: str | None = None
+    crowd: bool = False
+    runner: Runner = field(init=False)
     peer: Peer | None = None
     terms: Agreement | None = None
     life: Life = field(default_factory=Life)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)
     refused: Counter[str] = field(default_factory=Counter)
-    crowd: bool = False
 
-    def __str__(self) -> str:
-        return self.id
+    @property
+    def client(self) -> Peer | None:
+        """Its connection, once it was welcomed there."""
+        return self.peer if self.peer is not None and self.peer.greeted else None
+
+    def wishes(self, hello: Hello) -> bool:
+        """Return whether this is the same hello, at another time."""
+        volatile = {"t_client_ns", "resume"}
+        return hello.model_dump(exclude=volatile) == self.hello.model_dump(exclude=volatile)
 
 
 @dataclass(slots=True, eq=False)
@@ -195,22 +283,24 @@ class Peer:
     errors: TokenBucket
     in_ns: int
     out_ns: int
-    session: SessionFacts | None = None
+    session: Session | None = None
     greeted: bool = False
     pings: int = 0
     gone: bool = False
     unsent: int = 0
 
     @classmethod
-    def of(cls, connection: Connection, messages_per_s: float, errors_per_s: float, now_ns: int) -> Peer:
+    def of(cls, connection: Connection, rules: SessionRules, now_ns: int) -> Peer:
         """Return what is known of a new connection."""
-        messages = TokenBucket(messages_per_s, messages_per_s, now_ns)
+        messages = TokenBucket(rules.messages_per_s, rules.messages_per_s, now_ns)
         hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns)
-        errors = TokenBucket(errors_per_s, 2 * errors_per_s, now_ns)
+        errors = TokenBucket(rules.errors_per_s, 2 * rules.errors_per_s, now_ns)
         return cls(connection, messages, hellos, errors, now_ns, now_ns)
 
-    def join(self, session: SessionFacts) -> None:
-        """It owns the session from now on, and has still to be welcomed."""
+    def join(self, session: Session) -> None:
+        """Own the session from now on, and still wait for its welcome."""
+        if session.peer is not None:
+            session.peer.session = None
         self.session, session.peer = session, self
         self.greeted = False
 
@@ -219,69 +309,19 @@ class Peer:
         """Whether its session runs."""
         return self.session is not None and self.session.life.state == "live"
 
-    def error(self, error: WireError, now_ns: int, always: bool = False) -> ErrorMessage | None:
-        """Return the message, as far as the rate of errors allows; the next one says how many were not sent."""
-        if not (self.errors.take(now_ns) or always):
-            self.unsent += 1
-            return None
-        dropped, self.unsent = self.unsent, 0
-        return ErrorMessage(
-            code=error.code.value,
-            message=cut(error.message, MAX_TOLD),
-            remedy=cut(error.remedy, MAX_TOLD),
-            field=error.field and cut(error.field, MAX_FIELD),
-            seq=error.seq,
-            t_client_ns=error.t_client_ns,
-            retryable=error.retryable,
-            fatal=error.fatal,
-            dropped=dropped,
-            members=list(error.members) or None,
-        )
 
-
-def cut(text: str, limit: int) -> str:
-    """Return the text, or its beginning and its end where it has more than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = (limit - 5) // 2
-    return f"{text[:half]} ... {text[-half:]}"
-
-
-# Beside the sessions: those that are just ending.
-SPARE = 16
-GRACE_S = 30.0  # how long a session waits for its lost client
-# So many sessions are remembered that a person stopped.
-MAX_STOPPED = 256
-LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
-LEAVING = "the server goes away: connect again"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRules:
-    """`limit`: sessions that run, and as many that wait for their clients, each for `grace_ns`; `beat_ns` between two
-    pings, `silent_beats` until a client counts as lost; `busy_max`: the share of the decoder's time that sessions
-    may ask for together; `messages_per_s` and `errors_per_s` of a connection, each with a burst of a second's worth
-    (errors: two); `outlives`: a session continues while its client is away."""
-
-    limit: int = 64
-    grace_ns: int = round(GRACE_S * 1e9)
-    beat_ns: int = 1_000_000_000
-    silent_beats: int = 3
-    messages_per_s: float = 5_000.0
-    errors_per_s: float = 10.0
-    busy_max: float = 0.8
-    outlives: bool = False
+# -- who may enter or return ------------------------------------------------------------------------------------------
 
 
 class Sessions:
-    """Those that are not over, by their ids; `stopped`: tokens of those that a person stopped."""
+    """The sessions that are not over, by their ids."""
 
     def __init__(self, rules: SessionRules) -> None:
         self._rules = rules
-        self._sessions: dict[str, SessionFacts] = {}
-        self._stopped: deque[str] = deque(maxlen=MAX_STOPPED)
+        self._sessions: dict[str, Session] = {}
+        self._stopped: deque[str] = deque(maxlen=MAX_STOPPED)  # tokens of those that a person stopped
 
-    def __iter__(self) -> Iterator[SessionFacts]:
+    def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
 
     def states(self) -> dict[str, int]:
@@ -289,18 +329,18 @@ class Sessions:
         count = Counter(session.life.state for session in self)
         return {state: count[state] for state in ("opening", "live", "parked")}
 
-    def add(self, session: SessionFacts) -> None:
-        """It opens."""
+    def add(self, session: Session) -> None:
+        """Keep a new session."""
         self._sessions[session.id] = session
 
-    def remove(self, session: SessionFacts) -> None:
-        """It is over."""
+    def remove(self, session: Session) -> None:
+        """Forget a session that is over."""
         session.life.state = "over"
         if session.life.why == BY_HAND:
             self._stopped.append(session.token)
         self._sessions.pop(session.id, None)
 
-    def resumed(self, token: str, key: str | None) -> SessionFacts:
+    def resumed(self, token: str, key: str | None) -> Session:
         """Return the session that the client with this CURVE key may resume. Raises WireError."""
         session = next((s for s in self if same(token, s.token)), None)
         by_hand = session is not None and session.life.why == BY_HAND
@@ -312,7 +352,13 @@ class Sessions:
             )
         return session
 
-    def left(self, peer: Peer, token: str | None) -> SessionFacts | None:
+    def restarted(self, hello: Hello, key: str | None) -> Session | None:
+        """Return the session that this client lost by starting again, where sessions outlive their clients: the same
+        hello with the same key, and no connection that owns it."""
+        waiting = (s for s in self if self._rules.outlives and s.peer is None and s.life.why is None and s.key == key)
+        return next((s for s in waiting if s.wishes(hello)), None)
+
+    def left(self, peer: Peer, token: str | None) -> Session | None:
         """Return the session that a bye ends, None where there is none. Raises WireError.
 
         A client that closes right after its bye may be gone before the bye is read: the token then names the session,
@@ -323,53 +369,53 @@ class Sessions:
         lost = (s for s in self if s.peer is None and s.key == peer.connection.key)
         return next((s for s in lost if token is not None and same(token, s.token)), None)
 
-    def pictured(self, peer: Peer, token: str) -> SessionFacts:
+    def pictured(self, peer: Peer, token: str) -> Session:
         """Return whose picture it is. It may come on a connection of its own, with the session's key. Raises
         WireError."""
         alike = (s for s in self if s.key == peer.connection.key and same(token, s.token))
         session = next(alike, None) if peer.session is None else session_of(peer, token)
         if session is None:
-            remedy = "Send pictures with the token of the last welcome."
-            raise refusals.unknown_token("There is no such session.", remedy, "session")
+            hint = "Send pictures with the token of the last welcome."
+            raise refusals.unknown_token("There is no such session.", hint, "session")
         if PICTURES not in session.hello.capabilities:
             raise refusals.state("hello did not announce pictures.", 'Give hello `capabilities: ["pictures"]`.')
         return session
 
-    def check_room(self, besides: SessionFacts | None = None) -> None:
+    def check_room(self, besides: Session | None = None) -> None:
         """Raises WireError (busy) when all places are taken, or too many sessions are just ending."""
         limit = self._rules.limit
         others = [s for s in self if s.life.state != "parked" and s is not besides]
-        if sum(s.life.why is None for s in others) >= limit or len(others) >= limit + SPARE:
+        if sum(s.life.why is None for s in others) >= limit or len(others) >= limit + ENDING:
             raise refusals.busy(f"All {limit} sessions are taken.")
 
-    def claims(self, robot: str | None) -> list[SessionFacts]:
+    def claims(self, robot: str | None) -> list[Session]:
         """Return those that lose the robot to a new session: they only wait for their clients. Raises WireError (busy)
         where it is another's."""
         if robot is None:
             return []
         others = [s for s in self if s.hello.robot == robot and s.life.why is None]
         if any(other.life.state != "parked" for other in others):
-            remedy = "End that one, or say the same hello again, with growing pauses, until it is gone."
-            raise refusals.busy(f"The robot {robot!r} is claimed by another session.", "robot", remedy)
+            hint = "End that one, or say the same hello again, with growing pauses, until it is gone."
+            raise refusals.busy(f"The robot {robot!r} is claimed by another session.", "robot", hint)
         return others
 
-    def beyond(self) -> SessionFacts | None:
+    def beyond(self) -> Session | None:
         """Return the one that was parked first, where more wait than may."""
         parked = [s for s in self if s.life.state == "parked"]
         return min(parked, key=lambda s: s.life.parked_ns) if len(parked) > self._rules.limit else None
 
-    def expired(self, now_ns: int) -> list[SessionFacts]:
-        """Return those that no client came back to."""
+    def expired(self, now_ns: int) -> list[Session]:
+        """Return those whose client did not return in time."""
         before_ns = now_ns - self._rules.grace_ns
         return [s for s in self if s.life.state == "parked" and s.life.parked_ns < before_ns]
 
 
-def session_of(peer: Peer, token: str | None) -> SessionFacts:
+def session_of(peer: Peer, token: str | None) -> Session:
     """Return the connection's session, if the token is its. Raises WireError."""
     session = peer.session
     if session is None:
-        remedy = "Say hello first, with `resume` where there was one."
-        raise refusals.state("This connection has no session.", remedy, retryable=True)
+        hint = "Say hello first, with `resume` where there was one."
+        raise refusals.state("This connection has no session.", hint, retryable=True)
     if token is not None and not same(token, session.token):
         raise refusals.unknown_token("This session token is not this connection's.", "Use the welcome's.", "session")
     return session
@@ -378,123 +424,3 @@ def session_of(peer: Peer, token: str | None) -> SessionFacts:
 def same(a: str, b: str) -> bool:
     """Compare secrets in constant time."""
     return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))
-
-
-def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
-    """Return the refusal of one more session that would make calls of the others late: where they need more than `most`
-    of the decoder's time together. The rest is for messages, and for ticks that fall together; those that need more
-    than there is are late anyway."""
-    taken = [other.busy for other in others if 0 < other.busy <= most]
-    if not taken or sum(taken) + need.busy <= most:
-        return None
-    hz = (most - sum(taken)) / need.share_s
-    slower = f"Ask for at most {hz:.2g} Hz, or come" if hz >= 1 else "Come"
-    return refusals.busy(
-        f"The decoder is taken for {sum(taken):.0%} of its time by {len(taken)} other session(s), and this one needs "
-        f"{need.busy:.0%} ({need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision): calls of others would be late.",
-        remedy=f"{slower} again when another session has ended: {most:.0%} are given away.",
-    )
-
-
-# -- what is to be done -----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class SendMessage:
-    """Send it."""
-
-    connection: Connection
-    message: Message
-
-
-@dataclass(slots=True)
-class DropConnection:
-    """Close the connection."""
-
-    connection: Connection
-
-
-@dataclass(slots=True)
-class NotifyPeople:
-    """Show people a line."""
-
-    text: str
-
-
-@dataclass(slots=True)
-class ForwardMessage:
-    """Give the message to the session's world; what that refuses is `SessionCore.failed`."""
-
-    session: SessionFacts
-    connection: Connection
-    message: Message
-
-
-@dataclass(slots=True)
-class InstructLoop:
-    """Decide by this text from now on. The answer: `SessionCore.instructed`."""
-
-    session: SessionFacts
-    text: str
-
-
-@dataclass(slots=True)
-class LookAtLoop:
-    """What is active in the session's loop? The answer: `SessionCore.looked`, or none where the loop is over."""
-
-    session: SessionFacts
-
-
-@dataclass(slots=True)
-class SayToLoop:
-    """Do what a person says."""
-
-    session: SessionFacts
-    word: str
-    by: str
-    k: int | None
-
-
-@dataclass(slots=True)
-class StartThread:
-    """Open the session on its own thread, `first` or again."""
-
-    session: SessionFacts
-    first: bool
-
-
-@dataclass(slots=True)
-class StopLoop:
-    """End the loop soon, with the safe call."""
-
-    session: SessionFacts
-    why: str
-
-
-@dataclass(slots=True)
-class ForgetSession:
-    """The session is over."""
-
-    session: SessionFacts
-
-
-Action = (
-    SendMessage
-    | DropConnection
-    | NotifyPeople
-    | ForwardMessage
-    | InstructLoop
-    | LookAtLoop
-    | SayToLoop
-    | StartThread
-    | StopLoop
-    | ForgetSession
-)
-
-
-class Turn(list[Action]):
-    """What the core wants done of what happened at `now_ns`, in order."""
-
-    def __init__(self, now_ns: int) -> None:
-        super().__init__()
-        self.now_ns = now_ns

@@ -1,4 +1,4 @@
-"""`rtcontrol run --env remote`: exactly one client of the wire is the environment of an ordinary run."""
+"""`rtcontrol run --env remote`: one client of the wire is the environment of an ordinary run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Housekeeping
-from rtcontrol.serve.session import SessionOwner
+from rtcontrol.serve.session import SessionOwner, SessionThread
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.serve.sessions import SessionFacts
+from rtcontrol.serve.sessions import Session
 from rtcontrol.serve.zmq_server import Router
 from rtcontrol_client.console import Outbox
 from rtcontrol_client.shutdown import Shutdown
@@ -48,33 +48,34 @@ class Partner(Protocol):
 
 
 class SingleSession(LoopSession):
-    """The session of the run: it is run by the one who waits for it."""
+    """The session of the run, which runs on the thread that waits for it."""
 
-    def __init__(self, facts: SessionFacts, owner: SessionOwner, arrived: Callable[[LoopSession], None]) -> None:
+    def __init__(self, facts: Session, owner: SessionOwner, arrived: Callable[[LoopSession], None]) -> None:
         super().__init__(facts, owner)
         self._arrived = arrived
 
-    def start(self, first: bool) -> None:
+    def start(self, first: bool) -> bool:
         self._arrived(self)
+        return True
 
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
-    client costs misses until it resumes. UserError where the endpoint cannot be used.
+    client costs misses until it resumes, or says the same hello again. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
     names = ("out", "agent", "tools", "model", "engine", "dtype", "threads", "host", "hz", "seed")
-    given = {name: getattr(config, name) for name in (*names, "calls_per_tick", "hysteresis")}
-    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **given).ready()
+    shared = {name: getattr(config, name) for name in (*names, "calls_per_tick", "hysteresis")}
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **shared).ready()
     arrived: Queue[LoopSession] = Queue()
     with ExitStack() as stack:
         say = stack.enter_context(Outbox(2)).say
         view = LiveView(config)
         stack.callback(view.close)
 
-        def kind(facts: SessionFacts, owner: SessionOwner) -> SingleSession:
+        def kind(facts: Session, owner: SessionOwner) -> SessionThread:
             return SingleSession(facts, owner, arrived.put)
 
         pool, watch = InProcessPool(workers=0), PauseWatch(config.period_ns)
@@ -100,7 +101,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
 
 
 def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
-    def made(loop: ControlLoop) -> None:
+    def ready(loop: ControlLoop) -> None:
         session.attach(loop)
         if partner is not None:
             partner.joined(loop)
@@ -114,8 +115,8 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
     try:
         check_named(terms.config, terms.agent)
         clock = terms.arrivals(env)
-        told = interpreting.of_config(terms.config, terms.agent)
-        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made, told, session)
+        interpreter = interpreting.of_config(terms.config, terms.agent)
+        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, ready, interpreter, session)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)
         raise
@@ -125,13 +126,13 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
 
 
 def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
-    """The client's wishes, with what the command line says laid over them. Raises WireError."""
-    own: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
+    """Return the terms of the client's wishes, where the command line wins. Raises WireError."""
+    local: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
     if config.hold_ms is not None:
-        own["hold_ms"] = config.hold_ms
+        local["hold_ms"] = config.hold_ms
     if config.instruction is not None:
-        own["instruction"] = config.instruction
-    terms = negotiate(hello.model_copy(update=own), options, config.out)
+        local["instruction"] = config.instruction
+    terms = negotiate(hello.model_copy(update=local), options, config.out)
     agreed = replace(
         config,
         agent=terms.agent.name,

@@ -77,7 +77,7 @@ def _text(kind: str, public: str, secret: str | None = None) -> str:
 
 def clients(folder: Path) -> dict[str, str]:
     """The allow-list: name -> public key (Z85). Files that are no certificates are left out: they let nobody in."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     try:
         paths = sorted(folder.glob("*.key"))
     except OSError:
@@ -85,10 +85,10 @@ def clients(folder: Path) -> dict[str, str]:
     for path in paths:
         if path.stem != SERVER:
             try:
-                found[path.stem] = load_public(path)
+                keys[path.stem] = load_public(path)
             except KeyFileError:
                 continue
-    return found
+    return keys
 
 
 DOMAIN = "rtcontrol"

@@ -32,9 +32,9 @@ class World:
         self.env.observe(Observe(session=TOKEN, seq=seq, epoch=epoch, t_ns=1000 + seq, **{"text": "x", **fields}))  # type: ignore[arg-type]
 
     def latest(self) -> Observation:
-        seen = self.env.latest()
-        assert seen is not None
-        return seen
+        shown = self.env.latest()
+        assert shown is not None
+        return shown
 
     def emit(
         self, tick: int, status: str = "fresh", call: Call | None = GO, seq: int = -1, epoch: int = 0
@@ -61,18 +61,18 @@ def test_latest_is_the_newest_and_the_gap_is_what_was_superseded() -> None:
     assert world.env.latest() is None
     for seq in (3, 4, 9):
         world.observe(seq, data={"x": seq}, text=None)
-    seen = world.latest()
-    assert seen.data == {"x": 9} and getattr(seen.data, "text", "") is None
+    shown = world.latest()
+    assert shown.data == {"x": 9} and getattr(shown.data, "text", "") is None
     # The loop counts what it did not look at: three came, whatever numbers they carry.
-    assert seen.seq == 3
+    assert shown.seq == 3
 
 
 def test_the_call_echoes_what_it_answers() -> None:
     world = World()
     world.observe(7)
-    seen = world.latest()
+    shown = world.latest()
     world.observe(8)
-    call = world.emit(5, seq=seen.seq)
+    call = world.emit(5, seq=shown.seq)
     assert (call.tick, call.seq_obs, call.t_obs_ns, call.ttl_ms) == (5, 7, 1007, 500.0)
     assert call.call is not None and call.call.arguments == {"speed": 3}
     assert call.timing.age_ms is not None and call.timing.late_ms == 0
@@ -160,13 +160,13 @@ def test_long_words_of_a_client_are_shortened_before_they_are_logged_or_recorded
 
 def test_all_safe_calls_are_told_in_one_message_or_to_a_client_of_1_0_in_one_each() -> None:
     stop, dim = Call("stop"), Call("dim", {"level": 0})
-    for minor, told in ((1, [["stop", "dim"]]), (0, [["stop"], ["dim"]])):
+    for minor, reported in ((1, [["stop", "dim"]]), (0, [["stop"], ["dim"]])):
         world = World(acknowledges=True, minor=minor)
         world.emit(0)
         world.env.emit(Emission(1, 0, -1, 10**9, "safe", stop, safe_calls=(stop, dim)))
         safe = [m for m in world.sent if isinstance(m, CallMessage) and m.status == "safe"]
-        assert [[c.name for c in m.calls or [m.call] if c] for m in safe] == told
-        assert all(m.call is not None for m in safe) and len({m.tick for m in safe}) == len(told)
+        assert [[c.name for c in m.calls or [m.call] if c] for m in safe] == reported
+        assert all(m.call is not None for m in safe) and len({m.tick for m in safe}) == len(reported)
         for message in safe:
             world.acknowledge(message.tick)
 
@@ -178,11 +178,33 @@ def test_each_tick_tells_its_release_and_what_is_between_two_ticks_tells_none() 
     for tick in range(3):
         world.env.emit(Emission(tick, 0, -1, 1040 + tick * period, "fresh", GO))
         world.env.emit(Emission(tick, 0, -1, 1040 + tick * period, "safe"))  # a hold that ended before the next tick
-    told = [(m.tick, m.release_ns) for m in world.sent if isinstance(m, CallMessage)]
-    assert told == [(0, 1000), (1, None), (2, 1100), (3, None), (4, 1200), (5, None)]
+    reported = [(m.tick, m.release_ns) for m in world.sent if isinstance(m, CallMessage)]
+    assert reported == [(0, 1000), (1, None), (2, 1100), (3, None), (4, 1200), (5, None)]
     assert [world.env.next_release_ns(period, now) for now in (1100, 1200, 1201, 1300)] == [1200, 1200, 1300, 1300]
     lockstep = World(paced_by_client=True)
     assert lockstep.emit(0).release_ns is None
+
+
+def test_ended_episodes_are_counted_and_the_newest_kept() -> None:
+    world, count = World(), REMEMBERED + 5
+    for epoch in range(1, count + 1):
+        world.env.reset(Reset(session=TOKEN, epoch=epoch, ended=Outcome(seed=epoch)))
+    episodes = world.env.episodes
+    assert len(episodes) == count and [e.seed for e in episodes[count - 2 :]] == [count - 1, count]
+    assert len(episodes[0:]) == REMEMBERED and episodes[-1].seed == count
+    world.env.start("wall", episodes=1)
+    assert len(world.env.episodes) == 0 and not world.env.finished
+
+
+def test_client_that_starts_again_counts_from_its_start() -> None:
+    world = World()
+    world.observe(5)
+    call = world.emit(3, seq=world.latest().seq)
+    world.env.restart()
+    assert world.env.latest() is None and world.env.epoch == 1
+    assert world.env.execute(GO, 0) == "epoch_over", "it was decided for the process before"
+    world.observe(1, epoch=1)
+    assert world.latest().epoch == 1 and world.emit(4).tick > call.tick
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -217,13 +239,13 @@ def test_ticks_go_on_over_a_second_loop() -> None:
 
 
 def test_errors_of_a_tick_reach_whoever_listens() -> None:
-    heard: list[tuple[str | None, str | None, int | None]] = []
+    received: list[tuple[str | None, str | None, int | None]] = []
     terms = RemoteTerms(TOKEN, ("go",))
     env = RemoteEnvironment(
-        "remote", terms, lambda message: None, trouble=lambda of, seq: heard.append((of.cause, of.error, seq))
+        "remote", terms, lambda message: None, failed=lambda of, seq: received.append((of.cause, of.error, seq))
     )
     env.emit(Emission(0, 0, -1, 0, "held", cause="decide", error="out of ideas"))
-    assert heard == [("decide", "out of ideas", None)]
+    assert received == [("decide", "out of ideas", None)]
 
 
 def array(name: str, dtype: str, shape: list[int], data: bytes) -> Array:
@@ -233,23 +255,23 @@ def array(name: str, dtype: str, shape: list[int], data: bytes) -> Array:
 def test_arrays_stand_in_the_data_under_their_names() -> None:
     world = World()
     grid = np.arange(6, dtype="<i2").reshape(2, 3)
-    given = [
+    options = [
         array("grid", "i2", [2, 3], grid.tobytes()),
         array("on", "b1", [2], b"\1\0"),
         array("none", "f8", [0], b""),
     ]
-    world.observe(1, text=None, data={"x": 1}, arrays=given)
-    seen = world.latest()
-    assert list(seen.data) == ["x", "grid", "on", "none"]
-    assert np.array_equal(seen.data["grid"], grid) and seen.data["grid"].dtype == np.int16
-    assert seen.data["on"].tolist() == [True, False] and seen.data["none"].shape == (0,)
+    world.observe(1, text=None, data={"x": 1}, arrays=options)
+    shown = world.latest()
+    assert list(shown.data) == ["x", "grid", "on", "none"]
+    assert np.array_equal(shown.data["grid"], grid) and shown.data["grid"].dtype == np.int16
+    assert shown.data["on"].tolist() == [True, False] and shown.data["none"].shape == (0,)
 
 
 @pytest.mark.parametrize("data", [{"a": 1}, None])
 def test_array_whose_name_is_taken_is_refused(data: dict[str, int] | None) -> None:
     world = World()
-    given = [array("a", "u1", [1], b"1"), array("a", "u1", [1], b"2")]
-    error = refused(lambda: world.observe(1, data=data, arrays=given), "invalid")
+    options = [array("a", "u1", [1], b"1"), array("a", "u1", [1], b"2")]
+    error = refused(lambda: world.observe(1, data=data, arrays=options), "invalid")
     assert "name of another" in error.message and error.seq == 1
     # It counts as not sent.
     world.observe(1)

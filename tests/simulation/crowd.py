@@ -29,7 +29,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import OperatorCommand
 from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.core import CrowdCore, SendCalls
-from rtcontrol.serve.crowd.members import Roster
+from rtcontrol.serve.crowd.members import Members
 from rtcontrol.serve.crowd.session import CrowdLoop
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import Message
@@ -64,7 +64,8 @@ def call_of(text: str) -> Call:
 def terms_of(config: RunConfig) -> Any:
     """Return what a crowd takes of the terms of its session."""
     hello, options, crowd = SimpleNamespace(ttl_ms=None), SimpleNamespace(hz_max=100.0), SimpleNamespace(members=64)
-    return SimpleNamespace(agent=AGENT, config=config, hello=hello, options=options, crowd=crowd)
+    hold_ms = config.hold_ms or 0.0
+    return SimpleNamespace(agent=AGENT, config=config, hello=hello, options=options, crowd=crowd, hold_ms=hold_ms)
 
 
 class CrowdDecoder(SimDecoder):
@@ -148,7 +149,7 @@ class SimCrowd:
 
     def _assemble(self) -> CrowdLoop:
         settings, rules = settings_of(self.config, AGENT), rules_of(self.config, AGENT)
-        core = CrowdCore(Roster(terms_of(self.config)), settings, rules)
+        core = CrowdCore(Members(terms_of(self.config)), settings, rules)
         recorder = cast(Any, SimpleNamespace(header=self.config.header(0.0, AGENT), write=self._write, fold=None))
         host = cast(Any, CrowdHost(self.time, self.decoder, self.thread))
         return CrowdLoop(core, host, recorder, self._told)

@@ -27,7 +27,7 @@ from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.serve.sessions import SessionFacts
+from rtcontrol.serve.sessions import Session
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
@@ -262,12 +262,13 @@ class SimSession(LoopSession):
 
     env: SimRemote | None
 
-    def __init__(self, facts: SessionFacts, owner: Any, world: RemoteRun) -> None:
+    def __init__(self, facts: Session, owner: Any, world: RemoteRun) -> None:
         super().__init__(facts, owner)
         self._world = world
 
-    def start(self, first: bool) -> None:
+    def start(self, first: bool) -> bool:
         self._world.opening.append(self)
+        return True
 
     def negotiate(self) -> Terms:
         return terms_of(self._world.scenario, self.facts.hello)
@@ -288,7 +289,7 @@ class SimSession(LoopSession):
     def serve(self) -> None:
         """Run its loop, until the client is lost. Raises Violation."""
         time, owner = self._world.time, self.owner
-        run: Any = self._open()
+        run: Any = self.opened()
         env = self.env
         if run is not None and env is not None:
             env.start("wall")
@@ -378,8 +379,7 @@ class RemoteRun:
 
     def hears(self, connection: SimConnection, parts: list[bytes]) -> None:
         """A message of the client arrives."""
-        if self.manager.admit(connection):
-            self.manager.receive(connection, decode_msgpack(parts))
+        self.manager.take(connection, lambda: decode_msgpack(parts))
 
     def _cut(self, fault: SimFault) -> None:
         if self.client.connection is not None:

@@ -2,10 +2,9 @@
 
     join, look -> release -> ask together -> check -> settle, or miss -> next release
 
-It has the shape of `LoopCore`, and its parts where each member has one of its own: `FallbackPolicy`, `Tick`, the legal
-calls and the gate of `Rules`, and the `Ledger`. It is not a `LoopCore` for each member: that has a fixed rate, and a
-decoder, an actuator and samples of the kernel to itself. Members share one batch, one message and one count of ticks,
-and are released as often as something happens to them.
+It has the shape of `LoopCore`, and its parts: `FallbackPolicy` and `Tick` for each member, `Rules` and `Ledger` for
+all. A member has no `LoopCore`: that has a fixed rate, and a decoder, an actuator and samples of the kernel to itself.
+Members share one batch, one message and one count of ticks, and are released as often as something happens to them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rtcontrol.loop.fallback import Measure, Status
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, KnownCause, OperatorCommand, TickOutcome
-from rtcontrol.serve.crowd.members import CrowdMember, MemberSight, MemberTick, Roster
+from rtcontrol.serve.crowd.members import CrowdMember, Members, MemberSight, MemberTick
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, PartFault
@@ -39,7 +38,7 @@ TAKEN = "the others were taken"
 # them takes a quarter of the time until the last one's call, and little more of the decoder's in all.
 PHASES = 4
 # A batch is expected to take this much of the time that is left: one that takes twice as long is still in time, and one
-# that is late costs a miss of everybody in it.
+# that is late costs a miss of each member in it.
 MARGIN = 0.5
 
 
@@ -58,7 +57,7 @@ class Refuse(ev.Action):
 
 
 class Agenda:
-    """What is to be done, by the instant when it is due."""
+    """Functions to call, each with its subject, by the instant when that is due."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
@@ -80,7 +79,7 @@ class Agenda:
 
 class BatchTimes:
     """What batches take, and how large one may be: halved after one that was late, and growing after one that was not,
-    twofold until the first was late, then by an eighth. A batch that is always late would else be tried for ever."""
+    twofold until the first was late, then by an eighth. Else a batch that is always late would be tried for ever."""
 
     def __init__(self) -> None:
         self._times = EdfScheduler()
@@ -102,12 +101,12 @@ class BatchTimes:
 
 @dataclass(slots=True)
 class BatchQueue:
-    """The released ticks that wait for a decision, and the `batch` that was asked for at `asked_ns`, of a host of this
-    `incarnation`. `count`: batches so far; `served`: ticks that were in one; `shares`: ns of a decision."""
+    """The released ticks that wait for a decision, and the `batch` that was requested at `requested_ns`, of a host of
+    this `incarnation`. `count`: batches so far; `served`: ticks that were in one; `shares`: ns of a decision."""
 
     waiting: list[MemberTick] = field(default_factory=list)
     batch: list[MemberTick] = field(default_factory=list)
-    asked_ns: int = 0
+    requested_ns: int = 0
     incarnation: int = 0
     count: int = 0
     served: int = 0
@@ -118,7 +117,7 @@ class BatchQueue:
     def end(self, now_ns: int, late: bool) -> list[MemberTick]:
         """Return the ticks of the batch, which is over; it took until now."""
         batch, self.batch = self.batch, []
-        self.times.took(len(batch), now_ns - self.asked_ns, late)
+        self.times.took(len(batch), now_ns - self.requested_ns, late)
         return batch
 
 
@@ -126,8 +125,8 @@ class CrowdCore:
     """The members of one run. `k` is the number of the newest tick, or safe call between two: -1 before the first of
     all runs. `calls` are not sent yet."""
 
-    def __init__(self, roster: Roster, settings: LoopSettings, rules: Rules, k: int = -1) -> None:
-        self.roster, self.settings, self.rules, self.k = roster, settings, rules, k
+    def __init__(self, members: Members, settings: LoopSettings, rules: Rules, k: int = -1) -> None:
+        self.members, self.settings, self.rules, self.k = members, settings, rules, k
         self.out: list[ev.Action] = []
         self.calls: list[MemberCall] = []
         self.ledger = Ledger(self.out, rules.describe)
@@ -164,26 +163,26 @@ class CrowdCore:
     # -- join, look ----------------------------------------------------------------------------------------------------
 
     def _joined(self, message: Join) -> None:
-        faults = list(message.faults)
-        for member in self.roster.join(message, faults):
+        members, faults = self.members.join(message)
+        for member in members:
             self._renew(member)
         self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
 
     def _observed(self, message: ObserveMany) -> None:
-        """The first look begins a member's ticks; another text than the one decided upon renews its rate at once."""
-        faults = list(message.faults)
-        for member in self.roster.observe(message, self.now_ns, faults):
+        """The first look starts a member's ticks; another text than the one decided upon renews its rate at once."""
+        members, faults = self.members.observe(message, self.now_ns)
+        for member in members:
             if member.clock.released_ns is None or (member.clock.stretch > 1 and not member.rests):
                 self._renew(member)
         self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
 
-    def _refuse(self, what: str, others: str, faults: Sequence[PartFault]) -> None:
+    def _refuse(self, problem: str, others: str, faults: Sequence[PartFault]) -> None:
         if faults:
             codes = {fault.error.code for fault in faults}
             code = codes.pop() if len(codes) == 1 else Code.INVALID
             members = [fault.message_part() for fault in faults[:SHOWN]]
-            remedy = f"`members` says why, of {SHOWN} at most."
-            self.out.append(Refuse(WireError(code, f"{len(faults)} {what}; {others}.", remedy, members=members)))
+            hint = f"`members` says why, of {SHOWN} at most."
+            self.out.append(Refuse(WireError(code, f"{len(faults)} {problem}; {others}.", hint, members=members)))
 
     def _renew(self, member: CrowdMember) -> None:
         """Its next release comes at its own rate, counted from the last one: at once where it rested."""
@@ -242,7 +241,7 @@ class CrowdCore:
         chosen = {tick.k for tick in queue.batch}
         queue.waiting = [tick for tick in queue.waiting if tick.k not in chosen]
         queue.count += 1
-        queue.asked_ns, queue.incarnation = now, self.host.incarnation
+        queue.requested_ns, queue.incarnation = now, self.host.incarnation
         requests = [self._request(tick) for tick in queue.batch]
         within_ns = max(1, min(tick.deadline_ns for tick in queue.batch) - now)
         self.out.append(ev.Ask(crowd_request(queue.count, requests, within_ns)))
@@ -255,8 +254,8 @@ class CrowdCore:
         member.looks.taken, member.served = True, self.queue.served
         tick.see(look)
         history = tuple(member.history) if self.rules.history else ()
-        asked = look.text, member.terms.instruction, history, look.data
-        tick.request = DecisionRequest(tick.k, member.serial, *asked, seq=look.seq)
+        prompt = look.text, member.terms.instruction, history, look.data
+        tick.request = DecisionRequest(tick.k, member.serial, *prompt, seq=look.seq)
         return tick.request
 
     def _sent(self, event: ev.Sent) -> None:
@@ -269,7 +268,7 @@ class CrowdCore:
         self._flush()
 
     def _give_up_batch(self) -> None:
-        """Give up a batch that will not be answered, or for which nobody waits."""
+        """Give up a batch that will not be answered, or whose ticks are all over."""
         queue, host = self.queue, self.host
         if queue.batch and (queue.incarnation != host.incarnation or not host.alive):
             queue.waiting += [tick for tick in queue.batch if not tick.done]
@@ -298,15 +297,15 @@ class CrowdCore:
         self._refuse("look(s) could not be decided upon", "those of the others were", faults)
 
     def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[PartFault]:
-        """Return what its client is told of a look that no decision comes of: once for each text, which may be looked
-        at in many ticks."""
+        """Return what to report of a look that no decision comes of: once for each text, which may be looked at in many
+        ticks."""
         looks, text = tick.member.looks, tick.request.observation
         if looks.refused == text:
             return []
         looks.refused = text
-        what, remedy = reply.mistake or (f"No decision was made of it ({reply.error}).", "Go on observing.")
+        problem, hint = reply.mistake or (f"No decision was made of it ({reply.error}).", "Continue to observe.")
         code = Code.DECODER if reply.mistake is None else Code.TOO_LARGE
-        return [PartFault(tick.member.id, tick.seq, WireError(code, what, remedy, field="text"))]
+        return [PartFault(tick.member.id, tick.seq, WireError(code, problem, hint, field="text"))]
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
@@ -314,7 +313,7 @@ class CrowdCore:
         """Let the member's call act, if nothing speaks against it."""
         call, text = decision.call, None
         if (why := self._doubt(decision)) is not None:
-            # What is in force goes on, and is not renewed.
+            # What is active continues, and is not renewed.
             policy = tick.member.policy
             measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
             self._fall_back(tick, measure, why)
@@ -327,19 +326,19 @@ class CrowdCore:
                 self._miss(tick, (Cause.INVALID, None), reply, str(error), call.text())
                 return
         confidence = min(decision.confidence.values(), default=None)
-        said = {"call": wire_call(call), "confidence": confidence and min(1.0, confidence)}
-        self._send(tick.member, tick.k, "fresh", tick.look, **said)
+        confidence = confidence and min(1.0, confidence)
+        self._send(tick.member, tick.k, "fresh", tick.look, call=wire_call(call), confidence=confidence)
         self._act(tick, call, text)
         self._settle(TickOutcome(tick, "null" if call is None else "call", reply, text))
 
     def _doubt(self, decision: Decision) -> str | None:
-        """Return why a decision must not act. Nobody is asked for each of a crowd."""
+        """Return why a decision must not act. People are not asked for each member of a crowd."""
         if self.rules.doubt is not None and self.rules.doubt(decision) is not None:
             return "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
 
     def _act(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
-        """The call is in force from now on; None: the one in force goes on, if there is one."""
+        """Let the call be active from now on; None: the active one continues, if there is one."""
         member, now = tick.member, self.now_ns
         if call is not None and text is not None:
             member.policy.fresh_call(now)
@@ -354,7 +353,7 @@ class CrowdCore:
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
     def _settle(self, outcome: TickOutcome, **more: Any) -> None:
-        """The tick is over, and the next one is due in its time."""
+        """End the tick; the next one is due in its time."""
         tick = outcome.tick
         assert isinstance(tick, MemberTick), "it is of a member"
         member, clock = tick.member, tick.member.clock
@@ -367,18 +366,18 @@ class CrowdCore:
     def _record(self, tick: MemberTick, outcome: TickOutcome, more: dict[str, Any]) -> None:
         member, ledger, request, reply = tick.member, self.ledger, tick.request, outcome.reply
         tick.epoch, tick.superseded, member.looks.superseded = member.epoch, member.looks.superseded, 0
-        whose: dict[str, Any] = {"member": member.id}
-        if self.settings.records and tick.asked:
-            seen = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
-            asked = {"observation": request.observation, "instruction": request.instruction}
-            ledger.write({**seen, **asked, "history": request.history, **whose})
+        fields: dict[str, Any] = {"member": member.id}
+        if self.settings.records and tick.requested:
+            line = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
+            line |= {"observation": request.observation, "instruction": request.instruction}
+            ledger.write({**line, "history": request.history, **fields})
         if member.clock.rested:
-            whose["rested"], member.clock.rested = member.clock.rested, 0
+            fields["rested"], member.clock.rested = member.clock.rested, 0
         if reply is not None and reply.decision is not None:
             line = ledger.decided_line(outcome, reply, self.now_ns, 0)
         else:
             line = ledger.tick_line(outcome)
-        ledger.write({**line, **whose, **more})
+        ledger.write({**line, **fields, **more})
 
     def _miss(
         self,
@@ -397,7 +396,7 @@ class CrowdCore:
         self._settle(TickOutcome(tick, "miss", reply, call), **more)
 
     def _fall_back(self, tick: MemberTick, measure: Measure, cause: str) -> None:
-        """Hold what is in force until its limit, or be safe."""
+        """Hold what is active until its limit, or be safe."""
         expires_ns = tick.member.policy.expires_ns
         if measure == "hold" and expires_ns is not None:
             self._send(tick.member, tick.k, "held", tick.look, cause=cause)
@@ -406,7 +405,7 @@ class CrowdCore:
             self._be_safe(tick.member, "miss", measure == "safe", tick.k, cause)
 
     def _be_safe(self, member: CrowdMember, why: str, first: bool, k: int, cause: str) -> None:
-        """Send the member's safe calls. `first`: they were not in force before."""
+        """Send the member's safe calls. `first`: they were not active before."""
         member.decided = None
         calls = member.terms.safe_calls or []
         self._send(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
@@ -434,8 +433,8 @@ class CrowdCore:
 
     def _end_hold(self, member: CrowdMember) -> None:
         """Be safe at the very instant of a hold's end, also while a tick is open."""
-        there = self.roster.members.get(member.id) is member
-        if there and member.policy.expire(self.now_ns) == "safe":
+        present = self.members.by_id.get(member.id) is member
+        if present and member.policy.expire(self.now_ns) == "safe":
             self._between(member, "miss", True)
 
     def _expire(self, tick: MemberTick) -> None:
@@ -450,17 +449,17 @@ class CrowdCore:
             return Cause.HOST, "restarting"
         if 2 * (tick.woke_ns - tick.release_ns) >= tick.deadline_ns - tick.release_ns:
             return Cause.WAKE, "scheduler"
-        return Cause.DECIDE, "decoder_slow" if tick.asked else "queued"
+        return Cause.DECIDE, "decoder_slow" if tick.requested else "queued"
 
     # -- what else happens ---------------------------------------------------------------------------------------------
 
     def _commanded(self, command: OperatorCommand) -> None:
-        """Everybody is safe from a pause, or stop, on; after a resume they decide again, from what is seen next."""
+        """Make all members safe from a pause, or stop, on; after a resume decide again, upon the next looks."""
         if command.by != "before":
             line = {"people": command.word, "by": command.by, "t_s": self.ledger.t_s(self.now_ns)}
             self.ledger.write(line)
         self.paused = command.word != "resume"
-        for member in self.roster.members.values():
+        for member in self.members:
             if not self.paused:
                 self._renew(member)
                 continue
@@ -475,22 +474,21 @@ class CrowdCore:
         self._between(member, why, first)
 
     def _instructed(self, event: ev.Instructed) -> None:
-        """It is everybody's goal from the next tick on, and that of whoever joins without one."""
-        roster, text = self.roster, event.text
-        roster.goal = text
-        for member in roster.members.values():
-            member.terms = replace(member.terms, instruction=text)
+        """Make it the goal of all members from the next tick on, and of those that join without one."""
+        self.members.goal = event.text
+        for member in self.members:
+            member.terms = replace(member.terms, instruction=event.text)
             self._renew(member)
-        self.ledger.write({"instruction": text, "t_s": self.ledger.t_s(self.now_ns)})
-        self.out.append(ev.Instruct(text))
+        self.ledger.write({"instruction": event.text, "t_s": self.ledger.t_s(self.now_ns)})
+        self.out.append(ev.Instruct(event.text))
 
     def _host_changed(self, state: HostChanged) -> None:
         self.host = state
         self.ledger.host_events(state.events)
 
     def _stopped(self, event: ev.Stopped) -> None:
-        """The run is over: everybody is safe. What is in flight is no release."""
-        for member in self.roster.members.values():
+        """End the run with all members safe. Open ticks are no releases."""
+        for member in self.members:
             member.end()
             self._suspend(member, "exit")
         self._flush()
@@ -502,8 +500,8 @@ def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int],
     MARGIN of the time to the earliest deadline among them, `most` at most; `expected` nanoseconds of so many.
 
     The earliest deadlines come first. Where not all can be in time, the highest priority does, then the member that was
-    served longest ago. If none can be in time, the latest deadline is tried: what was slow once would else never be
-    tried again.
+    served longest ago. If none can be in time, the latest deadline is tried: otherwise what was slow once would never
+    be tried again.
     """
     able = [tick for tick in waiting if now_ns + expected(1) <= tick.deadline_ns]
     able = able or sorted((tick for tick in waiting if now_ns < tick.deadline_ns), key=lambda t: t.deadline_ns)[-1:]
@@ -529,7 +527,7 @@ def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int],
 HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {
     ev.Woke: CrowdCore._woke,
     Join: CrowdCore._joined,
-    Leave: lambda core, message: core.roster.leave(message),
+    Leave: lambda core, message: core.members.leave(message),
     ObserveMany: CrowdCore._observed,
     ev.Sent: CrowdCore._sent,
     ev.Replied: CrowdCore._replied,

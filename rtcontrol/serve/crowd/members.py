@@ -1,10 +1,10 @@
-"""The members of a crowd: what was agreed, what each saw, what is in force for it, and its open tick. Pure."""
+"""The members of a crowd: what was agreed, what each saw, what is active for it, and its open tick. Pure."""
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -71,12 +71,12 @@ class MemberTick(Tick):
     done: bool = False
 
     @property
-    def asked(self) -> bool:
-        """Whether a decision was asked for."""
+    def requested(self) -> bool:
+        """Whether a decision was requested."""
         return self.request is not NOTHING
 
     def see(self, look: MemberSight) -> None:
-        """It is decided upon this look."""
+        """Decide it upon this look."""
         self.look, self.seq, self.capture_ns = look, look.seq, look.arrived_ns
 
 
@@ -107,7 +107,7 @@ class DemandClock:
 @dataclass(slots=True, eq=False)
 class CrowdMember:
     """One life of a member: `serial` is its number of all, `served` grows over all members. `decided`: text and goal of
-    the decision in force."""
+    the active decision."""
 
     id: str
     epoch: int
@@ -122,13 +122,13 @@ class CrowdMember:
     tick: MemberTick | None = None
 
     def end(self) -> None:
-        """Nothing is decided for it: its open tick is no release."""
+        """Stop deciding for it: its open tick is no release."""
         if self.tick is not None:
             self.tick.done = True
         self.tick = self.clock.due_ns = None
 
     def blind(self) -> None:
-        """Forget what it saw: its client was lost, and that says nothing of now. Nothing is in force, or held."""
+        """Forget what it saw: its client was lost, and that says nothing of now. Nothing is active, or held."""
         self.end()
         self.looks.newest = self.decided = self.clock.released_ns = None
         self.policy.epoch(-self.policy.hold_ns)
@@ -144,7 +144,7 @@ class CrowdMember:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing has happened since its last decision, which is in force."""
+        """Whether nothing has happened since its last decision, which is active."""
         look = self.looks.newest
         if self.terms.every_tick or look is None:
             return False
@@ -154,46 +154,55 @@ class CrowdMember:
         """Choose the periods until the next tick, after one whose decision left all `unchanged`, or did not."""
         self.clock.stretch = min(2 * self.clock.stretch, LONGEST) if unchanged and self.rests else 1
 
+    def see(self, look: MemberLook, text: str, data: Any, now_ns: int) -> None:
+        """Take a newer look."""
+        looks = self.looks
+        looks.superseded += not looks.taken
+        looks.seq, looks.taken = look.seq, False
+        looks.newest = MemberSight(look.seq, look.t_ns, now_ns, text, data)
 
-class Roster:
+
+class Members:
     """The members, by these terms for all that bring nothing else. `goal` is theirs, `looks` counts what was seen."""
 
     def __init__(self, terms: Terms) -> None:
         assert terms.crowd is not None, "it was agreed upon"
         self.terms, self.limit = terms, terms.crowd.members
         self.goal = terms.config.instruction or terms.agent.instruction
-        self.members: dict[str, CrowdMember] = {}
+        self.by_id: dict[str, CrowdMember] = {}
         self.looks = 0
         self._serials = itertools.count(1)
 
-    def join(self, message: Join, faults: list[PartFault]) -> list[CrowdMember]:
-        """Return those whose terms are new; `faults` takes what is refused."""
-        return _each(self._join, message.members, faults)
+    def __iter__(self) -> Iterator[CrowdMember]:
+        return iter(list(self.by_id.values()))
+
+    def join(self, message: Join) -> tuple[list[CrowdMember], list[PartFault]]:
+        """Return the members whose terms are new, and what is refused."""
+        return _each(self._join, message.members, message.faults)
 
     def _join(self, part: Member) -> CrowdMember:
-        terms, there = self._terms_of(part), self.members.get(part.id)
-        if there is not None and part.epoch < there.epoch:
-            what = f"epoch {part.epoch} of {echo(part.id)!r} is over: it is in epoch {there.epoch}."
-            raise WireError(Code.EPOCH, what, "Count the lives of a member up.", field="epoch")
-        if there is not None and part.epoch == there.epoch:
-            there.terms = terms
-            return there
-        if there is None and len(self.members) >= self.limit:
-            what = f"The crowd has {self.limit} members, as many as it may."
-            raise WireError(Code.BUSY, what, "Let another one leave first.", field="id", retryable=True)
-        if there is not None:
-            there.end()  # another life begins
+        terms, known = self._terms_of(part), self.by_id.get(part.id)
+        if known is not None and part.epoch < known.epoch:
+            problem = f"epoch {part.epoch} of {echo(part.id)!r} is over: it is in epoch {known.epoch}."
+            raise WireError(Code.EPOCH, problem, "Count the lives of a member up.", field="epoch")
+        if known is not None and part.epoch == known.epoch:
+            known.terms = terms
+            return known
+        if known is None and len(self.by_id) >= self.limit:
+            problem = f"The crowd has {self.limit} members, as many as it may."
+            raise WireError(Code.BUSY, problem, "Let another one leave first.", field="id", retryable=True)
+        if known is not None:
+            known.end()  # another life starts
         history = deque[str](maxlen=max(self.terms.agent.history, 1))
         member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._policy(), history)
         member.blind()
-        self.members[part.id] = member
+        self.by_id[part.id] = member
         return member
 
     def _policy(self) -> FallbackPolicy:
-        """Return a member's policy. Where a miss would end the run it holds: the others go on."""
-        config, hold_ms = self.terms.config, self.terms.agent.fallback.hold_ms
-        hold_ms = hold_ms if config.hold_ms is None else config.hold_ms
-        return FallbackPolicy("safe" if config.on_miss == "safe" else "hold", round(hold_ms * 1e6))
+        """Return a member's policy. Where a miss would end the run it holds: the others continue."""
+        on_miss = self.terms.config.on_miss
+        return FallbackPolicy("safe" if on_miss == "safe" else "hold", round(self.terms.hold_ms * 1e6))
 
     def _terms_of(self, member: Member) -> MemberTerms:
         """Return a member's terms. Raises WireError naming the field of the part."""
@@ -203,8 +212,10 @@ class Roster:
             raise WireError(Code.INVALID, f"hz {hz:g} is above {hz_max:g}.", "Ask for less.", field="hz")
         period_ns = round(1e9 / hz)
         if member.deadline_ms is not None and not 0 < member.deadline_ms <= period_ns / 1e6:
-            what = f"deadline_ms {member.deadline_ms:g} is not above 0 and at most the period, {period_ns / 1e6:g} ms."
-            raise WireError(Code.INVALID, what, "Leave it out for the period.", field="deadline_ms")
+            problem = (
+                f"deadline_ms {member.deadline_ms:g} is not above 0 and at most the period, {period_ns / 1e6:g} ms."
+            )
+            raise WireError(Code.INVALID, problem, "Leave it out for the period.", field="deadline_ms")
         deadline_ms = config.deadline_ms if member.deadline_ms is None else member.deadline_ms
         deadline_ns = period_ns if deadline_ms is None else min(period_ns, round(deadline_ms * 1e6))
         ttl_ms = self.terms.hello.ttl_ms if member.ttl_ms is None else member.ttl_ms
@@ -213,78 +224,84 @@ class Roster:
         goal = self.goal if member.instruction is None else member.instruction
         if not goal.strip():
             raise WireError(Code.INSTRUCTION, "instruction says nothing.", "Say what to do.", field="instruction")
-        safe_calls = wire_calls(self.terms.agent.fallback.safe_calls)
-        if member.safe_calls is not None:
-            safe_calls = member.safe_calls
-            for i, call in enumerate(safe_calls):
-                try:
-                    self.terms.agent.tools.validate(Call(call.name, call.arguments))
-                except InvalidCall as error:
-                    raise illegal_safe_call(error, f"safe_calls[{i}]") from None
+        safe_calls = self._safe_calls(member)
         return MemberTerms(goal, period_ns, deadline_ns, ttl_ms, member.priority, member.every_tick, safe_calls)
 
+    def _safe_calls(self, member: Member) -> list[FunctionCall] | None:
+        agent = self.terms.agent
+        if member.safe_calls is None:
+            return wire_calls(agent.fallback.safe_calls)
+        for i, call in enumerate(member.safe_calls):
+            try:
+                agent.tools.validate(Call(call.name, call.arguments))
+            except InvalidCall as error:
+                raise illegal_safe_call(error, f"safe_calls[{i}]") from None
+        return member.safe_calls
+
     def leave(self, message: Leave) -> None:
+        """Forget members."""
         for name in message.ids:
-            if (member := self.members.pop(name, None)) is not None:
+            if (member := self.by_id.pop(name, None)) is not None:
                 member.end()
 
-    def observe(self, message: ObserveMany, now_ns: int, faults: list[PartFault]) -> list[CrowdMember]:
-        """Return those that saw something; `faults` takes what is refused."""
-        return _each(partial(self._observe, now_ns=now_ns), message.looks, faults)
+    def observe(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[PartFault]]:
+        """Return the members that saw something, and what is refused."""
+        return _each(partial(self._observe, now_ns=now_ns), message.looks, message.faults)
 
     def _observe(self, part: MemberLook, now_ns: int) -> CrowdMember:
-        member = self.members.get(part.id)
+        member = self.by_id.get(part.id)
         if member is None:
-            what = f"There is no member {echo(part.id)!r}."
-            raise WireError(Code.STATE, what, "Let it join first.", field="id", retryable=True)
-        looks = member.looks
-        if part.seq <= looks.seq:
-            what = f"seq {part.seq} does not grow: the last was {looks.seq}."
-            raise WireError(Code.SEQUENCE, what, "Count up by one with every look of the member.", field="seq")
+            problem = f"There is no member {echo(part.id)!r}."
+            raise WireError(Code.STATE, problem, "Let it join first.", field="id", retryable=True)
+        if part.seq <= member.looks.seq:
+            problem = f"seq {part.seq} does not grow: the last was {member.looks.seq}."
+            raise WireError(Code.SEQUENCE, problem, "Count up by one with every look of the member.", field="seq")
         if part.text is None and part.data is None:
             raise WireError(Code.INVALID, "The look shows nothing.", "Give text or data.", field="text")
         data = RemoteData.of(part.data, part.text)
         try:
             text = self.terms.agent.observe(data)
         except Exception as error:
-            what = f"The agent cannot read it ({type(error).__name__}: {error})."
-            remedy = "Send the fields of `data` that the agent reads, or `text`."
-            raise WireError(Code.INVALID, " ".join(what.split())[:300], remedy, field="data") from None
+            problem = f"The agent cannot read it ({type(error).__name__}: {error})."
+            hint = "Send the fields of `data` that the agent reads, or `text`."
+            raise WireError(Code.INVALID, " ".join(problem.split())[:300], hint, field="data") from None
         self.looks += 1
-        looks.superseded += not looks.taken
-        looks.seq, looks.taken = part.seq, False
-        looks.newest = MemberSight(part.seq, part.t_ns, now_ns, text, data)
+        member.see(part, text, data, now_ns)
         return member
 
 
 def _each(
-    take: Callable[[Any], CrowdMember], parts: Sequence[Member] | Sequence[MemberLook], faults: list[PartFault]
-) -> list[CrowdMember]:
-    taken = []
+    take: Callable[[Any], CrowdMember], parts: Sequence[Member] | Sequence[MemberLook], faults: Sequence[PartFault]
+) -> tuple[list[CrowdMember], list[PartFault]]:
+    """Take each part of a message of which `faults` could not be decoded."""
+    taken, refused = list[CrowdMember](), [*faults]
     for part in parts:
         try:
             taken.append(take(part))
         except WireError as error:
-            faults.append(PartFault(part.id, getattr(part, "seq", None), error))
-    return taken
+            refused.append(PartFault(part.id, getattr(part, "seq", None), error))
+    return taken, refused
 
 
 def crowd_terms(terms: Terms) -> Terms:
     """Return what of a session's terms is a crowd's. Raises WireError."""
     if isinstance(terms.source, EndpointSource | PolicySource):
-        remedy = "Name a model that this server has."
-        raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", remedy, field="model", fatal=True)
+        hint = "Name a model that this server has."
+        raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", hint, field="model", fatal=True)
     hello, warnings = terms.hello, list(terms.warnings)
-    for name, wanted in (("pacing", hello.pacing == "client"), ("calls_per_tick", hello.calls_per_tick)):
-        if wanted:
-            what, remedy = f"A crowd has no {name} {getattr(hello, name)!r}.", "Leave it out: the server sets the pace."
-            raise WireError(Code.INVALID, what, remedy, field=name, fatal=True)
+    for name, wished in (("pacing", hello.pacing == "client"), ("calls_per_tick", hello.calls_per_tick)):
+        if wished:
+            problem, hint = (
+                f"A crowd has no {name} {getattr(hello, name)!r}.",
+                "Leave it out: the server sets the pace.",
+            )
+            raise WireError(Code.INVALID, problem, hint, field=name, fatal=True)
     missing = sorted({EXECUTED, PICTURES} & {*hello.capabilities})
     missing += [name for name in ("interpreter", "hysteresis") if getattr(terms.config, name) is not None]
     if missing:
         warnings.append(f"A crowd has no {', '.join(missing)}.")
-    if named := sorted({*terms.config.confirm, *terms.agent.confirm}):
-        warnings.append(f"Nobody is asked for a crowd: calls of {', '.join(named)} are held back.")
+    if confirmed := sorted({*terms.config.confirm, *terms.agent.confirm}):
+        warnings.append(f"A crowd has no confirmation: calls of {', '.join(confirmed)} are held back.")
     config = replace(terms.config, hysteresis=None, interpreter=None)
     crowd = CrowdTerms(members=min(MEMBERS, (hello.crowd and hello.crowd.members) or MEMBERS), parts=PARTS)
     return replace(terms, config=config, source=crowd_source(terms.source), warnings=tuple(warnings), crowd=crowd)

@@ -15,7 +15,7 @@ from rtcontrol.loop.warmup import Warmup
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import refusals
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
-from rtcontrol.serve.crowd.members import Roster, crowd_terms
+from rtcontrol.serve.crowd.members import Members, crowd_terms
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
@@ -24,7 +24,6 @@ from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire import messages as wire
-from rtcontrol_client.wire.messages import CallMany, in_messages
 
 QUEUE = 256  # messages that wait for the loop
 IDLE_NS = 250_000_000
@@ -32,10 +31,10 @@ ROUNDS = 3  # of warm-up
 
 
 class CrowdLoop:
-    """One run of a core. Any thread may call `take`, `post` and `stop`; `tell` takes what is for the client."""
+    """One run of a core. Any thread may call `take`, `post` and `stop`; `send` takes what is for the client."""
 
-    def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, tell: Callable[[ev.Action], None]) -> None:
-        self.core, self.host, self.recorder, self._tell = core, host, recorder, tell
+    def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, send: Callable[[ev.Action], None]) -> None:
+        self.core, self.host, self.recorder, self._send = core, host, recorder, send
         self.ended_by: str | None = None
         self._inbox: deque[Message | ev.Event] = deque()
         self._state: tuple[bool, int, str | None, int] = (True, 0, None, 0)
@@ -47,8 +46,9 @@ class CrowdLoop:
     def take(self, message: Message) -> None:
         """Let the core take the client's message soon. Raises WireError (rate) where too many wait."""
         if len(self._inbox) >= QUEUE:
-            what = f"{QUEUE} messages wait for the crowd."
-            raise WireError(Code.RATE, what, "Send fewer, larger ones.", retryable=True)
+            raise WireError(
+                Code.RATE, f"{QUEUE} messages wait for the crowd.", "Send fewer, larger ones.", retryable=True
+            )
         self.post(message)
 
     def post(self, event: Message | ev.Event) -> None:
@@ -57,9 +57,19 @@ class CrowdLoop:
         self.host.wake()
 
     def stop(self, why: str) -> None:
-        """End soon, with everybody safe."""
+        """End soon, with all members safe."""
         self.ended_by = self.ended_by or why
         self.host.wake()
+
+    def start(self, rounds: int) -> None:
+        """Start the host, and decide so many times, so that the first batch is expected to take what it will. Raises
+        UserError where the decider cannot decide for these tools."""
+        info, goal, warmup = self.host.start(), self.core.members.goal, Warmup()
+        warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
+        for took_ms in warmup.round_trip_ms[1:]:  # the first one makes everything warm
+            self.core.queue.times.took(1, round(took_ms * 1e6), late=False)
+        self.recorder.file.keep()
+        self.recorder.write({"start": {"host_info": info}})
 
     def run(self) -> None:
         """Run until it is stopped, or the decoder gave up."""
@@ -104,7 +114,7 @@ class CrowdLoop:
                 elif isinstance(action, ev.Cancel):
                     self.host.cancel(action.k)
                 else:
-                    self._tell(action)
+                    self._send(action)
 
     def _ask(self, action: ev.Ask) -> ev.Sent:
         try:
@@ -123,72 +133,57 @@ class CrowdSession(SessionThread):
         return crowd_terms(super().negotiate())
 
     def open(self, instruction: str | None) -> CrowdLoop:
-        owner, terms = self.owner, self.terms
-        with terms.decidable(), refusals.placed(self.facts.life.welcomed):
+        owner, terms, life = self.owner, self.terms, self.facts.life
+        with terms.decidable(), refusals.placed(life.welcomed):
             host = owner.pool.open(self.id, terms.source)
         try:
-            roster, k = self._members()
-            recorder, self.record = open_record(
-                self.id, self.facts.life.runs, terms, terms.config, self.note, crowd=roster.limit
-            )
+            members, k = self._members()
+            recorder, self.record = open_record(self.id, life.runs, terms, terms.config, self.note, crowd=members.limit)
         except WireError:
             host.close()
             raise
-        core = CrowdCore(roster, settings_of(terms.config, terms.agent), rules_of(terms.config, terms.agent), k)
-        self.crowd = CrowdLoop(core, host, recorder, self._tell)
-        owner.stats.begin(self.crowd)
+        core = CrowdCore(members, settings_of(terms.config, terms.agent), rules_of(terms.config, terms.agent), k)
+        self.crowd = CrowdLoop(core, host, recorder, self._send_action)
+        owner.stats.start(self.crowd)
         owner.report(owner.core.attached, self.facts)
         return self.crowd
 
-    def _members(self) -> tuple[Roster, int]:
+    def _members(self) -> tuple[Members, int]:
         """Return the members, and the newest tick's number: those of the run before, as its client knows them."""
         if self.crowd is None:
-            return Roster(self.terms), -1
+            return Members(self.terms), -1
         core = self.crowd.core
-        for member in core.roster.members.values():
+        for member in core.members:
             member.blind()
-        return core.roster, core.k
+        return core.members, core.k
 
     def run(self) -> None:
         crowd = self.crowd
         assert crowd is not None, "it is open"
         try:
-            info = crowd.host.start()
-            self._warm_up(crowd)
-            crowd.recorder.file.keep()
-            crowd.recorder.write({"start": {"host_info": info}})
+            crowd.start(ROUNDS if self.terms.config.warmup else 0)
             self.warm()
             crowd.run()
             if crowd.host.gave_up is not None:
                 raise DecoderUnavailable(crowd.host.gave_up, "Start the server again.")
         except DecoderUnavailable as error:
-            fatal = not self.facts.life.welcomed
-            raise WireError(Code.DECODER, error.what, error.remedy, retryable=True, fatal=fatal) from None
+            raise refusals.unavailable(error, self.facts.life.welcomed) from None
         except UserError as error:
             raise self.terms.undecodable(error) from None
         finally:
             crowd.stop("over")
             crowd.host.close()
 
-    def _warm_up(self, crowd: CrowdLoop) -> None:
-        """Decide for one a few times, so that the first batch is expected to take what it will. Raises UserError where
-        the decider cannot decide for these tools."""
-        goal, warmup = crowd.core.roster.goal, Warmup()
-        rounds = ROUNDS if self.terms.config.warmup else 0
-        warmup.decide(crowd.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
-        for took_ms in warmup.round_trip_ms[1:]:  # the first one makes everything warm
-            crowd.core.queue.times.took(1, round(took_ms * 1e6), late=False)
-
-    def _tell(self, action: ev.Action) -> None:
+    def _send_action(self, action: ev.Action) -> None:
         if isinstance(action, SendCalls):
-            for some in in_messages(action.calls):
-                self.send(CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=some))
+            for calls in wire.in_messages(action.calls):
+                self.send(wire.CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=calls))
         elif isinstance(action, Refuse):
             self.owner.report(self.owner.core.wrong, self.facts, action.error)
         elif isinstance(action, ev.Instruct):
             self.send(wire.Instruct(session=self.facts.token, instruction=action.text))
 
-    # -- from any thread ----------------------------------------------------------------------------------------------
+    # -- the runner of the core, from any thread ----------------------------------------------------------------------
 
     def take(self, message: Message) -> None:
         assert self.crowd is not None, "it is live"
@@ -197,7 +192,7 @@ class CrowdSession(SessionThread):
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
             self.crowd.post(ev.Instructed(text))
-        return False  # what it begins with when it is resumed
+        return False  # what it starts with when it is resumed
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "it is attached"
@@ -211,8 +206,7 @@ class CrowdSession(SessionThread):
             self.crowd.stop(why)
 
     def need(self) -> Need | None:
-        if self.crowd is not None and (members := list(self.crowd.core.roster.members.values())):
-            hz = sum(1e9 / member.period_ns for member in members)
+        if self.crowd is not None and (hz := sum(1e9 / member.period_ns for member in self.crowd.core.members)):
             self.needed = Need.of(list(self.crowd.core.queue.shares), hz) or self.needed
         return self.needed
 
@@ -220,10 +214,10 @@ class CrowdSession(SessionThread):
         if self.crowd is None or self.crowd.ended_by is not None:
             return None
         state = wire.ControlMessage(session=self.facts.token, state="paused" if self.facts.life.paused else "running")
-        return LoopStanding(self.crowd.core.roster.goal, control=state)
+        return LoopStanding(self.crowd.core.members.goal, control=state)
 
     def traffic(self) -> dict[str, Any]:
         if self.crowd is None:
             return {}
-        roster, queue = self.crowd.core.roster, self.crowd.core.queue
-        return {"observations": roster.looks, "batches": queue.count, "late_dropped": queue.late_dropped}
+        members, queue = self.crowd.core.members, self.crowd.core.queue
+        return {"observations": members.looks, "batches": queue.count, "late_dropped": queue.late_dropped}

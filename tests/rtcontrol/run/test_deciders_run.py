@@ -89,7 +89,7 @@ def test_server_with_a_backup_says_who_decided_in_a_session(tmp_path: Path) -> N
         assert [peer.ask().status for _ in range(5)] == ["fresh"] * 5
         peer.send(Bye(session=peer.token))
         path = made.out / "session-0001" / "report.json"
-        until(lambda: path.exists() and path.read_text().endswith("}\n"), made.said)
+        until(lambda: path.exists() and path.read_text().endswith("}\n"), made.lines)
         report = json.loads(path.read_text())
         assert report["backup"] == "expert" and sum(report["decided_by"].values()) == report["ticks"] == 5
 

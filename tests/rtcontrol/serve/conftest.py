@@ -18,8 +18,8 @@ from tests.rtcontrol.serve.wire_peer import WirePeer
 class Bench:
     """A running server and the peers of one test."""
 
-    def __init__(self, server: Server, stack: ExitStack, said: list[str]) -> None:
-        self.server, self.said, self._stack = server, said, stack
+    def __init__(self, server: Server, stack: ExitStack, lines: list[str]) -> None:
+        self.server, self.lines, self._stack = server, lines, stack
 
     @property
     def admission(self) -> Any:
@@ -42,13 +42,13 @@ class Bench:
 @contextmanager
 def serving(out: Path, http: Any = None, **options: Any) -> Iterator[Bench]:
     """A server in this process, with the gateway that `http` makes; scripted deciders, unless the options say else."""
-    said: list[str] = []
+    lines: list[str] = []
     # A lost client is soon found, a slow one is not taken for lost.
-    given = {"out": out, "model": "random", "host": "inprocess", "heartbeat_s": 0.2, "silent_heartbeats": 20, **options}
+    base = {"out": out, "model": "random", "host": "inprocess", "heartbeat_s": 0.2, "silent_heartbeats": 20}
     with ExitStack() as stack:
-        server = Server(ServeOptions(**given), ["tcp://127.0.0.1:*"], http=http, say=said.append)
+        server = Server(ServeOptions(**{**base, **options}), ["tcp://127.0.0.1:*"], http=http, say=lines.append)
         stack.enter_context(server)
-        yield Bench(server, stack, said)
+        yield Bench(server, stack, lines)
 
 
 @pytest.fixture
@@ -58,20 +58,20 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
 
 @pytest.fixture
-def made(bench: Callable[..., Bench]) -> Bench:
+def running(bench: Callable[..., Bench]) -> Bench:
     return bench()
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts a server in a process of its own."""
-    made: list[Process] = []
+    processes: list[Process] = []
 
-    def make(*options: str, **given: str) -> Process:
-        made.append(Process(tmp_path, free_port(), *options, **given))
-        made[-1].start()
-        return made[-1]
+    def make(*options: str, **arguments: str) -> Process:
+        processes.append(Process(tmp_path, free_port(), *options, **arguments))
+        processes[-1].start()
+        return processes[-1]
 
     yield make
-    for one in made:
-        one.kill()
+    for process in processes:
+        process.kill()

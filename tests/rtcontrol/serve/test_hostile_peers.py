@@ -104,19 +104,19 @@ def test_listed_key_is_named_in_the_log_but_no_log_or_record_holds_a_secret_or_a
 
 
 def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_that_says_nothing(bench: Any) -> None:
-    made = bench(heartbeat_s=0.1, silent_heartbeats=3)
-    peer = made.enter(pacing="client")
-    keep, failed = made.admission.keep, threading.Event()
+    running = bench(heartbeat_s=0.1, silent_heartbeats=3)
+    peer = running.enter(pacing="client")
+    keep, failed = running.admission.keep, threading.Event()
 
     def broken() -> None:
         failed.set()
         raise LookupError("a fault")
 
-    made.admission.keep = broken
+    running.admission.keep = broken
     assert failed.wait(5)
-    made.admission.keep = keep
+    running.admission.keep = keep
     # Nothing is read, so no ping is answered: only the housekeeping finds out.
-    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    until(lambda: running.admission.health()["sessions"]["parked"] == 1)
     peer.observe()
     assert peer.refused().code == "state"
 
@@ -164,15 +164,15 @@ def frames(seed: int, count: int) -> Iterator[list[bytes]]:
         yield [bytes(changed), *arrays]
 
 
-def test_server_survives_hostile_frames_and_an_honest_client_loses_no_observation(made: Any) -> None:
-    honest, hostile, told = made.enter(pacing="client"), made.enter(pacing="client"), Counter[str]()
+def test_server_survives_hostile_frames_and_an_honest_client_loses_no_observation(running: Any) -> None:
+    honest, hostile, result = running.enter(pacing="client"), running.enter(pacing="client"), Counter[str]()
     for number, parts in enumerate(frames(1, 3000)):
         hostile.socket.send_multipart(parts)
         if number % 100 == 0:
             assert honest.ask().status == "fresh"
             while (message := hostile.receive(0.001)) is not None:
-                told[getattr(message, "code", "")] += 1
-    assert told and not told["internal"], told
+                result[getattr(message, "code", "")] += 1
+    assert result and not result["internal"], result
 
 
 NEEDS = st.builds(Need, st.floats(0.1, 1000), st.floats(1e-5, 1))
@@ -205,18 +205,18 @@ def large(number: int) -> dict[str, Any]:
     return {"name": f"f{number}", "parameters": {"properties": {"a": {"oneOf": values}}, "required": ["a"]}}
 
 
-def test_hostile_hellos_keep_nobody_from_opening_or_resuming(made: Any) -> None:
-    kept = made.enter(pacing="client")
+def test_hostile_hellos_keep_nobody_from_opening_or_resuming(running: Any) -> None:
+    kept = running.enter(pacing="client")
     token = kept.token
-    hostile = [made.peer() for _ in range(3)]
+    hostile = [running.peer() for _ in range(3)]
     for number, peer in enumerate(hostile):
         peer.hello(tools=[wide(number)], instruction="go", safe_call=None)
-    reading = [made.peer() for _ in range(3)]
+    reading = [running.peer() for _ in range(3)]
     for number, peer in enumerate(reading):
         peer.hello(tools=[large(number)], instruction="go", safe_call=None)
-    made.admission.drop(made.admission.connections()[0])
-    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
-    honest, again = made.peer(), made.peer()
+    running.admission.disconnected(next(iter(running.admission.core.peers)), revoked=True)
+    until(lambda: running.admission.health()["sessions"]["parked"] == 1)
+    honest, again = running.peer(), running.peer()
     honest.enter(pacing="client")
     again.hello(resume=token)
     assert again.expect(Welcome).resumed

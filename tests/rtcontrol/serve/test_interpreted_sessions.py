@@ -14,30 +14,30 @@ M = TypeVar("M")
 HOVER, NONE = completion(("hover", '{"y": 0.7}')), completion(("not_understood", "{}"))
 
 
-def told(peer: WirePeer, kind: type[M]) -> M:
+def result(peer: WirePeer, kind: type[M]) -> M:
     """The next message of this kind, also of those that came before a call that was waited for."""
-    found: Any = next((message for message in peer.inbox if isinstance(message, kind)), None)
-    if found is None:
+    matches: Any = next((message for message in peer.inbox if isinstance(message, kind)), None)
+    if matches is None:
         return peer.expect(kind, 20.0)
-    peer.inbox.remove(found)
-    return found
+    peer.inbox.remove(matches)
+    return matches
 
 
 def test_sentence_is_answered_with_its_meaning_or_with_what_can_be_said(bench: Callable[..., Bench]) -> None:
     with chat_server(lambda body: HOVER if body["messages"][-1]["content"] == "stay up there" else NONE) as chat:
-        made = bench(interpreter=f"chat:{chat.url}#small")
-        peer = made.enter(pacing="client")
+        running = bench(interpreter=f"chat:{chat.url}#small")
+        peer = running.enter(pacing="client")
         peer.ask()
         peer.send(Instruct(session=peer.token, instruction="make me a sandwich"))
-        refused = told(peer, ErrorMessage)
+        refused = result(peer, ErrorMessage)
         assert (refused.code, refused.field, refused.fatal) == ("instruction", "instruction", False)
         assert "not understood" in refused.message and "land on the left side of the pad" in refused.remedy
-        assert peer.ask().status == "fresh" and made.admission.all()[0].loop.instruction == "land on the pad"
+        assert peer.ask().status == "fresh" and running.admission.all()[0].loop.instruction == "land on the pad"
         peer.send(Instruct(session=peer.token, instruction="stay up there"))
-        answer = told(peer, Instruct)
+        answer = result(peer, Instruct)
         assert (answer.instruction, answer.said, answer.by) == ("hover at 0.7", "stay up there", "chat:small")
         peer.ask()
-        assert told(peer, Instruct).instruction == "hover at 0.7"
+        assert result(peer, Instruct).instruction == "hover at 0.7"
         peer.send(Instruct(session=peer.token, instruction="HOVER AT 0.70!"))  # canonical, and active already
-        assert told(peer, Instruct).by == "itself"
+        assert result(peer, Instruct).by == "itself"
         assert [body["messages"][-1]["content"] for body in chat.bodies] == ["make me a sandwich", "stay up there"]

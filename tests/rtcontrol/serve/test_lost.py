@@ -15,19 +15,19 @@ from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
-def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
-    first = made.peer()
+def test_lost_client_is_made_safe_parked_and_resumed(running: Any) -> None:
+    first = running.peer()
     token = first.enter(pacing="client", instruction="hover at 0.7").session
     for _ in range(3):
         first.ask()
     first.close()
     # A client-paced session sends nothing by itself: the heartbeat finds out.
-    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
-    assert made.admission.all()[0].facts.refused == {}
-    record = [*read_record(made.out / "session-0001" / "record.mcap")]
+    until(lambda: running.admission.health()["sessions"]["parked"] == 1)
+    assert running.admission.all()[0].facts.refused == {}
+    record = [*read_record(running.out / "session-0001" / "record.mcap")]
     assert record[-2]["why"] == "exit" and record[-1]["end"] == "client lost"
 
-    second = made.peer()
+    second = running.peer()
     welcome = second.enter(resume=token)
     assert welcome.resumed and welcome.session == token and welcome.instruction == "hover at 0.7"
     assert welcome.agent == "lander" and welcome.pacing == "client"
@@ -35,15 +35,15 @@ def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
     # Ticks 0 to 2, then the safe call on the way out.
     assert second.ask().tick == 4
     second.send(Bye(session=token))
-    until(lambda: (made.out / "session-0001" / "report-2.json").exists())
-    assert json.loads((made.out / "session-0001" / "report.json").read_text())["ticks"] == 3
-    third = made.peer()
+    until(lambda: (running.out / "session-0001" / "report-2.json").exists())
+    assert json.loads((running.out / "session-0001" / "report.json").read_text())["ticks"] == 3
+    third = running.peer()
     error = third.denied(resume=token)
     assert error.code == "session" and error.retryable
 
 
-def test_a_client_that_never_reads_harms_nobody(made: Any) -> None:
-    slow, other = made.peer(), made.peer()
+def test_a_client_that_never_reads_harms_nobody(running: Any) -> None:
+    slow, other = running.peer(), running.peer()
     slow.socket.rcvhwm = 1
     slow.enter(pacing="client")
     other.enter(pacing="client")
@@ -51,7 +51,7 @@ def test_a_client_that_never_reads_harms_nobody(made: Any) -> None:
         slow.observe("x" * 3000)
         if slow.seq % 10 == 0:
             assert other.ask().status == "fresh"
-    assert made.admission.health()["sessions"]["live"] == 2
+    assert running.admission.health()["sessions"]["live"] == 2
 
 
 def test_killed_server_forgets_its_sessions_and_one_that_ends_makes_everybody_safe_and_says_bye(process: Any) -> None:
@@ -72,20 +72,20 @@ def test_killed_server_forgets_its_sessions_and_one_that_ends_makes_everybody_sa
         assert server.end(signal.SIGTERM) == 143
         assert peer.expect(CallMessage, status="safe").call is not None
         assert peer.expect(Bye).reason == "server stopped"
-    found = re.search(r"SIGTERM: ending 1 sessions\n(?:.*\n)*.*(session-\d+): over \(server stopped\)", server.logs())
-    assert found is not None, server.logs()
-    told = json.loads((server.out / "records" / found[1] / "report.json").read_text())
-    assert told["ended_by"] == "server stopped" and told["wire"]["client"]["name"] == "test"
+    matches = re.search(r"SIGTERM: ending 1 sessions\n(?:.*\n)*.*(session-\d+): over \(server stopped\)", server.logs())
+    assert matches is not None, server.logs()
+    result = json.loads((server.out / "records" / matches[1] / "report.json").read_text())
+    assert result["ended_by"] == "server stopped" and result["wire"]["client"]["name"] == "test"
 
 
-def test_identity_of_another_gives_no_session(made: Any) -> None:
-    peer = made.enter(pacing="client")
+def test_identity_of_another_gives_no_session(running: Any) -> None:
+    peer = running.enter(pacing="client")
     thief = zmq.Context.instance().socket(zmq.DEALER)
-    identity = next(c.identity for c in made.admission.connections())
+    identity = next(c.identity for c in running.admission.core.peers)
     thief.linger = 0
     # libzmq keeps names that begin with a zero byte for itself; a thief can at best choose another one.
     thief.setsockopt(zmq.IDENTITY, b"i" + identity[1:])
-    thief.connect(made.server.endpoints[0])
+    thief.connect(running.server.endpoints[0])
     other = WirePeer.__new__(WirePeer)
     other.socket, other.inbox, other.welcome, other.seq, other.epoch = thief, [], peer.welcome, 10, 0
     other.observe()
@@ -94,8 +94,8 @@ def test_identity_of_another_gives_no_session(made: Any) -> None:
     assert peer.ask().status == "fresh"
 
 
-def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
-    peer = made.enter(hz=50.0, capabilities=["executed", "control"])
+def test_a_stop_ends_the_session_for_good_with_a_safe_call(running: Any) -> None:
+    peer = running.enter(hz=50.0, capabilities=["executed", "control"])
     peer.observe()
     peer.expect(CallMessage, status="fresh")
     peer.send(ControlMessage(session=peer.token, say="stop", instruction="land"))  # whatever else the message has
@@ -106,8 +106,8 @@ def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
     stopped = next(i for i, m in enumerate(calls) if m.status == "safe")
     assert all(m.status == "safe" for m in calls[stopped:])
     # Who would greet anew by itself does not, and nobody can come back to it.
-    (told,) = [m for m in came if isinstance(m, ErrorMessage)]
-    assert (told.code, told.fatal, told.retryable) == ("state", True, False)
-    until(lambda: made.admission.all() == [])
+    (result,) = [m for m in came if isinstance(m, ErrorMessage)]
+    assert (result.code, result.fatal, result.retryable) == ("state", True, False)
+    until(lambda: running.admission.all() == [])
     again = peer.denied(resume=peer.token)
     assert (again.code, again.fatal, again.retryable) == ("state", True, False)

@@ -44,8 +44,8 @@ def denied(**fields: Any) -> WireError:
     return caught.value
 
 
-def welcome(made: Terms) -> Welcome:
-    return made.welcome("x" * 32, LoopStanding(made.agent.instruction), now_ns=7)
+def welcome(created: Terms) -> Welcome:
+    return created.welcome("x" * 32, LoopStanding(created.agent.instruction), now_ns=7)
 
 
 def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:
@@ -100,25 +100,25 @@ def test_model_that_does_not_fit_is_refused(
 
 
 def test_welcome_tells_the_agents_terms() -> None:
-    told = welcome(terms())
-    assert (told.agent, told.instruction, told.t_server_ns) == ("lander", "land on the pad", 7)
-    assert told.tools[0]["function"]["name"] == "engines"
-    assert told.safe_call == FunctionCall(name="engines", arguments={"main": 0, "side": 0})
-    assert (told.hz, told.period_ms, told.deadline_ms, told.ttl_ms) == (16.0, 62.5, 62.5, 500)
-    assert (told.heartbeat_ms, told.session_grace_s, told.limits["max_parts"]) == (1000, 30, 8)
-    assert not told.resumed and told.epoch == 0
+    result = welcome(terms())
+    assert (result.agent, result.instruction, result.t_server_ns) == ("lander", "land on the pad", 7)
+    assert result.tools[0]["function"]["name"] == "engines"
+    assert result.safe_call == FunctionCall(name="engines", arguments={"main": 0, "side": 0})
+    assert (result.hz, result.period_ms, result.deadline_ms, result.ttl_ms) == (16.0, 62.5, 62.5, 500)
+    assert (result.heartbeat_ms, result.session_grace_s, result.limits["max_parts"]) == (1000, 30, 8)
+    assert not result.resumed and result.epoch == 0
 
 
 def test_tools_of_a_trained_model_are_known_and_others_are_not() -> None:
     lander = assembly.agent("lander").tools.openai()
-    told = welcome(terms(None, tools=lander, instruction="land on the pad"))
-    assert (told.agent, told.model, told.trained, told.model_trained_on_tools) == (None, "lander", True, True)
+    result = welcome(terms(None, tools=lander, instruction="land on the pad"))
+    assert (result.agent, result.model, result.trained, result.model_trained_on_tools) == (None, "lander", True, True)
     assert welcome(terms(**OWN)).trained is None and not welcome(terms(**OWN)).model_trained_on_tools
 
 
 @pytest.mark.parametrize("minor", [0, 1])
 def test_several_safe_calls_are_told_and_warned_of(minor: int) -> None:
     calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
-    told = welcome(terms(**OWN, safe_calls=calls, protocol=[1, minor]))
-    assert (told.safe_call, told.safe_calls) == (STOP, calls)
-    assert any("first safe call only" in w for w in told.warnings) == (minor == 0)
+    result = welcome(terms(**OWN, safe_calls=calls, protocol=[1, minor]))
+    assert (result.safe_call, result.safe_calls) == (STOP, calls)
+    assert any("first safe call only" in w for w in result.warnings) == (minor == 0)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import queue
 import signal
 import socket
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import httpx
 
-from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.zmq_server import Router, RouterConnection
 from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import Program, free_port, full_pipe
 from tests.rtcontrol.serve.wire_peer import WirePeer
@@ -48,21 +42,3 @@ def test_a_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) 
         finally:
             server.kill()
     assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 4
-
-
-def test_last_messages_leave_although_the_router_thread_has_ended() -> None:
-    connections: queue.Queue[RouterConnection] = queue.Queue()
-    receive = lambda connection, _: connections.put(connection)  # noqa: E731
-    admission: Any = SimpleNamespace(options=ServeOptions(), admit=lambda _: True, receive=receive)
-    router = Router(admission, ["tcp://127.0.0.1:*"], None)
-    router.start()
-    with WirePeer(router.endpoints[0]) as peer:
-        peer.hello(agent="lander")
-        connection = connections.get(timeout=60)
-        router._stopping = True
-        os.eventfd_write(router._wake, 1)
-        router._thread.join()
-        with router._using:  # so it is queued
-            connection.send(Bye(reason="the end"))
-        router.close()
-        assert peer.expect(Bye).reason == "the end"

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import sessions as do
-from rtcontrol.serve.session_core import MAX_STRANGERS
-from rtcontrol.serve.sessions import LEAVING, SPARE, LoopStanding, Need, Peer, SessionFacts
+from rtcontrol.serve.session_core import MAX_WITHOUT_SESSION
+from rtcontrol.serve.sessions import ENDING, LEAVING, LoopStanding, Need, Peer, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -33,7 +32,7 @@ from rtcontrol_client.wire.messages import (
 )
 from tests.rtcontrol.serve.bench import Bench, S, Wire, bye, call, observe
 
-STRANGE = "x" * 32
+UNKNOWN = "x" * 32
 CONTROL: dict[str, Any] = {"capabilities": ["control"]}
 
 
@@ -42,7 +41,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def control(session: SessionFacts, word: Any, **more: Any) -> ControlMessage:
+def control(session: Session, word: Any, **more: Any) -> ControlMessage:
     return ControlMessage(session=session.token, say=word, **more)
 
 
@@ -58,11 +57,11 @@ def test_core_imports_no_clock_thread_socket_or_chance_and_few_files() -> None:
         if not name.startswith("rtcontrol") or spec is None or spec.origin is None:
             continue
         for node in ast.walk(ast.parse(Path(spec.origin).read_text("utf-8"))):
-            found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            matches = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module is not None:
                 below = [f"{node.module}.{alias.name}" for alias in node.names]
-                found = [node.module, *(one for one in below if one in sys.modules)]
-            waiting += [one for one in found if one not in names]
+                matches = [node.module, *(item for item in below if item in sys.modules)]
+            waiting += [item for item in matches if item not in names]
     assert not names & {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
     assert len([name for name in names if name.startswith("rtcontrol")]) <= 20
 
@@ -81,7 +80,7 @@ def test_welcome_comes_once_the_loop_is_warm(bench: Bench) -> None:
     assert wire.sent == [] and bench.states_of() == {"opening": 1}
     bench.now += S
     bench.opens()
-    welcome = wire.one(Welcome)
+    welcome = wire.only(Welcome)
     assert (welcome.t_client_ns, welcome.t_server_ns, welcome.resumed) == (said.t_client_ns, bench.now, False)
     assert welcome.instruction == "go" and bench.lines == ["session-0001: a peer, terms"]
 
@@ -90,14 +89,14 @@ def test_same_hello_is_welcomed_again_and_another_refused(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.now += S
     said = bench.hello(wire)
-    welcome = wire.one(Welcome)
+    welcome = wire.only(Welcome)
     assert (welcome.session, welcome.t_client_ns) == (session.token, said.t_client_ns)
     bench.hello(wire, resume=session.token)
-    assert wire.one(Welcome).session == session.token
+    assert wire.only(Welcome).session == session.token
     bench.hello(wire, hz=5.0)
-    error = wire.one(ErrorMessage)
+    error = wire.only(ErrorMessage)
     assert (error.code, error.fatal, error.t_client_ns) == ("state", False, bench.now)
-    bench.hello(wire, resume=STRANGE)
+    bench.hello(wire, resume=UNKNOWN)
     assert wire.code() == "session"
     assert bench.states_of() == {"live": 1}
 
@@ -106,7 +105,7 @@ def test_terms_that_are_refused_leave_the_connection_free(bench: Bench) -> None:
     wire = Wire()
     bench.refusal = WireError(Code.AGENT, "There is none.", fatal=True)
     bench.hello(wire)
-    error = wire.one(ErrorMessage)
+    error = wire.only(ErrorMessage)
     assert (error.code, error.fatal, error.t_client_ns) == ("agent", True, bench.now)
     assert bench.lines == ["a peer: refused: There is none."] and bench.states_of() == {}
     bench.refusal = None
@@ -115,10 +114,10 @@ def test_terms_that_are_refused_leave_the_connection_free(bench: Bench) -> None:
 
 def test_client_of_minor_0_gets_nothing_of_minor_1(bench: Bench) -> None:
     wire = Wire()
-    bench.hello(wire, protocol=[1, 0], resume=STRANGE)
-    assert wire.one(ErrorMessage).t_client_ns is None
+    bench.hello(wire, protocol=[1, 0], resume=UNKNOWN)
+    assert wire.only(ErrorMessage).t_client_ns is None
     _, session = bench.enter(wire, protocol=[1, 0])
-    bench.say(wire, bye(session))
+    bench.send(wire, bye(session))
     assert wire.sent == []
 
 
@@ -136,23 +135,23 @@ def test_full_server_is_busy_but_for_what_waits_and_what_ends_up_to_limits() -> 
         bench.now += S
     assert bench.states_of() == {"parked": 2} and parked[0] and parked[0].life.state == "over"
     bench.lingers = True
-    for _ in range(2 + SPARE):
+    for _ in range(2 + ENDING):
         wire, session = bench.enter()
-        bench.say(wire, bye(session))
+        bench.send(wire, bye(session))
     bench.hello(last := Wire())
     assert last.code() == "busy"
 
 
 def test_robot_is_one_sessions_and_lost_by_one_that_waits(bench: Bench) -> None:
-    one, two = Wire(), Wire()
-    _, session = bench.enter(one, robot="arm")
-    bench.hello(two, robot="arm")
-    error = two.one(ErrorMessage)
+    first, second = Wire(), Wire()
+    _, session = bench.enter(first, robot="arm")
+    bench.hello(second, robot="arm")
+    error = second.only(ErrorMessage)
     assert (error.code, error.field, error.retryable, error.fatal) == ("busy", "robot", True, True)
-    bench.lose(one)
-    bench.enter(two, robot="arm")
-    bench.hello(one := Wire(), resume=session.token)
-    assert one.code() == "session", "the first one lost it"
+    bench.lose(first)
+    bench.enter(second, robot="arm")
+    bench.hello(first := Wire(), resume=session.token)
+    assert first.code() == "session", "the first one lost it"
 
 
 @pytest.mark.parametrize("needs", [{"session-0001": 0.5, "session-0002": 0.5}, {"session-0002": 0.9}])
@@ -161,9 +160,9 @@ def test_session_is_refused_that_would_make_others_late(bench: Bench, needs: dic
     bench.enter()
     bench.hello(other := Wire())
     if len(needs) == 1:  # alone it is late anyway
-        other.one(Welcome)
+        other.only(Welcome)
         return
-    error = other.one(ErrorMessage)
+    error = other.only(ErrorMessage)
     assert (error.code, error.retryable, error.fatal) == ("busy", True, True) and "ms a decision" in error.message
     assert bench.states_of() == {"live": 1}
 
@@ -180,19 +179,19 @@ def test_thread_that_is_not_to_be_had_costs_only_its_hello(bench: Bench) -> None
     assert wire.code() == "busy" and bench.states_of() == {"parked": 1}
     bench.no_thread = False
     bench.hello(wire, resume=session.token)
-    assert wire.one(Welcome).resumed
+    assert wire.only(Welcome).resumed
 
 
 def test_hellos_have_a_rate(bench: Bench) -> None:
     wire = Wire()
     for _ in range(500):
         bench.hello(wire)
-        bench.say(wire, Bye())
+        bench.send(wire, Bye())
     assert bench.core.refused["rate"] >= 400 and bench.core.counts["sessions"] <= 20
     assert {message.code for message in wire.take(ErrorMessage)} == {"rate"}
     bench.wait(5)
     bench.hello(wire)
-    wire.one(Welcome)
+    wire.only(Welcome)
 
 
 # -- resuming ---------------------------------------------------------------------------------------------------------
@@ -203,7 +202,7 @@ def test_lost_client_is_parked_and_its_token_resumes_it(bench: Bench) -> None:
     assert bench.lines[-1] == "session-0001: client lost; kept for 30 s"
     bench.now += 29 * S
     bench.hello(wire := Wire(), resume=session.token)
-    welcome = wire.one(Welcome)
+    welcome = wire.only(Welcome)
     assert (welcome.session, welcome.resumed, session.life.runs) == (session.token, True, 2)
     assert bench.states_of() == {"live": 1} and bench.lines[-1].endswith("terms, resumed")
 
@@ -214,9 +213,9 @@ def test_parked_session_ends_with_its_grace(bench: Bench) -> None:
     bench.wait(30)
     assert bench.states_of() == {"parked": 1}
     bench.wait(0.1)
-    assert bench.states_of() == {} and bench.lines[-1] == "session-0001: over (nobody came back)"
+    assert bench.states_of() == {} and bench.lines[-1] == "session-0001: over (its client did not return)"
     bench.hello(wire := Wire(), resume=session.token)
-    error = wire.one(ErrorMessage)
+    error = wire.only(ErrorMessage)
     assert (error.code, error.field, error.retryable, error.fatal) == ("session", "resume", True, False)
 
 
@@ -224,11 +223,11 @@ def test_resuming_takes_a_session_over_before_its_client_is_missed(bench: Bench)
     first, session = bench.enter()
     second = Wire()
     bench.hello(second, resume=session.token)
-    assert second.one(Welcome).resumed and bench.states_of() == {"live": 1}
-    bench.say(first, observe(session.token))
+    assert second.only(Welcome).resumed and bench.states_of() == {"live": 1}
+    bench.send(first, observe(session.token))
     assert first.code() == "state"
     bench.tell(bench.core.emitted, session, call(session))
-    assert not first.sent and second.one(CallMessage)
+    assert not first.sent and second.only(CallMessage)
     bench.lose(first)  # nothing comes of it
     assert bench.states_of() == {"live": 1}
 
@@ -240,7 +239,7 @@ def test_key_of_another_client_resumes_nothing(bench: Bench) -> None:
         bench.hello(wire := Wire(key=key), resume=session.token)
         assert wire.code() == "session"
     bench.hello(wire := Wire(key="mine"), resume=session.token)
-    wire.one(Welcome)
+    wire.only(Welcome)
 
 
 def test_client_that_is_back_before_its_loop_ended_is_welcomed_by_the_next(bench: Bench) -> None:
@@ -250,7 +249,7 @@ def test_client_that_is_back_before_its_loop_ended_is_welcomed_by_the_next(bench
     bench.hello(back := Wire(), resume=session.token)
     back.sent.clear()
     bench.end(session)
-    assert back.one(Welcome).resumed and session.life.runs == 2
+    assert back.only(Welcome).resumed and session.life.runs == 2
 
 
 def test_failure_that_passes_keeps_the_session_and_another_ends_it(bench: Bench) -> None:
@@ -260,13 +259,13 @@ def test_failure_that_passes_keeps_the_session_and_another_ends_it(bench: Bench)
     bench.hello(wire := Wire(), resume=session.token)
     wire.sent.clear()
     bench.end(session, passing)
-    error = wire.one(ErrorMessage)
+    error = wire.only(ErrorMessage)
     assert (error.code, error.retryable, error.fatal) == ("decoder", True, False)
     assert bench.states_of() == {"parked": 1} and bench.lines[-1] == "session-0001: It is away.; kept for 30 s"
     bench.hello(wire, resume=session.token)
     wire.sent.clear()
     bench.end(session, WireError(Code.INTERNAL, "It broke.", fatal=True))
-    assert wire.one(ErrorMessage).fatal and bench.states_of() == {}
+    assert wire.only(ErrorMessage).fatal and bench.states_of() == {}
 
 
 def test_client_that_goes_while_it_opens_leaves_nothing(bench: Bench) -> None:
@@ -277,29 +276,38 @@ def test_client_that_goes_while_it_opens_leaves_nothing(bench: Bench) -> None:
     assert bench.states_of() == {} and not bench.running
 
 
-def test_session_that_outlives_its_client_takes_no_other() -> None:
+def test_outliving_session_is_taken_back_by_token_or_the_same_hello() -> None:
     bench = Bench(limit=1, outlives=True)
     wire, session = bench.enter()
+    bench.hello(again := Wire())
+    assert again.code() == "busy", "its client is there"
     bench.lose(wire)
     assert bench.states_of() == {"live": 1}, "it continues while its client is away"
-    bench.hello(again := Wire())
-    assert again.code() == "busy"
-    bench.hello(again, resume=session.token)
-    assert again.one(Welcome).resumed and session.life.runs == 1
+    for other, fields in ((Wire(), {"agent": "paddle"}), (Wire(key="another"), {})):
+        bench.hello(other, **fields)
+        assert other.code() == "busy"
+    bench.hello(again)
+    welcome = again.only(Welcome)
+    assert (welcome.session, welcome.resumed) == (session.token, False), "its numbers start again"
+    assert bench.done[-1] == (session.id, "restart")
+    bench.lose(again)
+    bench.hello(wire := Wire(), resume=session.token)
+    assert wire.only(Welcome).resumed and session.life.runs == 1
+    assert bench.done[-1] == (session.id, "restart"), "a resumed client counts on"
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 
-Say = Callable[[SessionFacts], Message]
+Say = Callable[[Session], Message]
 
 
 @pytest.mark.parametrize(
     ("message", "code", "remedy"),
     [
-        (lambda s: observe(STRANGE), "session", "welcome"),
+        (lambda s: observe(UNKNOWN), "session", "welcome"),
         (lambda s: observe("ü" * 20), "session", "welcome"),
-        (lambda s: Instruct(session=STRANGE, instruction="x"), "session", "welcome"),
-        (lambda s: bye(s).model_copy(update={"session": STRANGE}), "session", "welcome"),
+        (lambda s: Instruct(session=UNKNOWN, instruction="x"), "session", "welcome"),
+        (lambda s: bye(s).model_copy(update={"session": UNKNOWN}), "session", "welcome"),
         (lambda s: control(s, "pause"), "state", "control"),
         (lambda s: picture(s.token), "state", "pictures"),
         (lambda s: Join(session=s.token, members=[]), "state", "crowd"),
@@ -310,8 +318,8 @@ Say = Callable[[SessionFacts], Message]
 )
 def test_message_is_refused_and_the_session_continues(bench: Bench, message: Say, code: str, remedy: str) -> None:
     wire, session = bench.enter()
-    bench.say(wire, message(session))
-    error = wire.one(ErrorMessage)
+    bench.send(wire, message(session))
+    error = wire.only(ErrorMessage)
     assert (error.code, error.fatal) == (code, False) and remedy in error.remedy
     assert error.seq == (1 if code == "session" and "observe" in str(message(session).type) else None)
     assert session.refused == {code: 1} and bench.core.refused[code] == 1
@@ -320,15 +328,15 @@ def test_message_is_refused_and_the_session_continues(bench: Bench, message: Say
 
 def test_messages_before_the_hello_are_refused_but_for_a_ping(bench: Bench) -> None:
     wire = Wire()
-    bench.say(wire, ping(7))
-    pong = wire.one(Pong)
+    bench.send(wire, ping(7))
+    pong = wire.only(Pong)
     assert (pong.id, pong.t_ping_ns, pong.t_received_ns, pong.t_sent_ns) == (7, 1, bench.now, bench.now)
-    for message in (observe(STRANGE), Reset(session=STRANGE, epoch=1), Instruct(session=STRANGE, instruction="x")):
-        bench.say(wire, message)
-        error = wire.one(ErrorMessage)
+    for message in (observe(UNKNOWN), Reset(session=UNKNOWN, epoch=1), Instruct(session=UNKNOWN, instruction="x")):
+        bench.send(wire, message)
+        error = wire.only(ErrorMessage)
         assert (error.code, error.retryable) == ("state", True) and "hello" in error.remedy
     for nothing in (Bye(), Pong(id=1, t_ping_ns=1, t_received_ns=1, t_sent_ns=1), ErrorMessage(code="x", message="y")):
-        bench.say(wire, nothing)
+        bench.send(wire, nothing)
         assert wire.sent == []
     assert bench.core.counts["errors_from_clients"] == 1
 
@@ -338,53 +346,54 @@ def test_observations_reach_the_world_once_it_is_live(bench: Bench) -> None:
     bench.slow = True
     bench.hello(wire)
     session = bench.states["session-0001"]
-    bench.say(wire, observe(session.token))
+    bench.send(wire, observe(session.token))
     assert wire.code() == "state"
     bench.opens()
     wire.sent.clear()
     bench.slow = False
     many, crowd = bench.enter(crowd=True)
-    bench.say(many, observe(crowd.token))
+    bench.send(many, observe(crowd.token))
     assert many.code() == "state"
-    bench.say(many, Join(session=crowd.token, members=[]))
-    assert isinstance(bench.done[-1], do.ForwardMessage)
+    bench.send(many, Join(session=crowd.token, members=[]))
+    assert bench.done[-1][:2] == (crowd.id, "take")
     message = observe(session.token, 2)
-    bench.say(wire, message)
-    assert bench.done[-1] == do.ForwardMessage(session, wire, message) and not wire.sent
-    bench.tell(bench.core.failed, wire, message, WireError(Code.SEQUENCE, "It does not grow."))
-    assert wire.one(ErrorMessage).seq == 2
+    bench.send(wire, message)
+    assert bench.done[-1] == (session.id, "take", message) and not wire.sent
+    bench.world_error = WireError(Code.SEQUENCE, "It does not grow.")
+    bench.send(wire, message)
+    assert wire.only(ErrorMessage).seq == 2
 
 
 def test_picture_comes_on_any_connection_of_its_key_with_its_token(bench: Bench) -> None:
     _, session = bench.enter(Wire(key="mine"), capabilities=["pictures"])
     other = Wire(key="mine")
-    bench.say(other, picture(session.token))
-    assert bench.done[-1] == do.ForwardMessage(session, other, picture(session.token))
-    for wire, token in ((Wire(), session.token), (other, STRANGE), (Wire(key="another"), session.token)):
-        bench.say(wire, picture(token))
+    bench.send(other, picture(session.token))
+    assert bench.done[-1] == (session.id, "take", picture(session.token))
+    for wire, token in ((Wire(), session.token), (other, UNKNOWN), (Wire(key="another"), session.token)):
+        bench.send(wire, picture(token))
         assert wire.code() == "session"
 
 
 def test_more_messages_than_allowed_are_ignored_undecoded() -> None:
     bench = Bench(messages_per_s=50.0, errors_per_s=1.0)
     wire, _ = bench.enter()
-    taken = sum(bench.tell(bench.core.arrived, wire) for _ in range(300))
+    taken = sum(bench.tell(bench.core.admits, wire) for _ in range(300))
     assert taken == 50 and bench.core.refused["rate"] == 250
     assert [message.dropped for message in wire.take(ErrorMessage)] == [0, 0]
     bench.now += S
-    assert bench.tell(bench.core.arrived, wire)
+    assert bench.tell(bench.core.admits, wire)
 
 
 def test_errors_have_a_rate_and_say_how_many_were_not_sent(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
     for _ in range(100):
-        bench.tell(bench.core.failed, wire, None, garbage)
-    told = wire.take(ErrorMessage)
-    assert len(told) == 20 and bench.core.refused["malformed"] == 100
+        bench.tell(bench.core.failed, wire, garbage)
+    result = wire.take(ErrorMessage)
+    assert len(result) == 20 and bench.core.refused["malformed"] == 100
     bench.now += S
-    bench.tell(bench.core.failed, wire, None, garbage)
-    assert wire.one(ErrorMessage).dropped == 80
+    bench.tell(bench.core.failed, wire, garbage)
+    assert wire.only(ErrorMessage).dropped == 80
 
 
 # -- silence ----------------------------------------------------------------------------------------------------------
@@ -394,8 +403,8 @@ def test_quiet_client_is_pinged_and_one_that_does_not_answer_is_lost(bench: Benc
     wire, _ = bench.enter()
     for n in range(1, 6):
         bench.wait(1)
-        assert wire.one(Ping).id == n
-        bench.say(wire, Pong(id=n, t_ping_ns=1, t_received_ns=1, t_sent_ns=1))
+        assert wire.only(Ping).id == n
+        bench.send(wire, Pong(id=n, t_ping_ns=1, t_received_ns=1, t_sent_ns=1))
     bench.wait(3)
     assert bench.states_of() == {"live": 1}
     bench.wait(0.1)
@@ -404,7 +413,7 @@ def test_quiet_client_is_pinged_and_one_that_does_not_answer_is_lost(bench: Benc
 
 def test_stranger_is_forgotten_after_two_minutes_and_never_pinged(bench: Bench) -> None:
     wire = Wire()
-    bench.say(wire, ping())
+    bench.send(wire, ping())
     wire.sent.clear()
     bench.wait(120)
     assert not wire.closed and not wire.sent
@@ -413,19 +422,19 @@ def test_stranger_is_forgotten_after_two_minutes_and_never_pinged(bench: Bench) 
 
 
 def test_of_too_many_strangers_the_one_silent_longest_gives_way(bench: Bench) -> None:
-    wires = [Wire() for _ in range(MAX_STRANGERS + 1)]
+    wires = [Wire() for _ in range(MAX_WITHOUT_SESSION + 1)]
     for wire in wires:
         bench.now += 1
-        bench.say(wire, ping())
-    assert [wire.closed for wire in wires] == [True] + [False] * MAX_STRANGERS
+        bench.send(wire, ping())
+    assert [wire.closed for wire in wires] == [True] + [False] * MAX_WITHOUT_SESSION
 
 
 def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.tell(bench.core.disconnected, wire, revoked=True)
     assert wire.closed and bench.lines[1] == "a peer: its key was revoked" and session.life.state == "parked"
-    assert not bench.tell(bench.core.arrived, wire)
-    bench.say(wire, observe(session.token))
+    assert not bench.tell(bench.core.admits, wire)
+    bench.send(wire, observe(session.token))
     assert not bench.core.peers and not wire.sent
 
 
@@ -434,16 +443,15 @@ def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Bench) -> N
 
 def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
     wire, session = bench.enter()
-    bench.say(wire, Instruct(session=session.token, instruction="bad"))
-    bench.tell(bench.core.gave_way, session, "bad", "it does not fit", "go")
+    bench.send(wire, Instruct(session=session.token, instruction="bad"))
+    bench.tell(bench.core.gave_way, session, "it does not fit")
     assert not wire.sent
     trouble = WireError(Code.TOO_LARGE, "it does not fit", seq=7)
     bench.tell(bench.core.emitted, session, call(session))
     bench.tell(bench.core.wrong, session, trouble, "it does not fit")
-    told = wire.sent
-    assert [type(message) for message in told] == [CallMessage, ErrorMessage]
-    assert isinstance(told[1], ErrorMessage) and (told[1].code, told[1].seq) == ("instruction", 7)
-    assert session.instructions.wanted == "go"
+    result = wire.sent
+    assert [type(message) for message in result] == [CallMessage, ErrorMessage]
+    assert isinstance(result[1], ErrorMessage) and (result[1].code, result[1].seq) == ("instruction", 7)
 
 
 def test_observation_is_refused_once(bench: Bench) -> None:
@@ -454,35 +462,33 @@ def test_observation_is_refused_once(bench: Bench) -> None:
 
 
 WISHES = [
-    # what happened before the client was lost -> what the next run begins with
-    ([], None),
+    # what happened before the client was lost -> what the next run starts with
+    ([], "go"),
     ([("wire", "left")], "left"),
     ([("wire", "left"), ("page", "right")], "right"),
     ([("wire", "bad"), ("refused", "bad")], "go"),
-    ([("wire", "left"), ("ran", "left")], "left"),
 ]
 
 
-@pytest.mark.parametrize(("happened", "began"), WISHES)
-def test_next_run_begins_with_the_newest_that_was_not_refused(
-    bench: Bench, happened: list[tuple[str, str]], began: str | None
+@pytest.mark.parametrize(("happened", "first"), WISHES)
+def test_next_run_starts_with_the_newest_that_was_not_refused(
+    bench: Bench, happened: list[tuple[str, str]], first: str
 ) -> None:
     wire, session = bench.enter()
-    for what, text in happened:
-        if what == "wire":
-            bench.say(wire, Instruct(session=session.token, instruction=text))
-        elif what == "page":
+    for source, text in happened:
+        if source == "wire":
+            bench.send(wire, Instruct(session=session.token, instruction=text))
+        elif source == "page":
             bench.tell(bench.core.instruct, session, text)
-        elif what == "refused":
-            bench.tell(bench.core.gave_way, session, text, "it does not fit", "go")
-        else:
-            bench.tell(bench.core.ran, session, text, text)
+        else:  # the loop continues with the one before
+            bench.running[session.id] = "go"
+            bench.tell(bench.core.gave_way, session, "it does not fit")
     bench.lose(wire)
     bench.hello(Wire(), resume=session.token)
-    assert bench.running[session.id] == began
+    assert bench.running[session.id] == first
 
 
-def test_instruction_without_a_loop_is_for_the_next_and_said_to_one_that_is_made(bench: Bench) -> None:
+def test_instruction_without_a_loop_is_for_the_next_and_said_to_one_that_starts(bench: Bench) -> None:
     session = bench.parked()
     bench.tell(bench.core.instruct, session, "  right ")
     with pytest.raises(UserError):
@@ -496,43 +502,52 @@ def test_instruction_without_a_loop_is_for_the_next_and_said_to_one_that_is_made
     bench.tell(bench.core.opens, session, bench.terms)
     bench.tell(bench.core.instruct, session, "left")
     bench.tell(bench.core.attached, session)
-    assert bench.done[-1] == do.InstructLoop(session, "left")
+    assert bench.done[-1] == (session.id, "instruct", "left")
 
 
-def test_run_that_cannot_begin_comes_back_to_the_instruction_before(bench: Bench) -> None:
+def test_instruction_after_a_loops_end_is_the_next_ones(bench: Bench) -> None:
     wire, session = bench.enter()
-    bench.tell(bench.core.ran, session, "go", "go")
-    bench.say(wire, Instruct(session=session.token, instruction="bad"))
+    bench.lingers = True
     bench.lose(wire)
+    del bench.running[session.id]  # it is over, and its thread has not said so yet
+    bench.tell(bench.core.instruct, session, "left")
+    bench.tell(bench.core.ran, session, "go", "go")
+    bench.tell(bench.core.ended, session)
+    bench.hello(Wire(), resume=session.token)
+    assert bench.running[session.id] == "left"
+
+
+def test_run_that_cannot_start_comes_back_to_the_instruction_before(bench: Bench) -> None:
+    session = bench.parked()
+    bench.tell(bench.core.instruct, session, "bad")
     bench.hello(back := Wire(), resume=session.token)
     back.sent.clear()
-    bench.end(session, bench.tell(bench.core.unfit, session, "It does not fit.", "Shorten it."))
-    assert (error := back.one(ErrorMessage)).code == "instruction" and error.retryable and not error.fatal
+    del bench.running[session.id]
+    bench.tell(bench.core.ended, session, bench.tell(bench.core.unfit, session, "It does not fit.", "Shorten it."))
+    assert (error := back.only(ErrorMessage)).code == "instruction" and error.retryable and not error.fatal
     bench.hello(back, resume=session.token)
     assert bench.running[session.id] == "go"
     refusal = bench.tell(bench.core.unfit, session, "It does not fit.", "Shorten it.")
     assert refusal.fatal, "there is none before that"
 
 
-def understands(bench: Bench, session: SessionFacts, sentence: str, text: str | None) -> None:
+def understands(bench: Bench, session: Session, sentence: str, text: str | None) -> None:
     error = WireError(Code.INSTRUCTION, "It is not taken.")
     answer = error if text is None else Instruct(session=session.token, instruction=text, said=sentence)
     bench.tell(bench.core.understood, session, sentence, text is None, answer)
 
 
-def test_client_is_told_what_it_was_understood_as_but_not_what_it_overtook() -> None:
-    bench = Bench(interprets=True)
+def test_client_is_told_what_it_was_understood_as_but_not_what_it_overtook(bench: Bench) -> None:
     wire, session = bench.enter()
     for sentence in ("up", "down"):
-        bench.say(wire, Instruct(session=session.token, instruction=sentence))
+        bench.send(wire, Instruct(session=session.token, instruction=sentence))
     understands(bench, session, "up", None)
     assert not wire.sent, "the client knows that it said something newer"
     understands(bench, session, "down", "land")
-    assert wire.one(Instruct).instruction == "land"
-    bench.say(wire, Instruct(session=session.token, instruction="left"))
+    assert wire.only(Instruct).instruction == "land"
+    bench.send(wire, Instruct(session=session.token, instruction="left"))
     understands(bench, session, "left", None)
     assert wire.code() == "instruction", "a person at the server overtook it"
-    assert session.instructions.wanted is None, "the loop has it"
 
 
 def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
@@ -552,18 +567,18 @@ def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
 
 
 def words(bench: Bench) -> list[tuple[str, str]]:
-    return [(a.word, a.by) for a in bench.done if isinstance(a, do.SayToLoop)]
+    return [(action[2], action[3]) for action in bench.done if action[1] == "say"]
 
 
 def test_word_of_a_client_goes_to_its_loop_at_once(bench: Bench) -> None:
     wire, session = bench.enter(**CONTROL)
-    bench.say(wire, control(session, "pause"))
-    assert bench.done[-1] == do.SayToLoop(session, "pause", "wire", None)
-    bench.say(wire, control(session, "confirm", id=3))
-    assert bench.done[-1] == do.SayToLoop(session, "confirm", "wire", 3)
+    bench.send(wire, control(session, "pause"))
+    assert bench.done[-1] == (session.id, "say", "pause", "wire", None)
+    bench.send(wire, control(session, "confirm", id=3))
+    assert bench.done[-1] == (session.id, "say", "confirm", "wire", 3)
     paused = ControlMessage(session=session.token, state="paused")
     bench.tell(bench.core.emitted, session, paused)
-    assert wire.one(ControlMessage).state == "paused"
+    assert wire.only(ControlMessage).state == "paused"
     incapable, other = bench.enter()
     bench.tell(bench.core.emitted, other, paused)
     assert not incapable.sent
@@ -574,7 +589,7 @@ def test_word_of_a_client_goes_to_its_loop_at_once(bench: Bench) -> None:
 @pytest.mark.parametrize("more", [{}, {"say": "confirm", "instruction": "land"}])
 def test_control_that_says_nothing_is_refused(bench: Bench, more: dict[str, Any]) -> None:
     wire, session = bench.enter(**CONTROL)
-    bench.say(wire, ControlMessage(session=session.token, **more))
+    bench.send(wire, ControlMessage(session=session.token, **more))
     assert wire.code() == "invalid" and not words(bench)
 
 
@@ -597,28 +612,28 @@ def test_pause_of_a_session_that_opens_or_waits_is_said_to_its_next_loop(bench: 
 
 
 def test_resumed_client_is_told_that_people_paused(bench: Bench) -> None:
-    paused = ControlMessage(session=STRANGE, state="paused")
-    asked = ControlMessage(session=STRANGE, state="running", id=4, call=FunctionCall(name="f"), ttl_ms=1.0)
-    running = ControlMessage(session=STRANGE, state="running")
-    for told, capable, sent in (
+    paused = ControlMessage(session=UNKNOWN, state="paused")
+    requested = ControlMessage(session=UNKNOWN, state="running", id=4, call=FunctionCall(name="f"), ttl_ms=1.0)
+    running = ControlMessage(session=UNKNOWN, state="running")
+    for result, capable, sent in (
         (paused, True, [Welcome, ControlMessage]),
-        (asked, True, [Welcome, ControlMessage]),
+        (requested, True, [Welcome, ControlMessage]),
         (running, True, [Welcome]),
         (paused, False, [Welcome]),
     ):
-        bench.standing = LoopStanding("go", control=told)
+        bench.standing = LoopStanding("go", control=result)
         bench.hello(wire := Wire(), **(CONTROL if capable else {}))
         assert [type(message) for message in wire.sent] == sent
 
 
 def test_stop_of_a_person_is_final_and_told(bench: Bench) -> None:
     wire, session = bench.enter(**CONTROL)
-    bench.say(wire, control(session, "stop"))
+    bench.send(wire, control(session, "stop"))
     error, last = wire.sent
     assert isinstance(error, ErrorMessage) and (error.code, error.fatal, error.retryable) == ("state", True, False)
     assert isinstance(last, Bye) and (last.reason, last.reconnect) == ("a person stopped it", None)
     bench.hello(back := Wire(), resume=session.token)
-    again = back.one(ErrorMessage)
+    again = back.only(ErrorMessage)
     assert (again.code, again.fatal, again.retryable) == ("state", True, False) and "final" in again.message
 
 
@@ -641,15 +656,15 @@ def test_stop_of_a_session_without_a_loop_is_as_final(bench: Bench, when: str) -
 
 def test_people_pause_and_stop_a_crowd_and_confirm_nothing(bench: Bench) -> None:
     wire, session = bench.enter(crowd=True, **CONTROL)
-    bench.say(wire, control(session, "pause"))
-    assert do.SayToLoop(session, "pause", "wire", None) in bench.done
-    assert wire.one(ControlMessage).state == "paused"
-    bench.say(wire, control(session, "confirm"))
-    assert "Nobody is asked" in bench.lines[-1]
+    bench.send(wire, control(session, "pause"))
+    assert (session.id, "say", "pause", "wire", None) in bench.done
+    assert wire.only(ControlMessage).state == "paused"
+    bench.send(wire, control(session, "confirm"))
+    assert "No question is asked" in bench.lines[-1]
     bench.lingers = True
-    bench.say(wire, control(session, "stop"))
-    assert wire.one(ControlMessage).state == "stopped"
-    bench.say(wire, control(session, "resume"))
+    bench.send(wire, control(session, "stop"))
+    assert wire.only(ControlMessage).state == "stopped"
+    bench.send(wire, control(session, "resume"))
     assert "final" in bench.lines[-1]
 
 
@@ -660,9 +675,9 @@ def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.lingers = True
     bench.end(session)
-    assert wire.one(Welcome).resumed and session.life.runs == 2, "a loop that ends by itself is started again"
-    bench.say(wire, bye(session))
-    assert wire.one(Bye).reason == "client said bye"
+    assert wire.only(Welcome).resumed and session.life.runs == 2, "a loop that ends by itself is started again"
+    bench.send(wire, bye(session))
+    assert wire.only(Bye).reason == "client said bye"
     bench.tell(bench.core.emitted, session, call(session))
     assert not wire.sent, "nothing is sent after a bye"
     _, other = bench.enter(wire, robot="arm")
@@ -680,21 +695,21 @@ def test_bye_that_is_read_after_its_connection_was_lost_ends_the_session(bench: 
     bench.lose(wire)
     other = Wire()
     for session in (parked, ending):
-        bench.say(other, bye(session))
-        assert other.one(Bye).session == session.token
+        bench.send(other, bye(session))
+        assert other.only(Bye).session == session.token
     bench.end(ending)
     assert bench.states_of() == {}
     stranger = Wire(key="another")
     bench.lingers = False
     waits = bench.parked()
-    bench.say(stranger, bye(waits))
+    bench.send(stranger, bye(waits))
     assert not stranger.sent and bench.states_of() == {"parked": 1}
 
 
 def kept() -> int:
     """Return how many sessions and connections there are in memory."""
     gc.collect()
-    return sum(isinstance(thing, SessionFacts | Peer | Wire) for thing in gc.get_objects())
+    return sum(isinstance(thing, Session | Peer | Wire) for thing in gc.get_objects())
 
 
 def test_ten_thousand_clients_that_connect_and_leave_leak_nothing(bench: Bench) -> None:
@@ -703,7 +718,7 @@ def test_ten_thousand_clients_that_connect_and_leave_leak_nothing(bench: Bench) 
         bench.hello(wire := Wire())
         _, session = bench.states.popitem()
         if n % 3:
-            bench.say(wire, bye(session))
+            bench.send(wire, bye(session))
         if n % 3 != 1:
             bench.lose(wire)  # without a bye it is parked
         bench.wait(30 if n % 10 == 0 else 0)
@@ -715,7 +730,7 @@ def test_ten_thousand_clients_that_connect_and_leave_leak_nothing(bench: Bench) 
     assert kept() <= before and bench.states_of() == {} and not bench.core.peers
 
 
-def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list[tuple[Wire, SessionFacts]]]:
+def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list[tuple[Wire, Session]]]:
     """Return a server that drains, and its clients in the order in which they came."""
     bench = Bench(**rules)
     clients = [bench.enter() for _ in range(count)]
@@ -781,7 +796,7 @@ def test_server_that_ends_says_bye_and_lets_nobody_in(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.parked()
     bench.tell(bench.core.close)
-    assert (told := wire.one(Bye)).reason == "server stopped" and told.reconnect is None
+    assert (result := wire.only(Bye)).reason == "server stopped" and result.reconnect is None
     assert bench.states_of() == {}
     for fields in ({}, {"resume": session.token}):
         bench.hello(new := Wire(), **fields)

@@ -33,7 +33,7 @@ def picture(token: str, data: bytes, form: Any = "jpeg", t_ns: int | None = None
     return Picture(session=token, t_ns=taken_ns, image=PictureFile(format=form, data=data))
 
 
-def heard(peer: WirePeer) -> None:
+def received(peer: WirePeer) -> None:
     """Wait until the server has taken in all that was sent."""
     peer.send(Ping(id=1, t_ns=1))
     peer.expect(Pong)
@@ -47,26 +47,26 @@ def counts(bench: Any) -> dict[str, int]:
 def recorded(out: Path) -> list[tuple[float, bytes, str]]:
     """Seconds, file and format of each picture of a record."""
     with out.open("rb") as file:
-        found = [*make_reader(file).iter_messages(topics=["/picture"])]
-    assert all(schema.name == "foxglove.CompressedImage" for schema, _, _ in found if schema is not None)
-    told = [json.loads(message.data) for _, _, message in found]
-    stamps = [one["timestamp"]["sec"] + one["timestamp"]["nsec"] / 1e9 for one in told]
-    return [(s, base64.b64decode(one["data"]), one["format"]) for s, one in zip(stamps, told, strict=True)]
+        matches = [*make_reader(file).iter_messages(topics=["/picture"])]
+    assert all(schema.name == "foxglove.CompressedImage" for schema, _, _ in matches if schema is not None)
+    result = [json.loads(message.data) for _, _, message in matches]
+    stamps = [item["timestamp"]["sec"] + item["timestamp"]["nsec"] / 1e9 for item in result]
+    return [(s, base64.b64decode(item["data"]), item["format"]) for s, item in zip(stamps, result, strict=True)]
 
 
-def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client_is_gone(made: Any) -> None:
-    peer, beside = made.enter(**CAPABLE), made.peer()
+def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client_is_gone(running: Any) -> None:
+    peer, beside = running.enter(**CAPABLE), running.peer()
     assert "pictures" in peer.welcome.capabilities
     beside.send(picture(peer.token, jpeg(1)))
-    heard(beside)
-    (session,) = made.admission.all()
-    assert WatchedSession(session).picture() == jpeg(1) and counts(made) == {"taken": 1}
+    received(beside)
+    (session,) = running.admission.all()
+    assert WatchedSession(session).picture() == jpeg(1) and counts(running) == {"taken": 1}
     peer.send(picture(peer.token, jpeg(2)))  # or on the session's own
-    heard(peer)
+    received(peer)
     assert WatchedSession(session).picture() == jpeg(2)
     assert WatchedSession(session).snapshot(0)["picture_age_s"] < 60
     beside.close()
-    heard(peer)
+    received(peer)
     assert session.state == "live"
     peer.close()
     until(lambda: session.state == "parked", "it was not parked")
@@ -76,9 +76,9 @@ def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client
 def test_a_picture_is_recorded_once_as_it_came_at_the_time_of_the_observations(
     bench: Callable[..., Any],
 ) -> None:
-    made = bench(record_pictures=50.0)
-    peer = made.enter(hz=50, **CAPABLE)
-    beside = made.peer()
+    running = bench(record_pictures=50.0)
+    peer = running.enter(hz=50, **CAPABLE)
+    beside = running.peer()
     began_s = time.time()
     ahead_ns = 10**12  # the client's clock is another one
     sent = [jpeg(10), jpeg(200)]
@@ -87,12 +87,12 @@ def test_a_picture_is_recorded_once_as_it_came_at_the_time_of_the_observations(
         peer.observe(t_ns=t_ns)
         peer.expect(CallMessage)
         beside.send(picture(peer.token, data, t_ns=t_ns - 20_000_000))
-        heard(beside)
+        received(beside)
         for _ in range(12):
             peer.observe(t_ns=time.monotonic_ns() + ahead_ns)
             peer.expect(CallMessage)
     peer.close()
-    until(lambda: made.admission.all()[0].state == "parked", "it was not parked")
-    found = recorded(made.out / "session-0001" / "record.mcap")
-    assert [(data, form) for _, data, form in found] == [(data, "jpeg") for data in sent]  # foxglove/mcap#1701
-    assert began_s - 1 < found[0][0] < found[1][0] < time.time()
+    until(lambda: running.admission.all()[0].state == "parked", "it was not parked")
+    matches = recorded(running.out / "session-0001" / "record.mcap")
+    assert [(data, form) for _, data, form in matches] == [(data, "jpeg") for data in sent]  # foxglove/mcap#1701
+    assert began_s - 1 < matches[0][0] < matches[1][0] < time.time()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.serve.sessions import SPARE, SessionFacts
+from rtcontrol.serve.sessions import ENDING, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -40,7 +40,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.bench = Bench(limit=LIMIT, grace_ns=GRACE_S * S, interprets=seed % 3 == 0, outlives=seed % 5 == 4)
+        self.bench = Bench(limit=LIMIT, grace_ns=GRACE_S * S, outlives=seed % 5 == 4)
         self.wires: list[Wire] = [Wire(key=self.random.choice([None, "a"])) for _ in range(2)]
         self.given: dict[str, str] = {}
         self.owners: dict[Wire, str] = {}
@@ -51,7 +51,7 @@ class Walk:
         self.welcomes = self.resumes = 0
 
     @property
-    def sessions(self) -> list[SessionFacts]:
+    def sessions(self) -> list[Session]:
         return list(self.bench.states.values())
 
     def step(self) -> None:
@@ -88,19 +88,19 @@ class Walk:
         session = None if peer is None else peer.session
         token = session.token if session is not None and self.random.random() < 0.8 else self.token()
         choice = self.random.choice
-        said: list[Message] = [Reset(session=token, epoch=1), observe(token), Ping(id=1, t_ns=1)]
-        said += [Instruct(session=token, instruction=choice(["left", "right", "x" * 101]))]
-        said += [ControlMessage(session=token, say=choice(["pause", "resume", "confirm"]))]
-        self.bench.say(wire, choice(said))
+        text: list[Message] = [Reset(session=token, epoch=1), observe(token), Ping(id=1, t_ns=1)]
+        text += [Instruct(session=token, instruction=choice(["left", "right", "x" * 101]))]
+        text += [ControlMessage(session=token, say=choice(["pause", "resume", "confirm"]))]
+        self.bench.send(wire, choice(text))
 
     def leave(self) -> None:
         wire = self.wire()
         peer = self.bench.core.peers.get(wire)
         if peer is not None and peer.session is not None:
-            self.bench.say(wire, bye(peer.session))
+            self.bench.send(wire, bye(peer.session))
 
     def leave_by_token(self) -> None:
-        self.bench.say(self.wire(), Bye(session=self.token()))
+        self.bench.send(self.wire(), Bye(session=self.token()))
 
     def lose(self) -> None:
         wire = self.wire()
@@ -125,12 +125,12 @@ class Walk:
     def report(self) -> None:
         if self.sessions:
             session = self.random.choice(self.sessions)
-            told = Instruct(session=session.token, instruction="left", said="left")
+            result = Instruct(session=session.token, instruction="left", said="left")
             error = WireError(Code.INVALID, "x")
             core = self.bench.core
             reports: list[tuple[Any, ...]] = [
-                (core.gave_way, session, "left", "it does not fit", "go"),
-                (core.understood, session, "left", False, told),
+                (core.gave_way, session, "it does not fit"),
+                (core.understood, session, "left", False, result),
                 (core.emitted, session, ControlMessage(session=session.token, state="paused")),
                 (core.wrong, session, error, "x"),
                 (core.note, session, "x"),
@@ -174,7 +174,7 @@ class Walk:
         tokens = [session.token for session in core.sessions]
         assert len(tokens) == len(set(tokens)), "each token is one session's"
         states = core.sessions.states()
-        assert states["parked"] <= LIMIT and states["opening"] + states["live"] <= LIMIT + SPARE
+        assert states["parked"] <= LIMIT and states["opening"] + states["live"] <= LIMIT + ENDING
         for wire in [*self.read, *self.wires]:
             for message in wire.sent[self.read.get(wire, 0) :]:
                 self.sent(wire, message)

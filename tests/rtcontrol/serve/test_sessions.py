@@ -24,25 +24,25 @@ from tests.rtcontrol.serve.test_negotiate import OWN, PAD, of
 def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
     """The session's report, once it is written."""
     path = bench.out / session / "report.json"
-    until(lambda: path.exists() and path.read_text().endswith("}\n"), f"no {path}; {bench.said}")
+    until(lambda: path.exists() and path.read_text().endswith("}\n"), f"no {path}; {bench.lines}")
     return json.loads(path.read_text())
 
 
-def test_client_paced_answers_each_observation_in_order(made: Any) -> None:
-    peer = made.enter(pacing="client")
+def test_client_paced_answers_each_observation_in_order(running: Any) -> None:
+    peer = running.enter(pacing="client")
     sent = [peer.observe() for _ in range(30)]
     calls = [peer.expect(CallMessage) for _ in sent]
     assert [c.seq_obs for c in calls] == sent
     assert all(c.t_obs_ns is not None and c.timing.age_ms is not None for c in calls)
     assert sum(map(len, encode_msgpack(calls[0]))) < 400
     peer.send(Bye(session=peer.token))
-    told = report(made)
-    assert told["ticks"] == 30 and told["ended_by"] == "client said bye"
-    assert told["wire"]["observations"] == 30 and told["wire"]["calls"]["fresh"] == 30
+    result = report(running)
+    assert result["ticks"] == 30 and result["ended_by"] == "client said bye"
+    assert result["wire"]["observations"] == 30 and result["wire"]["calls"]["fresh"] == 30
 
 
-def test_observation_that_the_agent_cannot_read_is_told(made: Any) -> None:
-    peer = made.enter(pacing="client", hold_ms=0)
+def test_observation_that_the_agent_cannot_read_is_told(running: Any) -> None:
+    peer = running.enter(pacing="client", hold_ms=0)
     peer.observe(None, data={"x": 1.0})
     error = peer.refused()
     assert error.code == "invalid" and error.field == "data" and "KeyError" in error.message
@@ -52,31 +52,31 @@ def test_observation_that_the_agent_cannot_read_is_told(made: Any) -> None:
 
 @pytest.mark.parametrize("keep", ["yes", "no"])
 def test_a_session_records_what_was_observed_unless_the_server_must_not_keep_it(bench: Any, keep: str) -> None:
-    made = bench(record_observations=keep)
-    peer = made.enter(pacing="client")
+    running = bench(record_observations=keep)
+    peer = running.enter(pacing="client")
     peer.ask()
     peer.send(Bye(session=peer.token))
-    report(made)
-    events = [*read_record(made.out / "session-0001" / "record.mcap")]
+    report(running)
+    events = [*read_record(running.out / "session-0001" / "record.mcap")]
     assert any("called" in event for event in events)
     assert any("observation" in event for event in events) == (keep == "yes")
 
 
-def test_two_clients_with_different_tools_do_not_disturb_each_other(made: Any) -> None:
-    one, two = made.peer(), made.peer()
-    one.enter(pacing="client")
-    two.enter(**OWN, pacing="client")
+def test_two_clients_with_different_tools_do_not_disturb_each_other(running: Any) -> None:
+    first, second = running.peer(), running.peer()
+    first.enter(pacing="client")
+    second.enter(**OWN, pacing="client")
     for _ in range(20):
-        seqs = one.observe(), two.observe()
-        calls = one.expect(CallMessage), two.expect(CallMessage)
+        seqs = first.observe(), second.observe()
+        calls = first.expect(CallMessage), second.expect(CallMessage)
         assert tuple(c.seq_obs for c in calls) == seqs
         assert [c.call.name for c in calls if c.call] == ["engines", "move"]
-    assert [s.shown_name for s in made.admission.all()] == ["test", "test"]
-    assert made.admission.health()["sessions"]["live"] == 2
+    assert [s.shown_name for s in running.admission.all()] == ["test", "test"]
+    assert running.admission.health()["sessions"]["live"] == 2
 
 
-def test_too_many_parts_and_bytes_are_drained(made: Any) -> None:
-    peer = made.enter(pacing="client")
+def test_too_many_parts_and_bytes_are_drained(running: Any) -> None:
+    peer = running.enter(pacing="client")
     peer.socket.send_multipart([b"x"] * 20_000)
     assert peer.refused().code == "too_large"
     peer.socket.send_multipart([b"x" * 500_000] * 3)
@@ -86,8 +86,8 @@ def test_too_many_parts_and_bytes_are_drained(made: Any) -> None:
 
 def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any, tmp_path: Path) -> None:
     model = unnamed(ZOO / "lander", tmp_path / "some")
-    made = bench(model=str(model))
-    peer = made.peer()
+    running = bench(model=str(model))
+    peer = running.peer()
     long = "word " * 9000
     for tool, says in (
         (
@@ -114,20 +114,20 @@ def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any,
 
 def of_one(peer: Any, seq: int) -> list[CallMessage]:
     """All that is told of one observation."""
-    told = [peer.expect(CallMessage, seq_obs=seq)]
-    while told[-1].more:
-        told.append(peer.expect(CallMessage, seq_obs=seq))
-    return told
+    result = [peer.expect(CallMessage, seq_obs=seq)]
+    while result[-1].more:
+        result.append(peer.expect(CallMessage, seq_obs=seq))
+    return result
 
 
 def test_who_asked_for_several_is_told_how_many_and_which_is_a_ticks_last(bench: Any) -> None:
-    made = bench(calls_per_tick=3)
+    running = bench(calls_per_tick=3)
     only = [{"name": "move", "parameters": {"properties": {"dx": {"const": 1}}, "required": ["dx"]}}]
-    peer = made.enter(tools=only, instruction="go", model="random", pacing="client", calls_per_tick=5)
+    peer = running.enter(tools=only, instruction="go", model="random", pacing="client", calls_per_tick=5)
     assert peer.welcome.calls_per_tick == 3 and "calls_per_tick 5 is above" in " ".join(peer.welcome.warnings)
     for _ in range(20):
-        told = of_one(peer, peer.observe())
+        result = of_one(peer, peer.observe())
         # Of these tools there is one call: a model that repeats itself has no further one.
-        assert [(m.status, m.call is None, m.more) for m in told] == [("fresh", False, True), ("held", True, None)]
-        assert told[0].tick + 1 == told[1].tick and told[0].t_obs_ns == told[1].t_obs_ns
+        assert [(m.status, m.call is None, m.more) for m in result] == [("fresh", False, True), ("held", True, None)]
+        assert result[0].tick + 1 == result[1].tick and result[0].t_obs_ns == result[1].t_obs_ns
     assert peer.receive(0.05) is None

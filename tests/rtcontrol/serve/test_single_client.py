@@ -36,9 +36,9 @@ def fly(tmp_path: Path) -> Iterator[Fly]:
     with ThreadPoolExecutor() as pool:
 
         def run(**options: Any) -> tuple[Future[int], str]:
-            given = {"out": tmp_path / "o", "model": "random", "host": "inprocess", "live": False, "hz": 20.0}
+            fields = {"out": tmp_path / "o", "model": "random", "host": "inprocess", "live": False, "hz": 20.0}
             endpoint = f"tcp://127.0.0.1:{free_port()}"
-            config = RunOptions(env="remote", **{**given, **options})
+            config = RunOptions(env="remote", **{**fields, **options})
             return pool.submit(run_remote, config, ending, endpoint), endpoint
 
         yield run
@@ -48,23 +48,23 @@ def fly(tmp_path: Path) -> Iterator[Fly]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `rtcontrol run`; gives its process and the endpoint on which it waits."""
-    made: list[Program] = []
+    running: list[Program] = []
 
     def run(*arguments: str) -> tuple[Program, str]:
-        given = ["--model", "random", "--host", "inprocess", "--no-live", "--out", str(tmp_path / "o"), *arguments]
-        command = ["-m", "rtcontrol", "run", "--env", "remote", *given]
-        made.append(Program(command, tmp_path / "log", stdout=subprocess.DEVNULL))
-        made[-1].says("waiting for a client")
-        return made[-1], made[-1].log().split()[-1]
+        fields = ["--model", "random", "--host", "inprocess", "--no-live", "--out", str(tmp_path / "o"), *arguments]
+        command = ["-m", "rtcontrol", "run", "--env", "remote", *fields]
+        running.append(Program(command, tmp_path / "log", stdout=subprocess.DEVNULL))
+        running[-1].says("waiting for a client")
+        return running[-1], running[-1].log().split()[-1]
 
     yield run
-    for program in made:
+    for program in running:
         program.kill()
 
 
 def report(tmp_path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((tmp_path / "o" / "report.json").read_text())
-    return told
+    reported: dict[str, Any] = json.loads((tmp_path / "o" / "report.json").read_text())
+    return reported
 
 
 def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> None:
@@ -79,14 +79,12 @@ def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> 
         peer.observe()
         assert peer.expect(Bye).reason == "episodes"
     assert status.result(20) == 0
-    told = report(tmp_path)
-    assert told["ended_by"] == "episodes" and told["env"] == "remote" and told["agent"] == "lander"
-    assert [e["seed"] for e in told["outcome"]["episodes"]] == [1, 2]
+    reported = report(tmp_path)
+    assert reported["ended_by"] == "episodes" and reported["env"] == "remote" and reported["agent"] == "lander"
+    assert [e["seed"] for e in reported["outcome"]["episodes"]] == [1, 2]
 
 
-def test_lost_client_costs_misses_and_comes_back_and_another_one_does_not_take_its_place(
-    fly: Fly, tmp_path: Path
-) -> None:
+def test_lost_client_costs_misses_until_it_resumes_or_starts_again(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(max_age_ms=100.0)
     with WirePeer(endpoint) as first, WirePeer(endpoint) as other:
         token = first.enter().session
@@ -100,11 +98,16 @@ def test_lost_client_costs_misses_and_comes_back_and_another_one_does_not_take_i
         again.seq = first.seq
         again.observe()
         assert again.expect(CallMessage, status="fresh").tick >= 8
-        again.send(Bye(session=token))
+    time.sleep(0.5)
+    with WirePeer(endpoint) as restarted:
+        welcome = restarted.enter()
+        assert (welcome.session, welcome.resumed, welcome.epoch) == (token, False, 1)
+        assert restarted.ask().epoch == 1
+        restarted.send(Bye(session=token))
         assert status.result(20) == 0
-    told = report(tmp_path)
-    assert told["ended_by"] == "client said bye"
-    assert told["misses_by_cause"]["stale_observation"] >= 5
+    reported = report(tmp_path)
+    assert reported["ended_by"] == "client said bye"
+    assert reported["misses_by_cause"]["stale_observation"] >= 5
 
 
 def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Start, tmp_path: Path) -> None:
@@ -123,18 +126,18 @@ def file(tmp_path: Path) -> str:
 
 
 def test_a_client_without_tools_has_the_servers_and_others_their_own(bench: Any, file: str) -> None:
-    made = bench(tools=file)
-    peer = made.enter(tools=None, instruction="turn", pacing="client")
+    running = bench(tools=file)
+    peer = running.enter(tools=None, instruction="turn", pacing="client")
     assert peer.welcome.agent is None and {peer.ask().call.name for _ in range(5)} == {"turn"}
-    assert made.enter(tools=[OWN], instruction="go", pacing="client").ask().call.name == "move"
-    assert made.enter(agent="lander", pacing="client").ask().call.name == "engines"
-    assert "Own tools need an instruction" in made.peer().denied(tools=None).message
+    assert running.enter(tools=[OWN], instruction="go", pacing="client").ask().call.name == "move"
+    assert running.enter(agent="lander", pacing="client").ask().call.name == "engines"
+    assert "Own tools need an instruction" in running.peer().denied(tools=None).message
 
 
 def test_a_server_that_does_not_start_leaves_no_folder(
-    tmp_path: Path, file: str, made: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, file: str, running: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = made.server.endpoints[0]
+    taken = running.server.endpoints[0]
     out = tmp_path / "left"
     (tmp_path / "cwd").mkdir()
     serve = ("serve", "--model", "random", "--host", "inprocess", "--out", str(out))

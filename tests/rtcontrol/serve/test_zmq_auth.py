@@ -1,4 +1,4 @@
-"""Who reaches a guarded ROUTER, over real sockets, by keys, by none, over IPv6 as well; and the files of keys."""
+"""Who reaches a guarded ROUTER, over real sockets, with keys and without; and the files of keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.helpers.processes import until
 
 
 @dataclass
-class Door:
+class Guarded:
     """A guarded ROUTER and what reaches it."""
 
     router: zmq.Socket[bytes]
@@ -42,25 +42,35 @@ class Door:
 
     def messages(self, wait_ms: int) -> list[bytes]:
         """The last parts of all messages that come until none has come for `wait_ms`."""
-        got = []
+        parts = []
         while self.router.poll(wait_ms):
-            got.append(self.router.recv_multipart()[-1])
-        return got
+            parts.append(self.router.recv_multipart()[-1])
+        return parts
 
     def first(self) -> list[bytes]:
-        """The last parts of the message that must come, and of those that come right behind it."""
-        assert self.router.poll(20_000), "nobody got in"
+        """The last parts of the message that must come, and of those that come right after it."""
+        assert self.router.poll(20_000), "nothing came in"
         return self.messages(100)
 
+    def knock(self, pair: KeyPair | None, server: str | None, text: bytes) -> None:
+        """Connect a DEALER that sends one message; it ends with the context."""
+        dealer = self.router.context.socket(zmq.DEALER)
+        self.dealers.append(dealer)
+        dealer.linger = 0
+        if pair and server:
+            dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
+            dealer.curve_serverkey = server.encode()
+        dealer.connect(f"tcp://127.0.0.1:{self.port}")
+        with suppress(zmq.Again):  # refused already, and it would wait for ever
+            dealer.send(text, zmq.DONTWAIT)
 
-def open_door(keys: Path | None) -> Iterator[Door]:
+
+def guarded(keys: Path | None) -> Iterator[Guarded]:
     context = zmq.Context()
     guard = ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:0"], keys)
     router = context.socket(zmq.ROUTER)
     guard.apply(router)
-    router.linger = 0
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    yield Door(router, guard, port)
+    yield Guarded(router, guard, router.bind_to_random_port("tcp://127.0.0.1"))
     guard.close()
     context.destroy(linger=0)
 
@@ -73,30 +83,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def locked(folder: Path) -> Iterator[Door]:
-    yield from open_door(folder)
+def locked(folder: Path) -> Iterator[Guarded]:
+    yield from guarded(folder)
 
 
 @pytest.fixture
-def plain() -> Iterator[Door]:
-    yield from open_door(None)
-
-
-def knock(door: Door, pair: KeyPair | None, server: str | None, what: bytes) -> None:
-    """A DEALER that connects and says one thing; the door closes it."""
-    dealer = door.router.context.socket(zmq.DEALER)
-    door.dealers.append(dealer)
-    dealer.linger = 0
-    if pair and server:
-        dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
-        dealer.curve_serverkey = server.encode()
-    dealer.connect(f"tcp://127.0.0.1:{door.port}")
-    with suppress(zmq.Again):  # turned away already, and it would wait for ever
-        dealer.send(what, zmq.DONTWAIT)
+def plain() -> Iterator[Guarded]:
+    yield from guarded(None)
 
 
 def send_raw(port: int, *each: bytes) -> None:
-    """Three times, over connections of their own; what they are answered is taken until 0.3 s pass without any."""
+    """Send each three times, over connections of their own; take the answers until 0.3 s pass without any."""
     with ExitStack() as stack:
         raws = [stack.enter_context(sockets.create_connection(("127.0.0.1", port))) for _ in 3 * each]
         for raw, data in zip(raws, 3 * each, strict=True):
@@ -110,44 +107,44 @@ def send_raw(port: int, *each: bytes) -> None:
                 raws.remove(raw)
 
 
-HTTP, TEXT = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello, is anybody there?\n" * 20
+HTTP, TEXT = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello, is there a server?\n" * 20
 TLS = bytes.fromhex("16030100c8010000c40303") + bytes(200)
 SCANNERS = (HTTP, TLS, TEXT, b"\x01\x00\x05\x00abcd", os.urandom(2000))  # the last but one is of ZMTP 1
 
 
-def test_listed_key_gets_in_and_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path) -> None:
+def test_listed_key_gets_in_and_all_others_stay_out(locked: Guarded, folder: Path, tmp_path: Path) -> None:
     pair, server = load_pair(folder / "arm.key_secret"), load_public(folder / "server.key")
-    stranger = create(tmp_path / "elsewhere", "stranger")
-    knock(locked, stranger, server, b"unlisted key")
-    knock(locked, None, None, b"no key")
-    knock(locked, pair, stranger.public, b"another server's key")
+    unlisted = create(tmp_path / "elsewhere", "unlisted")
+    locked.knock(unlisted, server, b"unlisted key")
+    locked.knock(None, None, b"no key")
+    locked.knock(pair, unlisted.public, b"another server's key")
     assert locked.messages(500) == []
-    knock(locked, pair, server, b"honest")
+    locked.knock(pair, server, b"honest")
     assert locked.router.poll(20_000)
     key = locked.router.recv_multipart(copy=False)[-1].get("User-Id")
     assert key == pair.public and locked.guard.allowed(key) and locked.guard.name(key) == "arm"
 
 
-def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Path) -> None:
+def test_key_made_and_revoked_while_open_counts_at_once(locked: Guarded, folder: Path) -> None:
     server = load_public(folder / "server.key")
     late = create(folder, "late")
     until(lambda: locked.guard.allowed(late.public))
-    knock(locked, late, server, b"hello")
+    locked.knock(late, server, b"hello")
     assert locked.first() == [b"hello"]
     (folder / "late.key").unlink()
     until(lambda: not locked.guard.allowed(late.public))
-    knock(locked, late, server, b"again")
+    locked.knock(late, server, b"again")
     assert locked.messages(500) == []
 
 
 @pytest.mark.parametrize("fixture", ["locked", "plain"])
-def test_bytes_of_scanners_reach_nobody(request: pytest.FixtureRequest, folder: Path, fixture: str) -> None:
-    door: Door = request.getfixturevalue(fixture)
-    send_raw(door.port, *SCANNERS)
+def test_bytes_of_scanners_reach_no_one(request: pytest.FixtureRequest, folder: Path, fixture: str) -> None:
+    router: Guarded = request.getfixturevalue(fixture)
+    send_raw(router.port, *SCANNERS)
     keys = (load_pair(folder / "arm.key_secret"), load_public(folder / "server.key"))
-    knock(door, *(keys if fixture == "locked" else (None, None)), b"honest")
-    assert door.first() == [b"honest"]
-    assert door.guard.allowed(None) == (fixture == "plain")
+    router.knock(*(keys if fixture == "locked" else (None, None)), b"honest")
+    assert router.first() == [b"honest"]
+    assert router.guard.allowed(None) == (fixture == "plain")
 
 
 def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
@@ -257,8 +254,8 @@ def test_unread_flood_that_closes_leaves_the_router_alive() -> None:
     assert (server.returncode, out) == (0, b"")
 
 
-def test_log_names_connections_without_routing_ids(made: Any) -> None:
-    made.enter()
-    routing_ids = made.server.router._connections
+def test_log_names_connections_without_routing_ids(running: Any) -> None:
+    running.enter()
+    routing_ids = running.server.router._connections
     assert [connection.peer for connection in routing_ids.values()] == ["zmq-1"]
-    assert not any(routing_id.hex() in line for routing_id in routing_ids for line in made.said)
+    assert not any(routing_id.hex() in line for routing_id in routing_ids for line in running.lines)

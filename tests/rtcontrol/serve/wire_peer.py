@@ -71,15 +71,15 @@ class WirePeer:
             fields.setdefault("agent", "lander")
         fields.setdefault("client", Program(name="test"))
         fields.setdefault("protocol", list(PROTOCOL))
-        said = Hello(t_client_ns=time.monotonic_ns(), **fields)
-        self.send(said)
-        return said
+        hello = Hello(t_client_ns=time.monotonic_ns(), **fields)
+        self.send(hello)
+        return hello
 
     def enter(self, **fields: Any) -> Welcome:
         """Say hello and be welcomed."""
-        said = self.hello(**fields)
+        hello = self.hello(**fields)
         welcome = self.expect(Welcome)
-        assert welcome.t_client_ns == said.t_client_ns
+        assert welcome.t_client_ns == hello.t_client_ns
         self.welcome, self.epoch = welcome, welcome.epoch
         return welcome
 
@@ -98,8 +98,8 @@ class WirePeer:
     def observe(self, text: str | None = TEXT, **fields: Any) -> int:
         """Send an observation; gives its sequence number."""
         self.seq += 1
-        given = {"session": self.token, "seq": self.seq, "epoch": self.epoch, "t_ns": time.monotonic_ns(), "text": text}
-        message = Observe(**{**given, **fields})
+        base = {"session": self.token, "seq": self.seq, "epoch": self.epoch, "t_ns": time.monotonic_ns(), "text": text}
+        message = Observe(**{**base, **fields})
         self.send(message)
         return message.seq
 

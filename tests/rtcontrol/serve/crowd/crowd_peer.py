@@ -18,8 +18,8 @@ class CrowdPeer:
         peer.enter(**{"crowd": CrowdWish(), "hz": 20, **hello})
 
     def join(self, *members: str | Mapping[str, Any]) -> None:
-        given = [{"id": one} if isinstance(one, str) else one for one in members]
-        self.peer.send(Join(session=self.peer.token, members=[Member(**one) for one in given]))
+        fields = [{"id": item} if isinstance(item, str) else item for item in members]
+        self.peer.send(Join(session=self.peer.token, members=[Member(**item) for item in fields]))
 
     def leave(self, *ids: str) -> None:
         self.peer.send(Leave(session=self.peer.token, ids=list(ids)))
@@ -41,9 +41,9 @@ class CrowdPeer:
 
     def until_fresh(self, ids: Iterable[str], texts: Mapping[str, str] | None = None) -> dict[str, MemberCall]:
         """Observe and take until each had a fresh call since now; gives the last one of each."""
-        wanted, found, end = set(ids), dict[str, MemberCall](), time.monotonic() + WAIT_S
-        while set(found) < wanted and time.monotonic() < end:
+        wanted, matches, end = set(ids), dict[str, MemberCall](), time.monotonic() + WAIT_S
+        while set(matches) < wanted and time.monotonic() < end:
             self.see(texts or wanted)
-            found |= {call.id: call for call in self.take() if call.status == "fresh" and call.id in wanted}
-        assert set(found) >= wanted, f"no fresh calls of {sorted(wanted - set(found))[:5]}"
-        return found
+            matches |= {call.id: call for call in self.take() if call.status == "fresh" and call.id in wanted}
+        assert set(matches) >= wanted, f"no fresh calls of {sorted(wanted - set(matches))[:5]}"
+        return matches

@@ -26,10 +26,10 @@ from rtcontrol.serve.crowd.core import MARGIN, BatchTimes, CrowdCore, Refuse, Se
 from rtcontrol.serve.crowd.members import (
     LONGEST,
     CrowdMember,
+    Members,
     MemberSight,
     MemberTerms,
     MemberTick,
-    Roster,
     crowd_terms,
 )
 from rtcontrol.serve.crowd.session import QUEUE, CrowdLoop
@@ -76,7 +76,7 @@ class CrowdBench:
     def __post_init__(self) -> None:
         given = {"hz": 50, "max_age_ms": 80, "hold_ms": 60, "min_confidence": 0.5, **self.options}
         config = RunConfig(env="remote", model="expert", agent="lander", **given)
-        self.core = CrowdCore(Roster(terms_of(config)), settings_of(config, AGENT), rules_of(config, AGENT))
+        self.core = CrowdCore(Members(terms_of(config)), settings_of(config, AGENT), rules_of(config, AGENT))
         self.decider = crowd_source(ScriptSource()).build()
         self.account = Account()
         self.account.add({"header": config.header(60.0, AGENT)})
@@ -118,8 +118,8 @@ class CrowdBench:
         self.now = end_ns
 
     def join(self, *members: str | dict[str, Any]) -> None:
-        given = [{"id": one} if isinstance(one, str) else one for one in members]
-        self.tell(Join(session=TOKEN, members=[Member(**one) for one in given]))
+        given = [{"id": item} if isinstance(item, str) else item for item in members]
+        self.tell(Join(session=TOKEN, members=[Member(**item) for item in given]))
 
     def see(self, **texts: str) -> None:
         self.seq += 1
@@ -182,9 +182,9 @@ def test_host_that_takes_no_request_costs_the_tick_alone() -> None:
 
 
 def test_hold_ends_with_the_safe_call_at_its_instant_also_in_a_tick() -> None:
-    own = {"name": "engines", "arguments": {"main": 100, "side": 0}}
+    separate = {"name": "engines", "arguments": {"main": 100, "side": 0}}
     bench = CrowdBench(options={"hz": 20, "hold_ms": 180, "max_age_ms": 2000})
-    bench.join({"id": "anna", "safe_calls": [own]})
+    bench.join({"id": "anna", "safe_calls": [separate]})
     bench.see(anna="moved")
     bench.wait(1)
     bench.slow_ms = 1000
@@ -193,7 +193,7 @@ def test_hold_ends_with_the_safe_call_at_its_instant_also_in_a_tick() -> None:
     assert bench.of("anna") == [("fresh", None), ("held", "decide"), ("held", "decide")]
     bench.wait(2)
     safe = bench.calls[-1]
-    assert safe.status == "safe" and safe.calls is not None and safe.calls[0].arguments == own["arguments"]
+    assert safe.status == "safe" and safe.calls is not None and safe.calls[0].arguments == separate["arguments"]
     assert bench.sent_ns[-1] == bench.sent_ns[0] + 180 * MS
     assert bench.pending is not None
     bench.pending = bench.now + MS, bench.pending[1]  # the tick is still open, and its decision is newer
@@ -234,7 +234,7 @@ def test_stale_look_is_a_miss_and_bad_looks_are_told_once() -> None:
     assert causes[0] == "decide" and causes[-1] == "stale_observation"
     assert bench.ticks("bert")[0]["cause"] == "invalid"
     assert len(bench.refused) == 1 and bench.refused[0].members is not None
-    assert [(one.id, one.code) for one in bench.refused[0].members] == [("anna", "decoder")]
+    assert [(item.id, item.code) for item in bench.refused[0].members] == [("anna", "decoder")]
 
 
 def test_pause_is_safe_at_once_and_resume_decides_what_is_seen_next() -> None:
@@ -246,10 +246,10 @@ def test_pause_is_safe_at_once_and_resume_decides_what_is_seen_next() -> None:
     bench.wait(60)
     assert bench.of("anna")[-1] == ("safe", "pause") and bench.cancelled
     assert (bench.ticks("anna")[-1]["kind"], bench.ticks("anna")[-1]["why"]) == ("held", "paused")
-    told = len(bench.calls)
+    result = len(bench.calls)
     bench.see(anna="moved on")
     bench.wait(60)
-    assert len(bench.calls) == told
+    assert len(bench.calls) == result
     bench.say("resume")
     bench.wait(30)
     assert bench.of("anna")[-1] == ("fresh", None)
@@ -281,7 +281,7 @@ def test_lost_decoder_costs_misses_that_name_it(back: bool, cause: tuple[str, st
     bench.wait(4)
     (line,) = bench.ticks("anna")
     assert (line["cause"], line["subcause"]) == cause
-    assert [event["event"] for one in bench.lines if (event := one.get("host_event"))] == ["lost", "restarted"][
+    assert [event["event"] for item in bench.lines if (event := item.get("host_event"))] == ["lost", "restarted"][
         : 1 + back
     ]
 
@@ -297,16 +297,16 @@ def test_batch_of_which_all_ticks_are_over_is_given_up() -> None:
 
 def test_members_of_older_lives_and_beyond_the_limit_are_refused() -> None:
     bench = CrowdBench()
-    bench.core.roster.limit = 2
+    bench.core.members.limit = 2
     bench.join({"id": "anna", "epoch": 3}, "bert")
     bench.join({"id": "anna", "epoch": 2}, "carl", {"id": "bert", "hz": 5})
     (refused,) = bench.refused
     assert refused.members is not None
-    assert [(one.id, one.code, one.field) for one in refused.members] == [
+    assert [(item.id, item.code, item.field) for item in refused.members] == [
         ("anna", "epoch", "epoch"),
         ("carl", "busy", "id"),
     ]
-    members = bench.core.roster.members
+    members = bench.core.members.by_id
     assert members["anna"].epoch == 3 and members["bert"].terms.period_ns == 200 * MS
 
 
@@ -315,8 +315,8 @@ def test_member_whose_client_was_away_has_nothing_active_and_waits_for_a_look() 
     bench.join("anna")
     bench.see(anna="moved")
     bench.wait(2)
-    bench.core.roster.members["anna"].blind()
-    bench.core = CrowdCore(bench.core.roster, bench.core.settings, bench.core.rules, bench.core.k)
+    bench.core.members.by_id["anna"].blind()
+    bench.core = CrowdCore(bench.core.members, bench.core.settings, bench.core.rules, bench.core.k)
     bench.wait(60)
     assert not bench.calls
     bench.see(anna="bad")
@@ -363,20 +363,20 @@ def test_crowd_is_not_decided_elsewhere_and_warns_of_what_it_has_not() -> None:
 def member(serial: int, priority: int = 0, **terms: Any) -> CrowdMember:
     given = {"instruction": "go", "period_ns": 200 * MS, "deadline_ns": 200 * MS, "ttl_ms": 900.0}
     given |= {"every_tick": False, "safe_calls": None, **terms}
-    one = MemberTerms(priority=priority, **given)  # type: ignore[arg-type]
-    return CrowdMember(str(serial), 0, one, serial, FallbackPolicy("hold", 0), deque(maxlen=1))
+    item = MemberTerms(priority=priority, **given)  # type: ignore[arg-type]
+    return CrowdMember(str(serial), 0, item, serial, FallbackPolicy("hold", 0), deque(maxlen=1))
 
 
 def tick(serial: int, deadline_ms: int, priority: int = 0, served: int = 0) -> MemberTick:
-    one = member(serial, priority)
-    one.served = served
-    return MemberTick(serial, 0, deadline_ms * MS, 0, member=one)
+    item = member(serial, priority)
+    item.served = served
+    return MemberTick(serial, 0, deadline_ms * MS, 0, member=item)
 
 
 ticks = st.lists(
     st.builds(tick, st.integers(1, 99), st.integers(-50, 400), st.integers(0, 9), st.integers(0, 3)),
     max_size=30,
-    unique_by=lambda one: one.k,
+    unique_by=lambda item: item.k,
 )
 
 
@@ -407,20 +407,20 @@ def test_where_there_is_never_time_for_all_no_one_of_one_priority_starves() -> N
     members, numbers = [member(i) for i in range(10)], itertools.count(1)
     served = dict.fromkeys(range(10), 0)
     for _ in range(100):
-        waiting = [MemberTick(i, 0, 200 * MS, 0, member=one) for i, one in enumerate(members)]
-        for one in choose(waiting, 0, lambda n: 30.0 * n * MS, 64):
-            one.member.served = next(numbers)
-            served[one.k] += 1
+        waiting = [MemberTick(i, 0, 200 * MS, 0, member=item) for i, item in enumerate(members)]
+        for item in choose(waiting, 0, lambda n: 30.0 * n * MS, 64):
+            item.member.served = next(numbers)
+            served[item.k] += 1
     assert max(served.values()) - min(served.values()) <= 1
 
 
 def test_a_batch_that_was_late_is_halved_until_it_is_in_time_and_grows_again() -> None:
     times = BatchTimes()
-    seen = []
+    shown = []
     for _ in range(12):
-        seen.append(count := min(64, times.most))
+        shown.append(count := min(64, times.most))
         times.took(count, 1, late=False)
-    assert seen[-1] == 64
+    assert shown[-1] == 64
     for _ in range(7):
         times.took(min(64, times.most), 1, late=True)
     assert times.most == 1
@@ -430,16 +430,16 @@ def test_a_batch_that_was_late_is_halved_until_it_is_in_time_and_grows_again() -
 
 
 def test_resting_member_is_asked_less_often_and_never_beyond_half_of_its_ttl() -> None:
-    one = member(1, ttl_ms=1200.0)
-    one.looks.newest = MemberSight(1, 0, 0, "still", None)
-    one.decided = "still", "go"
+    item = member(1, ttl_ms=1200.0)
+    item.looks.newest = MemberSight(1, 0, 0, "still", None)
+    item.decided = "still", "go"
     periods = []
     for _ in range(6):
-        one.stretch(unchanged=True)
-        periods.append(one.period_ns // MS)
-    assert periods == [400, 600, 600, 600, 600, 600] and one.clock.stretch == LONGEST
-    one.looks.newest = MemberSight(2, 0, 0, "moved", None)
-    assert not one.rests
+        item.stretch(unchanged=True)
+        periods.append(item.period_ns // MS)
+    assert periods == [400, 600, 600, 600, 600, 600] and item.clock.stretch == LONGEST
+    item.looks.newest = MemberSight(2, 0, 0, "moved", None)
+    assert not item.rests
     assert not member(2, every_tick=True).rests
 
 

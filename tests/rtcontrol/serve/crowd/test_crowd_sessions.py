@@ -33,7 +33,7 @@ def raw(crowd: CrowdPeer, header: dict[str, Any]) -> None:
 
 def refused(crowd: CrowdPeer) -> list[tuple[str | None, str, str | None]]:
     members = crowd.peer.expect(ErrorMessage).members or []
-    return [(one.id, one.code, one.field) for one in members]
+    return [(item.id, item.code, item.field) for item in members]
 
 
 def report(bench: Any, crowd: CrowdPeer, name: str = "session-0001") -> dict[str, Any]:
@@ -41,27 +41,27 @@ def report(bench: Any, crowd: CrowdPeer, name: str = "session-0001") -> dict[str
     crowd.peer.send(Bye(session=crowd.peer.token))
     path: Path = bench.out / name / "report.json"
     until(path.exists, "no report")
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return found
+    matches: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return matches
 
 
 def test_each_member_gets_calls_of_its_own_and_each_can_be_found_again_in_the_record(bench: Bench) -> None:
-    made = bench()
-    crowd = CrowdPeer(made.peer())
+    running = bench()
+    crowd = CrowdPeer(running.peer())
     assert crowd.peer.welcome is not None and crowd.peer.welcome.crowd is not None
     crowd.join("anna", {"id": "bert", "ttl_ms": 900, "epoch": 3, "every_tick": True})
-    found = crowd.until_fresh(["anna", "bert"])
-    assert found["bert"].ttl_ms == 900 and found["bert"].epoch == 3 and found["anna"].epoch == 0
+    matches = crowd.until_fresh(["anna", "bert"])
+    assert matches["bert"].ttl_ms == 900 and matches["bert"].epoch == 3 and matches["anna"].epoch == 0
     for _ in range(5):
         crowd.until_fresh(["bert"])
-    told = report(made, crowd)
-    assert told["releases"] == told["ticks"] + told["skipped_releases"]
-    assert told["ticks"] == told["on_time"] + told["misses"]
-    members = told["crowd"]["by_member"]
+    result = report(running, crowd)
+    assert result["releases"] == result["ticks"] + result["skipped_releases"]
+    assert result["ticks"] == result["on_time"] + result["misses"]
+    members = result["crowd"]["by_member"]
     for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held"):
-        assert sum(one[name] for one in members.values()) == told[name], name
+        assert sum(item[name] for item in members.values()) == result[name], name
     assert members["bert"]["ticks"] >= 6
-    record = list(read_record(made.out / "session-0001" / "record.mcap"))
+    record = list(read_record(running.out / "session-0001" / "record.mcap"))
     calls = {(e["member"], e["k"]): e for e in record if e.get("called")}
     looks = {(e["member"], e["k"]): e for e in record if "observation" in e}
     fresh = [call for call in crowd.calls if call.status == "fresh" and call.call is not None]
@@ -85,8 +85,8 @@ def test_what_is_wrong_with_one_member_is_told_and_the_others_of_the_message_cou
         {"id": "fine"},
     ]
     raw(crowd, {"type": "join", "members": bad})
-    told = refused(crowd)
-    assert set(told) == {
+    result = refused(crowd)
+    assert set(result) == {
         ("hasty", "invalid", "hz"),
         ("late", "invalid", "deadline_ms"),
         ("mute", "instruction", "instruction"),
@@ -119,37 +119,37 @@ def test_what_is_wrong_with_one_member_is_told_and_the_others_of_the_message_cou
 
 
 def test_a_thousand_members_all_get_calls_and_no_message_is_beyond_the_limits(bench: Bench) -> None:
-    made = bench(model="noop")
-    crowd = CrowdPeer(made.peer(), hz=1)
+    running = bench(model="noop")
+    crowd = CrowdPeer(running.peer(), hz=1)
     names = [f"m{i:04d}" for i in range(1000)]
     for start in range(0, 1000, 250):
         crowd.join(*names[start : start + 250])
     for start in range(0, 1000, 250):
         crowd.see(names[start : start + 250])
-    heard: set[str] = set()
+    received: set[str] = set()
     end = time.monotonic() + WAIT_S
-    while len(heard) < 1000 and time.monotonic() < end:
+    while len(received) < 1000 and time.monotonic() < end:
         message = crowd.peer.expect(CallMany)
         assert len(message.calls) <= 1024 and sum(map(len, encode_msgpack(message))) < 1 << 20
-        heard |= {call.id for call in message.calls}
-    assert heard == set(names)
-    told = report(made, crowd)
-    assert told["crowd"]["members"] == 1000 and told["releases"] == told["ticks"] + told["skipped_releases"]
+        received |= {call.id for call in message.calls}
+    assert received == set(names)
+    result = report(running, crowd)
+    assert result["crowd"]["members"] == 1000 and result["releases"] == result["ticks"] + result["skipped_releases"]
 
 
 def test_a_client_that_comes_back_finds_its_members_and_one_that_hides_is_not_decided_for(bench: Bench) -> None:
-    made = bench()
-    crowd = CrowdPeer(made.peer())
+    running = bench()
+    crowd = CrowdPeer(running.peer())
     crowd.join({"id": "anna", "ttl_ms": 901})
     tick = crowd.until_fresh(["anna"])["anna"].tick
     token, seq = crowd.peer.token, crowd.seq
     crowd.peer.close()
-    until(lambda: made.admission.health()["sessions"]["parked"] == 1, "it is not parked")
-    again = made.peer()
+    until(lambda: running.admission.health()["sessions"]["parked"] == 1, "it is not parked")
+    again = running.peer()
     again.hello(resume=token, crowd=CrowdWish())
     welcome = again.expect(Welcome)
     assert welcome.resumed and welcome.crowd is not None
     again.welcome, crowd.peer = welcome, again
     crowd.seq = seq
-    found = crowd.until_fresh(["anna"])["anna"]
-    assert found.ttl_ms == 901 and found.tick > tick
+    matches = crowd.until_fresh(["anna"])["anna"]
+    assert matches.ttl_ms == 901 and matches.tick > tick
