@@ -1,4 +1,4 @@
-"""The gateway's routes."""
+"""The gateway's routes, each a thin function over what the server's sessions and `ToolSets` do."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from rtcontrol.gateway import chat, decisions, view
-from rtcontrol.gateway.decide import Timed, ToolSets, error_boundary, public_name, read
-from rtcontrol.gateway.http_server import HTTPServer, Refusal, behind_gate
+from rtcontrol.gateway.bodies import read
+from rtcontrol.gateway.decide import Timed, ToolSets, public_name
+from rtcontrol.gateway.gate import Refusal, behind_gate
+from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.websocket import WebSockets
@@ -26,80 +28,16 @@ from rtcontrol.telemetry.causes import script
 from rtcontrol_client.wire import PROTOCOL
 
 
-def build(
-    admission: SessionManager,
-    tool_sets: ToolSets,
-    options: GatewayOptions,
-    metrics: Metrics,
-) -> Starlette:
-    """The application, without its gate."""
-    sockets = WebSockets(admission, metrics)
-    model, own = public_name(options.model), list(admission.options.default_tools)
-    since = int(time.time())
-
-    async def decide(tools: Sequence[dict[str, Any]], *told: Any) -> Timed:
-        timed = await tool_sets.decide(tuple(tools), *told)
-        metrics.latency.observe(timed.latency_ms / 1e3)
-        return timed
-
-    async def health(request: Request) -> Response:
-        told = admission.health()
-        loaded = bool(told.get("decoder", True))
-        status = {"status": "ok" if loaded else "no decoder", "loaded": loaded}
-        return JSONResponse({**told, **status, "model": model, "protocol": list(PROTOCOL)}, 200 if loaded else 503)
-
-    async def metrics_text(request: Request) -> Response:
-        metrics.websockets.set(sockets.open)
-        metrics.tool_sets.set(tool_sets.open)
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [chat.model(model, since)]})
-
-    async def completions(request: Request) -> Response:
-        wanted = await read(request, chat.ChatRequest, options, 400)
-        answer = await chat.decided(wanted, wanted.offer(own), decide)
-        headers = answer.timed.headers()
-        if wanted.stream:
-            events = chat.chunks(wanted, answer)
-            return StreamingResponse(events, 200, {**headers, "cache-control": "no-cache"}, "text/event-stream")
-        return JSONResponse(chat.completion(wanted, answer), headers=headers)
-
-    async def missing(request: Request, error: Exception) -> Response:
-        status, code = 404, "not_found"
-        # The page's files take no POST, and they are at every other path.
-        if request.url.path in (route.path for route in routes if isinstance(route, Route)):
-            status, code = 405, "method_not_allowed"
-        what = f"There is no {request.method} {request.url.path[:80]} here."
-        return Refusal(status, code, what, "An OpenAI client's base_url ends with /v1.").response()
-
-    async def no_socket(socket: WebSocket) -> None:
-        await socket.close()
-
-    routes: list[BaseRoute] = [
-        *decisions.routes(decide, options, metrics),
-        Route("/v1/chat/completions", error_boundary("chat", completions, metrics), methods=["POST"]),
-        Route("/v1/models", models),
-        Route("/health", health),
-        Route("/metrics", metrics_text),
-        WebSocketRoute("/ws", sockets.serve),
-        *view.routes(lambda name: view.find(admission, name), lambda: view.listed(admission)),
-        WebSocketRoute("/{path:path}", no_socket),
-        *([] if options.static is None else [Mount("/static", StaticFiles(directory=options.static, html=True))]),
-        Route("/crowd", lambda request: FileResponse(view.PAGE / "crowd.html")),
-        Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
-        *view.files(html=True),
-    ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: missing})
-
-
 class GatewayApp:
-    """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it."""
+    """The routes for a server's sessions, and what decides for them. `app` is without its gate, `gated` behind it."""
 
-    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
-        self._tool_sets = ToolSets(pool, options)
-        self._metrics = Metrics(admission)
-        self.app = build(admission, self._tool_sets, options, self._metrics)
+    def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
+        self._sessions, self._options = sessions, options
+        self._tool_sets, self._metrics = ToolSets(pool, options), Metrics(sessions)
+        self._sockets = WebSockets(sessions, self._metrics)
+        self._model, self._since = public_name(options.model), int(time.time())
+        self._routes = self._all_routes()
+        self.app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._missing})
         self.gated = behind_gate(self.app, options, self.refused)
 
     def refused(self, code: str) -> None:
@@ -107,22 +45,79 @@ class GatewayApp:
         self._metrics.refused.labels(code).inc()
 
     def start(self) -> None:
-        """Somebody else's server calls it."""
+        """Do nothing: another server runs the application."""
 
     def close(self) -> None:
-        """What decides for it ends."""
+        """End what decides for it."""
         self._tool_sets.close()
+
+    def _all_routes(self) -> list[BaseRoute]:
+        sessions, static = self._sessions, self._options.static
+        return [
+            *decisions.routes(self._decide, self._options, self._metrics),
+            Route("/v1/chat/completions", self._metrics.counted("chat", self._completions), methods=["POST"]),
+            Route("/v1/models", self._models),
+            Route("/health", self._health),
+            Route("/metrics", self._metrics_text),
+            WebSocketRoute("/ws", self._sockets.serve),
+            *view.routes(lambda name: view.find(sessions, name), lambda: view.listed(sessions)),
+            WebSocketRoute("/{path:path}", self._no_socket),
+            *([] if static is None else [Mount("/static", StaticFiles(directory=static, html=True))]),
+            Route("/crowd", lambda request: FileResponse(view.PAGE / "crowd.html")),
+            Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
+            *view.files(html=True),
+        ]
+
+    async def _decide(self, tools: Sequence[dict[str, Any]], *prompt: Any) -> Timed:
+        timed = await self._tool_sets.decide(tuple(tools), *prompt)
+        self._metrics.latency.observe(timed.latency_ms / 1e3)
+        return timed
+
+    async def _completions(self, request: Request) -> Response:
+        body = await read(request, chat.ChatRequest, self._options, 400)
+        answer = await chat.decided(body, body.offer(self._sessions.options.default_tools), self._decide)
+        headers = answer.timed.headers()
+        if body.stream:
+            headers["cache-control"] = "no-cache"
+            return StreamingResponse(chat.chunks(body, answer), 200, headers, "text/event-stream")
+        return JSONResponse(chat.completion(body, answer), headers=headers)
+
+    async def _models(self, request: Request) -> Response:
+        model = {"id": self._model, "object": "model", "created": self._since, "owned_by": "rtcontrol"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def _health(self, request: Request) -> Response:
+        health = self._sessions.health()
+        loaded = bool(health.get("decoder", True))
+        health |= {"status": "ok" if loaded else "no decoder", "loaded": loaded}
+        return JSONResponse({**health, "model": self._model, "protocol": list(PROTOCOL)}, 200 if loaded else 503)
+
+    async def _metrics_text(self, request: Request) -> Response:
+        self._metrics.websockets.set(self._sockets.open)
+        self._metrics.tool_sets.set(self._tool_sets.open)
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _missing(self, request: Request, error: Exception) -> Response:
+        status, code = 404, "not_found"
+        # The page's files take no POST, and they are at every other path.
+        if request.url.path in (route.path for route in self._routes if isinstance(route, Route)):
+            status, code = 405, "method_not_allowed"
+        problem = f"There is no {request.method} {request.url.path[:80]} here."
+        return Refusal(status, code, problem, "An OpenAI client's base_url ends with /v1.").response()
+
+    async def _no_socket(self, socket: WebSocket) -> None:
+        await socket.close()
 
 
 class Gateway(HTTPServer):
-    """HTTP and WebSocket for an admission."""
+    """HTTP and WebSocket for a server's sessions."""
 
-    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
-        self._made = GatewayApp(admission, pool, options)
-        super().__init__(self._made.app, options, "--http", self._made.refused)
+    def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
+        self._gateway = GatewayApp(sessions, pool, options)
+        super().__init__(self._gateway.app, options, "--http", self._gateway.refused)
 
     def close(self) -> None:
         try:
             super().close()
         finally:
-            self._made.close()
+            self._gateway.close()

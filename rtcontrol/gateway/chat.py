@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rtcontrol.gateway.decide import DECODER, Timed
-from rtcontrol.gateway.http_server import Refusal
+from rtcontrol.gateway.bodies import DECODER
+from rtcontrol.gateway.decide import Timed
+from rtcontrol.gateway.gate import Refusal
 from rtcontrol.models.call import Call
 from rtcontrol.models.conversation import ConversationTurn, Made, Unpaired, results_of
 from rtcontrol_client.wire.errors import WireError
@@ -38,16 +39,16 @@ class ToolCall(BaseModel):
     function: Function
 
     def call(self, place: str) -> Call:
-        """Raises Refusal, naming the `place`, for arguments that are not a JSON object."""
-        given = self.function.arguments
+        """Return the call. Raises Refusal, naming the `place`, for arguments that are not a JSON object."""
+        text = self.function.arguments
         try:
             # "null" and "" are what some clients send for a tool without parameters.
-            value = {} if given is None or given.strip() in ("", "null") else DECODER.decode(given)
+            value = {} if text is None or text.strip() in ("", "null") else DECODER.decode(text)
             check_value(value, LIMITS)
         except (ValueError, RecursionError, WireError):
             value = None
         if not isinstance(value, dict):
-            raise Refusal(400, "invalid", f"{place} is no JSON object.", "Send the call as it was made.", param=place)
+            raise Refusal(400, "invalid", f"{place} is not a JSON object.", "Send the call as it was.", param=place)
         return Call(self.function.name, value)
 
 
@@ -65,13 +66,12 @@ class ChatMessage(BaseModel):
     def text(self) -> str:
         if not isinstance(self.content, list):
             return self.content or ""
-        return "\n".join(p.text for p in self.content)
+        return "\n".join(part.text for part in self.content)
 
     def turn(self) -> ConversationTurn:
         result = (self.tool_call_id or None, None) if self.role == "tool" else None
-        return ConversationTurn(
-            [(c.id or None, c.function.name) for c in self.tool_calls or ()], result, self.role == "user"
-        )
+        calls = [(call.id or None, call.function.name) for call in self.tool_calls or ()]
+        return ConversationTurn(calls, result, self.role == "user")
 
 
 class StreamOptions(BaseModel):
@@ -115,49 +115,45 @@ class ChatRequest(BaseModel):
         last = self.messages[self.spoke()]
         return last.text() if last.role == "user" else ""
 
-    def made(self, since: int = 0) -> list[Made]:
-        """Return the calls of the messages from the `since`th on, in their order. Raises Refusal."""
+    def calls(self, since: int = 0) -> list[Made]:
+        """Return the calls of the messages from the `since`th on, in their order, with results. Raises Refusal."""
         try:
             results = results_of([message.turn() for message in self.messages])
         except Unpaired as error:
-            remedy = "Send the assistant message with the call before it, and each call's result once, with its id."
-            raise Refusal(400, "invalid", f"{error}.", remedy, param=f"messages[{error.index}].tool_call_id") from None
+            hint = "Send the assistant message with the call before it, and each call's result once, with its id."
+            raise Refusal(400, "invalid", f"{error}.", hint, param=f"messages[{error.index}].tool_call_id") from None
         return [
             Made(
-                one.call(f"messages[{i}].tool_calls[{k}].function.arguments"),
+                call.call(f"messages[{i}].tool_calls[{k}].function.arguments"),
                 self.messages[results[i, k]].text() if (i, k) in results else None,
             )
             for i, message in enumerate(self.messages)
             if i >= since
-            for k, one in enumerate(message.tool_calls or ())
+            for k, call in enumerate(message.tool_calls or ())
         ]
 
     def answered(self) -> list[Made]:
         """Return those with a result since the user last spoke."""
-        return [one for one in self.made(self.spoke()) if one.result is not None]
+        return [call for call in self.calls(self.spoke()) if call.result is not None]
 
     @property
     def required(self) -> bool:
-        """Return whether one of the tools must be called."""
+        """Whether one of the tools must be called."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
 
-    def offer(self, own: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
-        """Return the tools that may be called; the server's `own` where the request brings none. Raises Refusal."""
-        tools = list(self.tools or own)
+    def offer(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
+        """Return the tools that may be called; the server's `default` where the request brings none. Raises Refusal."""
+        tools = list(self.tools or default)
         if not tools or self.tool_choice == "none":
-            raise Refusal(
-                400,
-                "unsupported",
-                "tool_choice is none." if tools else "No tools.",
-                "This server writes no prose: give `tools`, with tool_choice auto or required.",
-                param="tool_choice" if tools else "tools",
-            )
+            problem, param = ("tool_choice is none.", "tool_choice") if tools else ("No tools.", "tools")
+            hint = "This server writes no prose: give `tools`, with tool_choice auto or required."
+            raise Refusal(400, "unsupported", problem, hint, param)
         if not isinstance(self.tool_choice, ToolChoice):
             return tuple(tools)
-        named = self.tool_choice.function.name
-        if not (tools := [tool for tool in tools if _name(tool) == named]):
-            what = f"tool_choice names {named[:80]!r}, which is none of the tools."
-            raise Refusal(400, "invalid", what, "Name one of them.", param="tool_choice.function.name")
+        name = self.tool_choice.function.name
+        if not (tools := [tool for tool in tools if _name(tool) == name]):
+            problem = f"tool_choice names {name[:80]!r}, which is none of the tools."
+            raise Refusal(400, "invalid", problem, "Name one of them.", "tool_choice.function.name")
         return tuple(tools)
 
 
@@ -165,6 +161,9 @@ def _name(tool: dict[str, Any]) -> Any:
     """Return a tool's name, with or without the wrapper around it."""
     body = tool.get("function", tool)
     return body.get("name") if isinstance(body, dict) else None
+
+
+# -- the answer -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class Answer:
 
 async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> Answer:
     """Return one call, or why there is none. Raises Refusal."""
-    history, answered = [one.text() for one in request.made()], request.answered()
+    history, answered = [call.text() for call in request.calls()], request.answered()
     may_be_null = bool(answered) and not request.required
     observation = ", ".join(request.environment or [])
     timed = await decide(tools, request.instruction(), observation, history, may_be_null, request.orders())
@@ -189,7 +188,7 @@ async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide:
     if call is None:
         last = answered[-1].result if answered else None
         return Answer(timed, None, last or "", "The model calls nothing.")
-    repeated = next((one.result for one in reversed(answered) if one.call == call), None)
+    repeated = next((earlier.result for earlier in reversed(answered) if earlier.call == call), None)
     if repeated is not None and not request.required:  # the same question again would get the same answer, for ever
         return Answer(timed, None, repeated, f"{call.text()} was called, and its result is known.")
     return Answer(timed, call)
@@ -217,10 +216,6 @@ def chunks(request: ChatRequest, answer: Answer) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def model(name: str, since: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": since, "owned_by": "rtcontrol"}
-
-
 def _envelope(request: ChatRequest, kind: str) -> dict[str, Any]:
     name = f"chatcmpl-{secrets.token_hex(12)}"
     return {"id": name, "object": kind, "created": int(time.time()), "model": request.model}
@@ -231,8 +226,10 @@ def _message(answer: Answer) -> dict[str, Any]:
     if (call := answer.call) is None:
         return message
     function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
-    made = {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
-    return {**message, "tool_calls": [made]}
+    return {
+        **message,
+        "tool_calls": [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}],
+    }
 
 
 def _finish(answer: Answer) -> str:
@@ -244,12 +241,8 @@ def _usage(timed: Timed) -> dict[str, Any]:
     prompt = decision.reused_tokens + decision.tokens
     # Values are chosen, not written: a head is what comes nearest to a token of an answer.
     heads = len(decision.confidence)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": heads,
-        "total_tokens": prompt + heads,
-        "prompt_tokens_details": {"cached_tokens": decision.reused_tokens},
-    }
+    usage = {"prompt_tokens": prompt, "completion_tokens": heads, "total_tokens": prompt + heads}
+    return {**usage, "prompt_tokens_details": {"cached_tokens": decision.reused_tokens}}
 
 
 def _extra(answer: Answer) -> dict[str, Any]:

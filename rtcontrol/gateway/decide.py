@@ -1,5 +1,7 @@
-"""What all /v1 requests share: a bounded body, errors in OpenAI's shape, and decisions with the request's own tools, of
-which the last few sets are kept open in the decoder pool, or answers to its questions."""
+"""The decisions of /v1 requests: with the request's own tools, or without tools answers to its questions.
+
+The last few sets of tools stay open in the decoder pool.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,13 @@ import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-
-from rtcontrol.gateway.http_server import WARNING, Refusal, too_large
-from rtcontrol.gateway.metrics import Metrics
+from rtcontrol.gateway.gate import WARNING, Refusal
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.deciders import PLAIN, NoopSource, QuestionSource, RandomSource, STSource
 from rtcontrol.hosts.protocol import (
@@ -37,17 +34,15 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.protocol import DecodeError
-from rtcontrol.models.errors import UserError, each_once
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.run.api import why_held
 from rtcontrol.run.model_compatibility import learnt_of, model_for, trained_on
-from rtcontrol_client.wire.errors import WireError
-from rtcontrol_client.wire.limits import LIMITS, check_value
 
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
-MAX_TOLD = 1 << 18  # characters, whatever the model's context: they are counted in tokens first
+MAX_CHARACTERS = 1 << 18  # whatever the model's context: they are counted in tokens first
 OPENING_AT_ONCE = 2
 LOOK_S = 0.2  # between two looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems."
@@ -57,98 +52,24 @@ START_IT = (
     "chat model (docs/chat.md)."
 )
 Tools = tuple[dict[str, Any], ...]
-Model = TypeVar("Model", bound=BaseModel)
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
 Trained = tuple[bool | None, str | None]  # as `trained` returns it
 
 
 class Unavailable(Refusal):
     """No decision now, through no fault of the request."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(503, "unavailable", f"The decoder cannot answer: {what}.", "Try again.")
+    def __init__(self, why: str) -> None:
+        super().__init__(503, "unavailable", f"The decoder cannot answer: {why}.", "Try again.")
 
 
-def bad_tools(error: UserError) -> Refusal:
-    return Refusal(400, "invalid_request", error.what, error.remedy, "tools")
+def bad_tools(problem: str, hint: str) -> Refusal:
+    """Return the refusal of tools that cannot be decided with."""
+    return Refusal(400, "invalid_request", problem, hint, "tools")
 
 
-def too_long(error: UserError) -> Refusal:
-    return Refusal(400, "context_length_exceeded", error.what, error.remedy, "messages")
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-
-def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is none of its numbers")
-
-
-DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)
-
-
-async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
-    """Return the body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
-    try:
-        async with asyncio.timeout(options.body_timeout_s):
-            body = await _bytes(request, options.max_body_bytes)
-    except (TimeoutError, ClientDisconnect):
-        raise Refusal(408, "timeout", "The body did not come whole, in time.", "Send it at once.") from None
-    value: Any = None
-    try:
-        value = DECODER.decode(body.decode())
-        check_value(value, LIMITS)
-        return model.model_validate(value)
-    except WireError as error:
-        raise Refusal(invalid, str(error.code), error.message, error.remedy) from None
-    except ValidationError as error:
-        one = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
-        field = _field(one["loc"], value)
-        what = f"{field or 'body'}: {one['msg'].removeprefix('Value error, ')}."
-        raise Refusal(invalid, "invalid", what, "Correct this field.", field or None) from None
-    except RecursionError:
-        what = f"The body is nested deeper than {LIMITS.max_depth}."
-        raise Refusal(invalid, "too_large", what, "Send less.") from None
-    except ValueError as error:
-        raise Refusal(invalid, "malformed", f"The body is no JSON ({error}).", "Send one JSON object.") from None
-
-
-async def _bytes(request: Request, limit: int) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise too_large(limit)
-    return bytes(body)
-
-
-def _field(places: Sequence[int | str], value: Any) -> str:
-    """Return `messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there.
-    The last place may be missing in it."""
-    path = ""
-    for k, place in enumerate(places, start=1):
-        if isinstance(place, int):
-            path, value = f"{path}[{place}]", value[place] if isinstance(value, list) else None
-        elif isinstance(value, dict) and (place in value or k == len(places)):
-            path, value = f"{path}.{place}", value.get(place)
-    return path.removeprefix(".")
-
-
-def error_boundary(route: str, endpoint: Endpoint, metrics: Metrics) -> Endpoint:
-    """Return the endpoint's answer, or its refusal in OpenAI's shape; all are counted."""
-
-    async def respond(request: Request) -> Response:
-        try:
-            response = await endpoint(request)
-        except Refusal as refusal:
-            metrics.refused.labels(refusal.code).inc()
-            response = refusal.response()
-        metrics.requests.labels(route, response.status_code).inc()
-        return response
-
-    return respond
+def too_long(problem: str, hint: str) -> Refusal:
+    """Return the refusal of a prompt that does not fit."""
+    return Refusal(400, "context_length_exceeded", problem, hint, "messages")
 
 
 # -- what decides ------------------------------------------------------------------------------------------------------
@@ -176,8 +97,8 @@ def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> D
         raise UserError("The scripted expert knows its own tools only.", "Serve a model: `rtcontrol serve --model M`.")
     if is_endpoint(model):
         return EndpointSource.parse(model, tools, allow_null)
-    given: dict[str, Any] = {"allow_null": allow_null, "value_tokens": options.value_tokens}
-    return STSource(DeciderSpec(model=model, engine=options.engine, tools=tools, **given), patient=True)
+    spec = DeciderSpec(model, tools, engine=options.engine, allow_null=allow_null, value_tokens=options.value_tokens)
+    return STSource(spec, patient=True)
 
 
 def trained(model: str | None, tools: Sequence[ToolSchema]) -> Trained:
@@ -188,14 +109,17 @@ def trained(model: str | None, tools: Sequence[ToolSchema]) -> Trained:
     known = trained_on(tools, model)
     if known:
         return True, None
-    name, what = public_name(model), "these tools" if tools else "questions"
+    name, subject = public_name(model), "these tools" if tools else "questions"
     if known is None and not chats(model):
-        return None, f"Whether the model {name} was trained on {what} is not known: its answers may be nonsense."
-    return False, f"The model {name} was not trained on {what}: its answers may be nonsense, however certain they are."
+        return None, f"Whether the model {name} was trained on {subject} is not known: its answers may be nonsense."
+    return (
+        False,
+        f"The model {name} was not trained on {subject}: its answers may be nonsense, however certain they are.",
+    )
 
 
 def public_name(model: str | None) -> str:
-    """Return the model's name as strangers may see it: without the folders of this machine."""
+    """Return the model's name for any client: without the folders of this machine."""
     return "default" if model is None or is_endpoint(model) else Path(model).name or model
 
 
@@ -221,26 +145,13 @@ class CheckpointGate:
         """Return why the decision's call must not act; None if it may."""
         if (doubt := self._gate.doubt(decision)) is None:
             return None
-        strange = f"; {never_taught(decision.unknown)}" if decision.unknown else ""
-        return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{strange}."
+        unknown = f"; {never_taught(decision.unknown)}" if decision.unknown else ""
+        return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{unknown}."
 
-    def instruction(self, orders: str, said: str) -> str:
+    def instruction(self, orders: str, sentence: str) -> str:
         """Return what the model reads: the orders of a system message only if it was not trained on these tools, for
         the sentences of its training have none."""
-        return said if self._learnt is not None else "\n".join(filter(None, (orders, said)))
-
-
-def read_tools(tools: Tools) -> tuple[ToolSchema, ...]:
-    """Return the tools of a request; a second time it costs little. Raises UserError."""
-    try:
-        return tool_schemas(tools) if tools else ()
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        what = f"The tools are no function definitions ({reason})."
-        raise UserError(what, "Write OpenAI-style function definitions.") from None
-
-
-# -- decisions ---------------------------------------------------------------------------------------------------------
+        return sentence if self._learnt is not None else "\n".join(filter(None, (orders, sentence)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +168,12 @@ class Timed:
     held: str | None = None
 
     def headers(self) -> dict[str, str]:
-        """Return the header that tells of the warning."""
+        """Return the header of the warning."""
         # Headers are Latin-1, and a model's name may be anything.
         return {WARNING: self.warning.encode("ascii", "replace").decode()} if self.warning else {}
 
     def timing(self) -> dict[str, Any]:
-        """Return what all answers tell of their decision in the field `rtcontrol`."""
+        """Return what all answers have of their decision in the field `rtcontrol`."""
         return {
             "latency_ms": round(self.latency_ms, 3),
             "decide_ms": round(self.decide_ms, 3),
@@ -270,6 +181,9 @@ class Timed:
             "trained": self.trained,
             **({"warning": self.warning} if self.warning else {}),
         }
+
+
+# -- sets of tools -----------------------------------------------------------------------------------------------------
 
 
 class ToolSets:
@@ -280,11 +194,10 @@ class ToolSets:
 
     def __init__(self, pool: DecoderPool, options: GatewayOptions) -> None:
         self._pool, self._options = pool, options
-        self._open: OrderedDict[str, _ToolSet] = OrderedDict()
-        self._opening: dict[str, asyncio.Task[_ToolSet]] = {}
+        self._open: OrderedDict[str, ToolSet] = OrderedDict()
+        self._opening: dict[str, asyncio.Task[ToolSet]] = {}
         self._openers = ThreadPoolExecutor(OPENING_AT_ONCE, thread_name_prefix="opening")
-        self._waiting = 0
-        self._made = 0
+        self._waiting = self._count = 0
 
     @property
     def open(self) -> int:
@@ -299,78 +212,88 @@ class ToolSets:
         allow_null: bool = False,
         orders: str = "",
     ) -> Timed:
-        """`orders`: the text of system messages. Raises Refusal: for tools that cannot be compiled, a prompt that does
-        not fit, a value that does not end, and Unavailable."""
-        began = time.perf_counter()
-        if (size := len(orders) + len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
-            what = f"The request tells {size} characters; {MAX_TOLD} is the most."
-            raise too_long(UserError(what, "Shorten the messages, or the environment."))
+        """Decide; `orders`: the text of system messages. Raises Refusal: for tools that cannot be compiled, a prompt
+        that does not fit, a value that does not end, and Unavailable."""
+        started_s = time.perf_counter()
+        size = len(orders) + len(instruction) + len(observation) + sum(map(len, history))
+        if size > MAX_CHARACTERS:
+            problem = f"The request has {size} characters; {MAX_CHARACTERS} is the most."
+            raise too_long(problem, "Shorten the messages, or the environment.")
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
         self._waiting += 1
         try:
-            entry = await self._entry(tools, allow_null)
-            told = entry.gate.instruction(orders, instruction)
-            decision, decide_ns = await entry.ask(DecisionRequest(0, 0, observation, told, tuple(history)))
+            tool_set = await self._tool_set(tools, allow_null)
+            text = tool_set.gate.instruction(orders, instruction)
+            decision, decide_ns = await tool_set.ask(text, observation, tuple(history))
         finally:
             self._waiting -= 1
-        latency_ms, held = (time.perf_counter() - began) * 1e3, entry.gate.held(decision)
-        return Timed(decision, latency_ms, decide_ns / 1e6, *entry.trained, held)
+        latency_ms = (time.perf_counter() - started_s) * 1e3
+        return Timed(decision, latency_ms, decide_ns / 1e6, *tool_set.trained, tool_set.gate.held(decision))
 
     def close(self) -> None:
         self._openers.shutdown(wait=False, cancel_futures=True)
         while self._open:
             self._open.popitem()[1].close()
 
-    async def _entry(self, tools: Tools, allow_null: bool) -> _ToolSet:
-        """Return the set of these tools, which is opened where it is not; what cannot be opened takes the place of no
-        other one."""
+    async def _tool_set(self, tools: Tools, allow_null: bool) -> ToolSet:
+        """Return the set of these tools, which is opened if it is not; what cannot be opened replaces no other one."""
         key = json.dumps([allow_null, *tools])
-        entry = self._open.get(key)
-        if entry is not None and not entry.lost:
+        tool_set = self._open.get(key)
+        if tool_set is not None and not tool_set.lost:
             self._open.move_to_end(key)
-            return entry
+            return tool_set
         if key not in self._opening:
-            self._opening[key] = asyncio.create_task(self._opened(key, tools, allow_null))
+            self._opening[key] = asyncio.create_task(self._open_set(key, tools, allow_null))
         try:
             async with asyncio.timeout(self._options.open_timeout_s):
                 return await asyncio.shield(self._opening[key])
         except TimeoutError:
             raise Unavailable(f"these tools are not open within {self._options.open_timeout_s:g} s") from None
 
-    async def _opened(self, key: str, tools: Tools, allow_null: bool) -> _ToolSet:
-        self._made += 1
-        given = self._pool, self._options, tools, allow_null, f"http-{self._made}"
+    async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> ToolSet:
+        self._count += 1
+        parts = self._pool, self._options, tools, allow_null, f"http-{self._count}"
         try:
-            entry = await asyncio.get_running_loop().run_in_executor(self._openers, opened, *given)
+            tool_set = await asyncio.get_running_loop().run_in_executor(self._openers, open_set, *parts)
         finally:
             del self._opening[key]
         if key in self._open:
             self._open.pop(key).close()
         while len(self._open) >= self._options.tool_sets:
             self._open.popitem(last=False)[1].close()
-        self._open[key] = entry
-        return entry
+        self._open[key] = tool_set
+        return tool_set
 
 
-def opened(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> _ToolSet:
+def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> ToolSet:
     """Read the tools, and open their host. Raises Refusal."""
     try:
         schemas = read_tools(tools)
         gate = CheckpointGate.of(options.model, schemas, allow_null)
         host = pool.open(name, source(options, tools, gate.allow_null))
         host.start()
-        return _ToolSet(host, gate, trained(options.model, schemas), options.decide_timeout_s)
+        return ToolSet(host, gate, trained(options.model, schemas), options.decide_timeout_s)
     except DecoderUnavailable as error:
         raise Unavailable(error.what.rstrip(".")) from None
     except UserError as error:
-        raise bad_tools(error) from None
+        raise bad_tools(error.what, error.remedy) from None
     except Exception as error:
         log.exception("opening a tool set")
         raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None
 
 
-class _ToolSet:
+def read_tools(tools: Tools) -> tuple[ToolSchema, ...]:
+    """Return the tools of a request; a second time it costs little. Raises UserError."""
+    try:
+        return tool_schemas(tools) if tools else ()
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        problem = f"The tools are not function definitions ({reason})."
+        raise UserError(problem, "Write OpenAI-style function definitions.") from None
+
+
+class ToolSet:
     """One open host. It has a thread of its own, since a host is for one thread, and decides one request at a time."""
 
     def __init__(self, host: Host, gate: CheckpointGate, trained: Trained, limit_s: float) -> None:
@@ -380,29 +303,30 @@ class _ToolSet:
         self._ticks = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=host.name)
 
-    async def ask(self, request: DecisionRequest) -> tuple[Decision, int]:
-        """Return the decision and the nanoseconds that the decider took."""
+    async def ask(self, instruction: str, observation: str, history: tuple[str, ...]) -> tuple[Decision, int]:
+        """Return the decision and the nanoseconds that the decider took. Raises Refusal."""
+        prompt = observation, instruction, history
         try:
             async with asyncio.timeout(self._limit_s):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, request)
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, *prompt)
         except TimeoutError:
             raise Unavailable(f"no decision within {self._limit_s:g} s") from None
 
     def close(self) -> None:
-        """What waits is decided first."""
+        """Close the host; what waits is decided first."""
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
-    def _decide(self, request: DecisionRequest) -> tuple[Decision, int]:
+    def _decide(self, *prompt: Any) -> tuple[Decision, int]:
         self._ticks += 1
         host, tick = self._host, self._ticks
-        host.submit(DecisionRequest(tick, 0, request.observation, request.instruction, request.history))
-        incarnation = host.incarnation  # a standby's takes over when it is asked
+        host.submit(DecisionRequest(tick, 0, *prompt))
+        incarnation = host.incarnation  # a standby takes over with the request
         give_up = time.monotonic_ns() + round(self._limit_s * 1e9)
         while (left := give_up - time.monotonic_ns()) > 0:
             reply = host.wait(min(left, round(LOOK_S * 1e9)))
             if reply is not None and reply.tick == tick:
-                return _read(reply)
+                return decision_of(reply)
             if host.incarnation != incarnation or not host.alive():
                 self.lost = True
                 raise Unavailable("the decoder was lost")
@@ -416,13 +340,13 @@ class _ToolSet:
             log.exception("closing a tool set")
 
 
-def _read(reply: DecisionReply) -> tuple[Decision, int]:
+def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
     """Return the reply's decision and its nanoseconds. Raises Refusal."""
     if reply.mistake is not None:
-        raise too_long(UserError(*reply.mistake))
+        raise too_long(*reply.mistake)
     if reply.decision is None:
-        kind, _, what = str(reply.error).partition(": ")
+        kind, _, detail = str(reply.error).partition(": ")
         if kind == DecodeError.__name__:  # and so it would be the next time
-            raise bad_tools(UserError(f"{what}.", BOUND_IT))
+            raise bad_tools(f"{detail}.", BOUND_IT)
         raise Unavailable(f"the decoder failed ({reply.error})")
     return reply.decision, reply.decide_ns

@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rtcontrol.gateway.decide import Timed, error_boundary, public_name, read
-from rtcontrol.gateway.http_server import Refusal
+from rtcontrol.gateway.bodies import read
+from rtcontrol.gateway.decide import Timed, public_name
+from rtcontrol.gateway.gate import Refusal
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts import deciders
@@ -24,6 +25,7 @@ MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
 MEDIA = ("images", "audio", "videos", "assets")
 Json = str | dict[str, Any] | list[Any]
 Kind = Literal["predicate", "choice", "score"]
+Rows = list[dict[str, Any]]
 
 
 def as_text(value: Any) -> str:
@@ -80,6 +82,9 @@ class ScoreLevel(BaseModel):
     label: str
     description: str | None = None
 
+    def text(self) -> str:
+        return f"{self.label}: {self.description}" if self.description else self.label
+
 
 class Question(BaseModel):
     type: Kind
@@ -90,29 +95,31 @@ class Question(BaseModel):
 
     def typed(self, where: str) -> TypedQuestion:
         """Raises Refusal."""
-        given = self.instructions
-        words = given if isinstance(given, str) else "\n".join(part.text for part in given)
+        parts = self.instructions
+        words = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
         if self.type == "predicate":
             return TypedQuestion("predicate", words, (True, False), ("", ""))
+        field = f"{where}.{'levels' if self.type == 'score' else 'choices'}"
+        options = self.levels if self.type == "score" else self.choices
+        if options is None:
+            raise Refusal(400, "invalid", f"{field}: it is missing.", "Give it.", field)
         if self.type == "score":
-            levels = _needed(self.levels, f"{where}.levels")
-            labels = [f"{x.label}: {x.description}" if x.description else x.label for x in levels]
-            return TypedQuestion("score", words, range(len(labels)), labels)
-        choices = _needed(self.choices, f"{where}.choices")
+            levels = [level.text() for level in self.levels or ()]
+            return TypedQuestion("score", words, range(len(levels)), levels)
+        choices = self.choices or []
         values = [option.value for option in choices]
         if len({(type(value), value) for value in values}) < len(values):
-            what = f"{where}.choices: a value is there twice."
-            raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
+            raise Refusal(400, "invalid", f"{field}: a value is there twice.", "Each choice must be unique.", field)
         return TypedQuestion("choice", words, values, [option.description or "" for option in choices])
 
     def answer(self, typed: TypedQuestion, shares: Sequence[float]) -> dict[str, Any]:
-        told: dict[str, Any] = {"type": self.type, "name": self.name}
+        answer: dict[str, Any] = {"type": self.type, "name": self.name}
         if self.type == "predicate":
-            return {**told, "probability": shares[0]}
-        rows = [{"value": v, "probability": p} for v, p in zip(typed.values, shares, strict=True)]
+            return {**answer, "probability": shares[0]}
+        rows: Rows = [{"value": v, "probability": p} for v, p in zip(typed.values, shares, strict=True)]
         if self.type == "score":
             rows = [{**row, "label": level.label} for row, level in zip(rows, self.levels or (), strict=True)]
-        return {**told, **typed.judged(shares), "probabilities": rows}
+        return {**answer, **typed.judged(shares), "probabilities": rows}
 
 
 class DecisionsRequest(BaseModel):
@@ -147,7 +154,7 @@ class NamedQuestion(BaseModel):
         if self.type == "choice":
             if not (isinstance(criteria, dict) and 2 <= len(criteria) <= MOST_OPTIONS):
                 raise _wrong(where, f"criteria of a choice are 2 to {MOST_OPTIONS} options by name")
-            return TypedQuestion("choice", instructions, list(criteria), [as_text(one) for one in criteria.values()])
+            return TypedQuestion("choice", instructions, list(criteria), [as_text(text) for text in criteria.values()])
         if not (isinstance(criteria, list) and 2 <= len(criteria) <= MOST_LEVELS):
             raise _wrong(where, f"criteria of a score are a list of 2 to {MOST_LEVELS} levels")
         return TypedQuestion("score", instructions, range(len(criteria)), [as_text(level) for level in criteria])
@@ -156,10 +163,10 @@ class NamedQuestion(BaseModel):
         if self.type == "noul":
             return {"type": "noul", "noul": shares[0]}
         probabilities = {str(value): p for value, p in zip(typed.values, shares, strict=True)}
-        told = {"type": self.type, **typed.judged(shares), "probabilities": probabilities}
+        answer = {"type": self.type, **typed.judged(shares), "probabilities": probabilities}
         if self.type == "score":
-            told["legend"] = {str(level): words for level, words in enumerate(typed.descriptions)}
-        return told
+            answer["legend"] = {str(level): words for level, words in enumerate(typed.descriptions)}
+        return answer
 
 
 class SystemOneRequest(BaseModel):
@@ -172,8 +179,8 @@ class SystemOneRequest(BaseModel):
     questions: Annotated[dict[str, NamedQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
 
 
-def _wrong(where: str, what: str) -> Refusal:
-    return Refusal(422, "invalid", f"{where}: {what}.", "Correct this field.", f"{where}.criteria")
+def _wrong(where: str, rule: str) -> Refusal:
+    return Refusal(422, "invalid", f"{where}: {rule}.", "Correct this field.", f"{where}.criteria")
 
 
 # -- both --------------------------------------------------------------------------------------------------------------
@@ -183,19 +190,19 @@ def routes(decide: Callable[..., Awaitable[Timed]], options: GatewayOptions, met
     """Return both routes; `decide` gets no tools."""
     model = public_name(options.model)
 
-    async def answered(state: str, asked: Sequence[Question | NamedQuestion], at: Sequence[str]) -> tuple[Any, ...]:
-        """Return the decision, how many tokens it keeps newly, and the answers."""
-        typed = [question.typed(f"questions{where}") for question, where in zip(asked, at, strict=True)]
-        timed = await decide((), deciders.encode_questions([one.question() for one in typed]), state)
+    async def answered(state: str, questions: Sequence[Question | NamedQuestion], places: Sequence[str]) -> Any:
+        """Return the decision, how many tokens it newly keeps, and the answers."""
+        typed = [question.typed(f"questions{place}") for question, place in zip(questions, places, strict=True)]
+        timed = await decide((), deciders.encode_questions([question.question() for question in typed]), state)
         assert timed.decision.call is not None
-        found = timed.decision.call.arguments
-        rows = zip(asked, typed, found["probabilities"], strict=True)
-        return timed, found["kept"], [question.answer(one, row) for question, one, row in rows]
+        shares = timed.decision.call.arguments
+        rows = zip(questions, typed, shares["probabilities"], strict=True)
+        return timed, shares["kept"], [question.answer(typed, row) for question, typed, row in rows]
 
     async def of_openai(request: Request) -> Response:
-        wanted = await read(request, DecisionsRequest, options, 400)
-        places = [f"[{i}]" for i, _ in enumerate(wanted.questions)]
-        timed, kept, answers = await answered(wanted.input, wanted.questions, places)
+        body = await read(request, DecisionsRequest, options, 400)
+        places = [f"[{i}]" for i, _ in enumerate(body.questions)]
+        timed, kept, answers = await answered(body.input, body.questions, places)
         cached, total = timed.decision.reused_tokens, timed.decision.tokens + timed.decision.reused_tokens
         usage = {
             "input_tokens": total,
@@ -204,30 +211,23 @@ def routes(decide: Callable[..., Awaitable[Timed]], options: GatewayOptions, met
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": total,
         }
-        return _response(model, answers, usage, timed)
+        return response(answers, usage, timed)
 
     async def of_system_one(request: Request) -> Response:
-        wanted = await read(request, SystemOneRequest, options)
-        if given := [name for name in MEDIA if (wanted.model_extra or {}).get(name)]:
-            raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
-        names = [f".{name[:80]}" for name in wanted.questions]
-        timed, _, answers = await answered(as_text(wanted.state), list(wanted.questions.values()), names)
+        body = await read(request, SystemOneRequest, options)
+        if media := [name for name in MEDIA if (body.model_extra or {}).get(name)]:
+            raise Refusal(422, "unsupported", f"There are {media[0]}.", "This model reads text only.", media[0])
+        places = [f".{name[:80]}" for name in body.questions]
+        timed, _, answers = await answered(as_text(body.state), list(body.questions.values()), places)
         cached = timed.decision.reused_tokens
         usage = {"input_tokens": timed.decision.tokens + cached, "output_tokens": 0, "cached_tokens": cached}
-        return _response(model, dict(zip(wanted.questions, answers, strict=True)), usage, timed)
+        return response(dict(zip(body.questions, answers, strict=True)), usage, timed)
+
+    def response(answers: Any, usage: dict[str, Any], timed: Timed) -> Response:
+        body = {"model": model, "answers": answers, "usage": usage, "rtcontrol": timed.timing()}
+        return JSONResponse(body, headers=timed.headers())
 
     return [
-        Route("/v1/decisions", error_boundary("decisions", of_openai, metrics), methods=["POST"]),
-        Route("/v1/systemone", error_boundary("systemone", of_system_one, metrics), methods=["POST"]),
+        Route("/v1/decisions", metrics.counted("decisions", of_openai), methods=["POST"]),
+        Route("/v1/systemone", metrics.counted("systemone", of_system_one), methods=["POST"]),
     ]
-
-
-def _needed(given: list[Any] | None, where: str) -> list[Any]:
-    if given is None:
-        raise Refusal(400, "invalid", f"{where}: it is missing.", "Give it.", where)
-    return given
-
-
-def _response(model: str, answers: Any, usage: dict[str, Any], timed: Timed) -> Response:
-    told = {"model": model, "answers": answers, "usage": usage, "rtcontrol": timed.timing()}
-    return JSONResponse(told, headers=timed.headers())

@@ -30,10 +30,10 @@ from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 from rtcontrol_client.wire.pictures import format_of
 
 PICTURE = "rtcontrol://picture"
-INSTRUCTIONS = """A fixed-rate control loop calls functions many times a second by itself: you never make a call of its.
-Look with `status`, `misses` and `report`. `pause` and `stop` bring the safe call into force at once: use them whenever
+INSTRUCTIONS = """A fixed-rate control loop calls functions many times a second by itself: you never call them.
+Look with `status`, `misses` and `report`. `pause` and `stop` activate the safe call at once: use them whenever
 something looks wrong. A stop is final. Where `instruct` is offered, say in one short sentence what to do, in the words
-that the model was taught (status shows its instruction now), and look at `status` again some seconds later."""
+that the model was trained on (status shows its instruction now), and look at `status` again some seconds later."""
 LOOK = ToolAnnotations(read_only_hint=True)
 SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
 ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True)
@@ -52,20 +52,15 @@ MOST_BYTES = 1 << 24  # a picture's, at the most
 
 
 def server(view: ViewClient, may_instruct: bool) -> MCPServer:
-    """Tools `status`, `misses`, `report`, `pause`, `stop`, `deny`, and the resource `rtcontrol://picture`; where it
-    `may_instruct` also `instruct`, `resume` and `confirm`."""
-    made = MCPServer(
-        "rtcontrol",
-        title="rtcontrol supervisor",
-        instructions=INSTRUCTIONS,
-        version=__version__,
-        log_level="WARNING",
-    )
-    _looking(made, view)
-    _safe(made, view)
+    """Return the server: tools `status`, `misses`, `report`, `pause`, `stop`, `deny`, and the resource
+    `rtcontrol://picture`; where it `may_instruct` also `instruct`, `resume` and `confirm`."""
+    title = "rtcontrol supervisor"
+    mcp = MCPServer("rtcontrol", title=title, instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    _looking(mcp, view)
+    _safe(mcp, view)
     if may_instruct:
-        _acting(made, view)
-    return made
+        _acting(mcp, view)
+    return mcp
 
 
 async def watch(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
@@ -76,10 +71,10 @@ async def watch(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
         following.cancel()
 
 
-def _looking(made: MCPServer, view: ViewClient) -> None:
-    @made.tool(annotations=LOOK)
+def _looking(mcp: MCPServer, view: ViewClient) -> None:
+    @mcp.tool(annotations=LOOK)
     async def status() -> dict[str, Any]:
-        """What goes on now: instruction, newest call and what it was decided by, state (running, paused, stopped),
+        """What happens now: instruction, newest call and what it was decided by, state (running, paused, stopped),
         whether a call waits for a yes (`asking`, with its number k), counts of ticks, the newest lines of the log."""
         await view.look()
         if not view.connected:
@@ -89,20 +84,20 @@ def _looking(made: MCPServer, view: ViewClient) -> None:
         shown |= {name: view.snapshot[name] for name in ("picture_age_s",) if name in view.snapshot}
         return {"connected": True, "session": view.session, **shown}
 
-    @made.tool(annotations=LOOK)
+    @mcp.tool(annotations=LOOK)
     async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
-        """The newest ticks that were late, or not begun at all, each with its one cause and the evidence for it."""
+        """The newest ticks that were late, or never started, each with its one cause and the evidence for it."""
         return {"connected": view.connected, "misses": [*view.misses][-last:]}
 
-    @made.tool(annotations=LOOK)
+    @mcp.tool(annotations=LOOK)
     async def report() -> dict[str, Any]:
         """What the run came to so far: releases, ticks on time, misses by cause, latency, episodes."""
         await view.look()
         if not view.snapshot:
-            raise ToolError(f"Nothing was seen yet: {view.why}.")
+            raise ToolError(f"There is nothing to report yet: {view.why}.")
         return {"over": bool(view.snapshot.get("over")), **{name: view.snapshot.get(name) for name in REPORTED}}
 
-    made.add_resource(PictureResource.of(view))
+    mcp.add_resource(PictureResource.of(view))
 
 
 class PictureResource(Resource):
@@ -112,10 +107,10 @@ class PictureResource(Resource):
 
     @classmethod
     def of(cls, view: ViewClient) -> PictureResource:
-        told = "The world, where it has a picture; status has the age of one that a client sent (picture_age_s)."
-        made = cls(uri=PICTURE, name="picture", description=told, mime_type=MIME["png"])
-        made._view = view
-        return made
+        text = "The world, where it has a picture; status has the age of one that a client sent (picture_age_s)."
+        resource = cls(uri=PICTURE, name="picture", description=text, mime_type=MIME["png"])
+        resource._view = view
+        return resource
 
     async def read(self) -> bytes:
         """Raises ResourceError where there is none."""
@@ -127,35 +122,35 @@ class PictureResource(Resource):
         return view.picture
 
 
-def _safe(made: MCPServer, view: ViewClient) -> None:
-    @made.tool(annotations=SAFE)
+def _safe(mcp: MCPServer, view: ViewClient) -> None:
+    @mcp.tool(annotations=SAFE)
     async def pause() -> str:
-        """Bring the safe call into force now, until a resume. Harmless to repeat."""
+        """Activate the safe call now, until a resume. Harmless to repeat."""
         return await view.answer_to("pause")
 
-    @made.tool(annotations=SAFE)
+    @mcp.tool(annotations=SAFE)
     async def stop() -> str:
         """End the run with its safe call. Final: it cannot be resumed."""
         return await view.answer_to("stop")
 
-    @made.tool(annotations=SAFE)
+    @mcp.tool(annotations=SAFE)
     async def deny(k: int | None = None) -> str:
         """Say no to the call that waits for a yes; k is its number in `status`."""
         return await view.answer_to("deny", k)
 
 
-def _acting(made: MCPServer, view: ViewClient) -> None:
-    @made.tool(annotations=ACTS)
+def _acting(mcp: MCPServer, view: ViewClient) -> None:
+    @mcp.tool(annotations=ACTS)
     async def instruct(text: str) -> str:
-        """What to do from now on, in one sentence. It is in force from the next decision on."""
+        """What to do from now on, in one sentence. It is active from the next decision on."""
         return await view.instructed(text)
 
-    @made.tool(annotations=ACTS)
+    @mcp.tool(annotations=ACTS)
     async def resume() -> str:
         """After a pause: calls act again."""
         return await view.answer_to("resume")
 
-    @made.tool(annotations=ACTS)
+    @mcp.tool(annotations=ACTS)
     async def confirm(k: int) -> str:
         """Say yes to the call, or the instruction, that waits for it: k is the number of the question in `status`."""
         return await view.answer_to("confirm", k)
@@ -166,10 +161,10 @@ def _acting(made: MCPServer, view: ViewClient) -> None:
 
 class ViewClient:
     """`snapshot` is the newest, empty before it; `misses` the newest of `off_time`. `run` keeps the connection, and
-    connects again where it ends: a run that begins later is found. Everything is of the event loop that `run` is in.
+    connects again where it ends, also to a run that starts later. Everything is of the event loop that `run` is in.
 
-    `session`: one of a server's (None: the newest at first, and that one from then on, so that what is said is never
-    for another robot); a run has one view, without a name.
+    `session`: one of a server's (None: the newest at first, and that one from then on, so that no word is ever for
+    another robot); a run has one view, without a name.
     """
 
     def __init__(self, url: str, session: str | None = None, token: str | None = None) -> None:
@@ -193,7 +188,7 @@ class ViewClient:
             except (InvalidStatus, httpx.HTTPStatusError) as refused:
                 self.why = f"{self.url}: {_refusal(refused.response.status_code)}"
             except ConnectionClosed:
-                pass  # why it was stands there
+                pass  # `_ended` has noted why
             except (OSError, httpx.HTTPError, WebSocketException, ValueError, LookupError) as error:
                 self.why = f"{self.url} does not answer ({type(error).__name__})"
             self._looked.set()
@@ -206,18 +201,18 @@ class ViewClient:
 
     async def answer_to(self, word: str, k: int | None = None) -> str:
         """Say pause, resume, stop, confirm or deny; return the answer, and the state that it led to. Raises ToolError
-        where nobody hears it."""
+        without a connection."""
         answer = await self._ask({"say": word} if k is None else {"say": word, "k": k})
         wanted = STATE.get(word)
         await self._until(lambda: wanted is None or not self.connected or self.snapshot.get("state") == wanted)
-        seen = self.snapshot.get("state", "over")
-        if self.connected and wanted not in (None, seen):
-            told = f"the run{self._of()} heard it, and is not seen to be {wanted} within {SETTLE_S:g} s"
-            return f"{answer}; {told}: look at the status"
-        return f"{answer}; the run{self._of()} is {seen}"
+        state = self.snapshot.get("state", "over")
+        if self.connected and wanted not in (None, state):
+            problem = f"the run{self._of()} received it, and is not {wanted} within {SETTLE_S:g} s"
+            return f"{answer}; {problem}: look at the status"
+        return f"{answer}; the run{self._of()} is {state}"
 
     async def instructed(self, text: str) -> str:
-        """Pass an instruction on; return what came of it. Raises ToolError where nobody hears it."""
+        """Pass an instruction on; return what came of it. Raises ToolError without a connection."""
         try:
             answer = await self._ask({"instruct": instruction_text(text)})
         except UserError as error:
@@ -226,7 +221,7 @@ class ViewClient:
         await self._until(lambda: self.snapshot.get("proven") == text.strip() or refused())
         if self.snapshot.get("proven") != text.strip() and refused():
             return f"not taken{self._of()}: {self.snapshot['refusal'][1]}"
-        return f"{answer}; in force{self._of()}: {self.snapshot.get('instruction')!r}"
+        return f"{answer}; active{self._of()}: {self.snapshot.get('instruction')!r}"
 
     def _of(self) -> str:
         """Of which session, where there are some."""
@@ -242,8 +237,8 @@ class ViewClient:
         """One connection, to its end."""
         name = self.session if self.session is not None else await self._newest()
         address = f"ws{self.url.removeprefix('http')}/view/ws" + (f"?session={quote(name)}" if name else "")
-        given: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
-        async with connect(address, proxy=None, **given) as socket:
+        options: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
+        async with connect(address, proxy=None, **options) as socket:
             self._socket = socket
             try:
                 async for message in socket:
@@ -255,21 +250,21 @@ class ViewClient:
         if isinstance(message, bytes):
             self.picture = message
             return
-        told = json.loads(message)
-        if "answer" in told:
+        fields = json.loads(message)
+        if "answer" in fields:
             if self._answers and not (first := self._answers.popleft()).done():
-                first.set_result(str(told["answer"]))
+                first.set_result(str(fields["answer"]))
             return
-        if told["number"] < self._number or not self._number:  # another run
+        if fields["number"] < self._number or not self._number:  # another run
             # The picture is the connection's: it comes once, maybe before the first tick.
             self.misses.clear()
             self._number = 0
-        fresh = told["number"] - self._number  # a new connection repeats ticks of the last one
+        fresh = fields["number"] - self._number  # a new connection repeats ticks of the last one
         self.session = name or None
-        self.snapshot, self.connected, self._number = told, True, told["number"]
+        self.snapshot, self.connected, self._number = fields, True, fields["number"]
         self._looked.set()
         if fresh:
-            self.misses.extend(one for tick in told["ticks"][-fresh:] for one in off_time(tick))
+            self.misses.extend(miss for tick in fields["ticks"][-fresh:] for miss in off_time(tick))
 
     def _ended(self, socket: ClientConnection) -> None:
         over = bool(self.snapshot.get("over")) and self.connected
@@ -279,37 +274,37 @@ class ViewClient:
             self._number = 0  # what comes next is another run
         while self._answers:
             if not (waiting := self._answers.popleft()).done():
-                waiting.set_exception(ToolError(f"Nobody heard it: {self.why}. Look at its status."))
+                waiting.set_exception(ToolError(f"It was not received: {self.why}. Look at its status."))
 
     async def _newest(self) -> str:
-        """The name of the server's newest session; a run lists none, and shows itself."""
+        """Return the name of the server's newest session; a run lists none, and shows itself."""
         # This machine's own proxies are for elsewhere, and must not see the token.
         async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S, trust_env=False) as web:
             answer = await web.get(f"{self.url}/view/sessions")
         answer.raise_for_status()
         listed = list(answer.json())
-        living = [one for one in listed if one["state"] == "live"] or listed
-        return str(living[-1]["id"]) if living else ""
+        live = [session for session in listed if session["state"] == "live"] or listed
+        return str(live[-1]["id"]) if live else ""
 
-    async def _ask(self, what: dict[str, Any]) -> str:
-        """Raises ToolError where nobody hears it."""
+    async def _ask(self, message: dict[str, Any]) -> str:
+        """Return the answer to a message. Raises ToolError without a connection."""
         if self._socket is None:
-            raise ToolError(f"Nobody hears it: {self.why}. Look at its status; the safe call needs no word.")
+            raise ToolError(f"There is no connection: {self.why}. Look at its status; the safe call needs no word.")
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._socket.send(json.dumps(what))
+                await self._socket.send(json.dumps(message))
                 return await answer
         except (TimeoutError, WebSocketException) as error:
             # Its place is kept: an answer that comes late is no answer to the next question.
-            what_failed = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
-            raise ToolError(f"{what_failed} Look at its status: it may have been done.") from None
+            problem = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
+            raise ToolError(f"{problem} Look at its status: it may have been done.") from None
 
 
 def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What of a tick's line was not on time: the releases before it that were not begun, and itself, each with its one
-    cause and what that means (a skipped one's `k` is the first of `releases`)."""
+    """Return what of a tick's line was not on time: the releases before it that were skipped, and itself, each with its
+    one cause and what that means (a skipped one's `k` is the first of `releases`)."""
     if skipped := tick.get("skipped", 0):
         why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
         yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning(why["cause"])}

@@ -1,4 +1,4 @@
-"""`/view/ws`: what goes on in a run or a session, a few times a second, and what people say to it."""
+"""`/view/ws`: what happens in a run or a session, a few times a second, and what people say to it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
-SENT = "sent"  # the answer to an instruction
-
 log = logging.getLogger("rtcontrol.gateway")
 
+SENT = "sent"  # the answer to an instruction
 EVERY_S = 0.25
-# From one message of a viewer to the next: no page, and nobody who types, says more.
-HEARD_S = 0.02
-# A reader that takes nothing for so long loses its connection.
-STUCK_S = 5.0
+NEXT_S = 0.02  # from one message of a viewer to the next: neither a page nor a person says more
+STUCK_S = 5.0  # a reader that takes nothing for so long loses its connection
 MAX_VIEWERS = 16
 POLICY, INTERNAL, TRY_LATER = 1008, 1011, 1013
 PAGE = Path(__file__).parent / "page"
@@ -50,23 +47,23 @@ def files(html: bool = False) -> list[BaseRoute]:
 
 
 class Watched(Protocol):
-    """A run or a session, as those see it who look on."""
+    """A run or a session, as a viewer sees it."""
 
     def snapshot(self, since: int) -> dict[str, Any]:
-        """What is new after the ticks up to number `since` (`telemetry/recent.py`); `over`: there is no more."""
+        """Return what is new after the ticks up to number `since` (`telemetry/recent.py`); `over`: there is no more."""
 
     def picture(self) -> bytes | None:
-        """The world now, as a PNG or a JPEG; None where it has none. The same object as long as it is the same."""
+        """Return the world now, as a PNG or a JPEG; None where it has none. The same object while it is the same."""
 
-    def say(self, said: str, k: int | None) -> str:
-        """pause, resume, stop, confirm, deny: do it, and give a sentence about it."""
+    def say(self, word: str, k: int | None) -> str:
+        """Do it (pause, resume, stop, confirm, deny), and return a sentence about it."""
 
     def instruct(self, text: str) -> str:
         """Pass on an instruction or a word with a slash, and return a sentence about it. UserError if too long."""
 
 
 def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> list[BaseRoute]:
-    """`find` gives what goes by a name (the query's `session`, "" without one)."""
+    """Return the routes; `find` returns what has a name (the query's `session`, "" without one)."""
     viewers: set[WebSocket] = set()
 
     async def listed(request: Request) -> Response:
@@ -86,8 +83,9 @@ def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[di
         try:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a message of bytes
                 while True:
-                    await _hear(socket, watched, await socket.receive_text())
-                    await asyncio.sleep(HEARD_S)  # meanwhile nothing more of it is read
+                    answer = _answer(watched, await socket.receive_text())
+                    await socket.send_text(json.dumps({"answer": answer}))
+                    await asyncio.sleep(NEXT_S)  # meanwhile nothing more of it is read
         finally:
             viewers.discard(socket)
             showing.cancel()
@@ -101,75 +99,72 @@ async def _show(socket: WebSocket, watched: Watched) -> None:
     number, over, shown = 0, False, None
     try:
         while not over:
-            told = watched.snapshot(number)
-            number, over = told["number"], bool(told.get("over"))
-            await asyncio.wait_for(socket.send_text(json.dumps(told, default=str)), STUCK_S)
+            now = watched.snapshot(number)
+            number, over = now["number"], bool(now.get("over"))
+            await asyncio.wait_for(socket.send_text(json.dumps(now, default=str)), STUCK_S)
             picture = await asyncio.to_thread(watched.picture)
             if picture is not None and picture is not shown:
                 await asyncio.wait_for(socket.send_bytes(picture), STUCK_S)
             shown = picture
             await asyncio.sleep(EVERY_S)
         await asyncio.wait_for(socket.close(), STUCK_S)
-    except (TimeoutError, WebSocketDisconnect, RuntimeError):  # who takes nothing holds one of few places
+    except (TimeoutError, WebSocketDisconnect, RuntimeError):  # a reader that takes nothing holds one of few places
         socket.scope["extensions"].get(ABORT, lambda: None)()
     except Exception:
         log.exception("the live view failed")
         await socket.close(INTERNAL)
 
 
-async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
-    """`{"say": "pause"}`, `{"say": "confirm", "k": 12}` or `{"instruct": "..."}`; anything else is told to be wrong."""
+def _answer(watched: Watched, text: str) -> str:
+    """Do what `{"say": "pause"}`, `{"say": "confirm", "k": 12}` or `{"instruct": "..."}` says; return the answer."""
     try:
-        wish = json.loads(text)
-        said, k, instruction = wish.get("say"), wish.get("k"), wish.get("instruct")
-        if said in COMMANDS and (k is None or (isinstance(k, int) and not isinstance(k, bool))):
-            answer = watched.say(said, k)
-        elif isinstance(instruction, str) and instruction.strip():
-            answer = watched.instruct(instruction.strip())
-        else:
-            answer = f"Not understood: say one of {', '.join(COMMANDS)}, or instruct."
+        message = json.loads(text)
+        word, k, instruction = message.get("say"), message.get("k"), message.get("instruct")
+        if word in COMMANDS and (k is None or (isinstance(k, int) and not isinstance(k, bool))):
+            return watched.say(word, k)
+        if isinstance(instruction, str) and instruction.strip():
+            return watched.instruct(instruction.strip())
+        return f"Not understood: say one of {', '.join(COMMANDS)}, or instruct."
     except UserError as error:
-        answer = str(error)
+        return str(error)
     except (ValueError, AttributeError, RecursionError):
-        answer = "Not understood: send one JSON object."
-    await socket.send_text(json.dumps({"answer": answer}))
+        return "Not understood: send one JSON object."
 
 
 class WatchedSession:
-    """`snapshot` follows the session from loop to loop, as its client goes and comes back."""
+    """Follows a session that has run from loop to loop, as its client goes and returns."""
 
     def __init__(self, session: SessionThread) -> None:
         self._session = session
 
     def snapshot(self, since: int) -> dict[str, Any]:
         session = self._session
-        assert session.loop is not None, "found sessions have run"
+        assert session.loop is not None, "it has run"
         return snapshot(session.loop, since) | {"over": session.state == "over", "env": session.shown_name}
 
     def picture(self) -> bytes | None:
-        """As the client sent it, while it is there."""
         loop = self._session.loop
-        seen = loop.env.pictures.newest if loop is not None and isinstance(loop.env, RemoteEnvironment) else None
-        return None if seen is None else seen.data
+        newest = loop.env.pictures.newest if loop is not None and isinstance(loop.env, RemoteEnvironment) else None
+        return None if newest is None else newest.data
 
-    def say(self, said: str, k: int | None) -> str:
-        return self._session.say(said, "page", k)
+    def say(self, word: str, k: int | None) -> str:
+        return self._session.say(word, "page", k)
 
     def instruct(self, text: str) -> str:
         loop = self._session.loop
-        assert loop is not None, "found sessions have run"
+        assert loop is not None, "it has run"
         if (answer := take_word(text, "page", loop.operator, loop.instructions)) is not None:
             return answer
         self._session.instruct(text)
         return SENT
 
 
-def find(admission: SessionManager, name: str) -> WatchedSession | None:
-    """The session of this name, once it runs."""
-    found = next((s for s in admission.all() if s.id == name and s.loop is not None), None)
-    return None if found is None else WatchedSession(found)
+def find(sessions: SessionManager, name: str) -> WatchedSession | None:
+    """Return the session of this name, once it runs."""
+    session = next((s for s in sessions.all() if s.id == name and s.loop is not None), None)
+    return None if session is None else WatchedSession(session)
 
 
-def listed(admission: SessionManager) -> list[dict[str, Any]]:
-    """Those there are to look at."""
-    return [{"id": s.id, "state": s.state, "client": s.shown_name} for s in admission.all() if s.loop is not None]
+def listed(sessions: SessionManager) -> list[dict[str, Any]]:
+    """Return the sessions that can be watched."""
+    return [{"id": s.id, "state": s.state, "client": s.shown_name} for s in sessions.all() if s.loop is not None]

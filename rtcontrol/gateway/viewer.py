@@ -1,9 +1,8 @@
-"""The page of one run, in a process of its own beside it: `python -m rtcontrol.gateway.viewer`.
+"""The page of one run, in another process: `python -m rtcontrol.gateway.viewer`.
 
-It reads what the run tells on stdin, a JSON object a line, and writes what people say to stdout in the same way: first
-its address, then how many look on whenever that changes, then their words. It ends with its stdin, so with the run.
-It draws the world's picture itself, from what is observed: neither the loop's process nor its world has that work. That
-of a world behind a wire is told as its client sent it.
+It reads the run's lines on stdin, a JSON object each, and writes what people say to stdout in the same way, after its
+address. It ends with its stdin, so with the run. It draws the world's picture itself, from what is observed: neither
+the loop's process nor its world has that work. The picture of a world behind a wire comes as its client sent it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse
 from starlette.routing import Route
 
 from rtcontrol.envs.pictures import Painter, painter, png
@@ -33,12 +31,11 @@ from rtcontrol.loop.config import instruction_text
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.recent import TICKS
 
-# Whoever looks on gives way to the loop, on a machine of few cores.
-NICE = 10
+NICE = 10  # viewers give way to the loop, on a machine of few cores
 
 
 class Fed:
-    """The run as its lines tell it: a `Watched`."""
+    """The run as its lines describe it: a `Watched`."""
 
     def __init__(self) -> None:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
@@ -47,40 +44,39 @@ class Fed:
         self._drawn: tuple[Any, bytes | None] = (None, None)
         self._sent: bytes | None = None  # by the client of a world behind a wire
 
-    def take(self, told: dict[str, Any]) -> None:
-        """A line of the run's."""
-        picture = told.pop("picture", None)
+    def take(self, line: dict[str, Any]) -> None:
+        """Take a line of the run."""
+        picture = line.pop("picture", None)
         with self._lock:
             if picture is not None:
-                self._sent = base64.b64decode(picture) or None  # nothing: it is there no more
-            first = told["number"] - len(told["ticks"]) + 1
-            self._ticks.extend(enumerate(told["ticks"], first))
-            self._last = told
+                self._sent = base64.b64decode(picture) or None  # nothing: there is none any more
+            first = line["number"] - len(line["ticks"]) + 1
+            self._ticks.extend(enumerate(line["ticks"], first))
+            self._last = line
 
     def snapshot(self, since: int) -> dict[str, Any]:
         with self._lock:
-            # Without what is drawn, which may be no JSON (NaN, say).
-            told = {name: value for name, value in self._last.items() if name != "data"}
-            return told | {"ticks": [tick for number, tick in self._ticks if number > since]}
+            # Without what is drawn, which may not be JSON (NaN, say).
+            fields = {name: value for name, value in self._last.items() if name != "data"}
+            return fields | {"ticks": [tick for number, tick in self._ticks if number > since]}
 
     def picture(self) -> bytes | None:
         if self._sent is not None:
             return self._sent
-        told = self._last
-        env, seed, data = told.get("env"), int(told.get("seed") or 0), told.get("data")
+        env, seed, data = (self._last.get(name) for name in ("env", "seed", "data"))
         if not isinstance(env, str) or not data:
             return None
         with self._drawing:
             if self._drawn[0] != (seed, data):
-                self._drawn = (seed, data), drawing(env, seed, data)
+                self._drawn = (seed, data), drawing(env, int(seed or 0), data)
             return self._drawn[1]
 
-    def say(self, said: str, k: int | None) -> str:
-        tell({"say": said, "k": k})
-        return said
+    def say(self, word: str, k: int | None) -> str:
+        write_line({"say": word, "k": k})
+        return word
 
     def instruct(self, text: str) -> str:
-        tell({"instruct": instruction_text(text)})
+        write_line({"instruct": instruction_text(text)})
         return view.SENT
 
 
@@ -98,20 +94,16 @@ def drawing(env: str, seed: int, data: dict[str, Any]) -> bytes | None:
     return None
 
 
-def tell(what: dict[str, Any]) -> None:
-    """A line to the run; it is gone where nobody reads."""
+def write_line(line: dict[str, Any]) -> None:
+    """Write a line to the run; it is lost where the run does not read."""
     with contextlib.suppress(OSError):
-        os.write(1, json.dumps(what).encode() + b"\n")
+        os.write(1, json.dumps(line).encode() + b"\n")
 
 
 def build(fed: Fed) -> Starlette:
-    """The page's routes, without their gate."""
-
-    async def page(request: Request) -> Response:
-        return FileResponse(view.PAGE / "live.html")
-
-    seen = view.routes(lambda name: fed if not name else None, list)
-    return Starlette(routes=[*seen, Route("/", page), *view.files()])
+    """Return the page's routes, without their gate."""
+    page = Route("/", lambda request: FileResponse(view.PAGE / "live.html"))
+    return Starlette(routes=[*view.routes(lambda name: None if name else fed, list), page, *view.files()])
 
 
 def main() -> None:
@@ -125,13 +117,13 @@ def main() -> None:
     try:
         server.start()
     except UserError as error:
-        tell({"failed": error.what})
+        write_line({"failed": error.what})
         return
-    tell({"url": server.url})
+    write_line({"url": server.url})
     for line in sys.stdin.buffer:
         with contextlib.suppress(ValueError, LookupError, TypeError):
             fed.take(json.loads(line))
-    time.sleep(2 * view.EVERY_S)  # whoever looks on is told the end
+    time.sleep(2 * view.EVERY_S)  # viewers receive the end
     os._exit(0)
 
 

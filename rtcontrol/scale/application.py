@@ -37,9 +37,9 @@ def options_of(args: dict[str, Any]) -> ServerOptions:
         elif isinstance(value, str) and kind in (int, float, bool, int | None, float | None):
             with contextlib.suppress(ValueError):
                 values[name] = json.loads(value)
-    told = as_flags(values, {name: kind for name, (_, kind, _) in flags.items()}, "rtcontrol.scale", "serve")
-    paths = {name: Path(told[name]) for name in told if flags[name][1] in (Path, Path | None)}
-    return ServerOptions(**{flags[name][0]: flags[name][2].parse(value) for name, value in {**told, **paths}.items()})
+    typed = as_flags(values, {name: kind for name, (_, kind, _) in flags.items()}, "rtcontrol.scale", "serve")
+    paths = {name: Path(typed[name]) for name in typed if flags[name][1] in (Path, Path | None)}
+    return ServerOptions(**{flags[name][0]: flags[name][2].parse(value) for name, value in {**typed, **paths}.items()})
 
 
 def application(options: ServerOptions, cpus: float = 1.0) -> Any:
@@ -52,8 +52,8 @@ def application(options: ServerOptions, cpus: float = 1.0) -> Any:
 
         from rtcontrol.scale.replica import GRACE_S, Replica
     except ImportError as error:
-        what = f"Ray Serve is not installed ({error.name} is missing)."
-        raise UserError(what, "Run `pip install 'rtcontrol[ray-serve]'` on each machine.") from None
+        problem = f"Ray Serve is not installed ({error.name} is missing)."
+        raise UserError(problem, "Run `pip install 'rtcontrol[ray-serve]'` on each machine.") from None
     least, most = replicas_between(options.replicas)
     count: dict[str, Any] = {"num_replicas": least}
     if most > least:

@@ -29,7 +29,7 @@ def serving(options: ServerOptions, stopped: Callable[[], bool]) -> Iterator[Ray
     session = RaySession()
     try:
         session.start(stopped)
-        made = application(options, cpus=0.0)  # replicas share the machine, also while one replaces another
+        servers = application(options, cpus=0.0)  # replicas share the machine, also while one replaces another
         from ray import serve
         from ray.serve.schema import LoggingConfig
 
@@ -37,7 +37,7 @@ def serving(options: ServerOptions, stopped: Callable[[], bool]) -> Iterator[Ray
         http: Any = {"host": gate.host, "port": gate.port}
         serve.start(http_options=http, logging_config=LoggingConfig(log_level="WARNING"))
         try:
-            serve.run(made, name=NAME, route_prefix="/")
+            serve.run(servers, name=NAME, route_prefix="/")
         except RuntimeError as error:
             lines = [line.strip() for line in str(error).splitlines() if "Error" in line] or [str(error)]
             raise UserError(f"The servers do not start: {lines[-1][:500]}", "Correct that, and start again.") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 import time
@@ -11,8 +10,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from rtcontrol.gateway.app import GatewayApp
-from rtcontrol.gateway.http_server import ABORT, App, Receive, Scope, Send
+from rtcontrol.gateway.gate import App, Receive, Scope, Send
+from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import named_by_time
@@ -71,7 +73,7 @@ class Replica:
         gate = gate_of(options)
         with self._stack as stack:
             folder = stack.enter_context(Folder(options.out, named_by_time("serve"), overwrite=True))
-            http = lambda admission, pool: GatewayApp(admission, pool, gate)  # noqa: E731
+            http = lambda sessions, pool: GatewayApp(sessions, pool, gate)  # noqa: E731
             server = Server(replace(options, out=folder.path), [endpoint_for(options)], keys=options.keys, http=http)
             stack.enter_context(server)
             self._stack = stack.pop_all()
@@ -106,19 +108,11 @@ class ReplicaApp:
         if scope["type"] in ("http", "websocket"):
             scope = at_root(scope)
         if scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", "/connect"):
-            await self._connect(send)
+            await connect_answer(self._replica.named())(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-    async def _connect(self, send: Send) -> None:
-        named = self._replica.named()
-        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-        if named is None:
-            headers.append((b"retry-after", b"%d" % RETRY_AFTER_S))
-        await send({"type": "http.response.start", "status": 200 if named else 503, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(named or BUSY).encode()})
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A WebSocket whose peer does not answer can only be ended here: its request would stay at this replica.
@@ -137,6 +131,14 @@ class ReplicaApp:
                 raise
 
 
+def connect_answer(named: dict[str, Any] | None) -> JSONResponse:
+    """Return the answer to /connect: the server's address, or that it takes no session now."""
+    headers = {"cache-control": "no-store"}
+    if named is None:
+        return JSONResponse(BUSY, 503, {**headers, "retry-after": str(RETRY_AFTER_S)})
+    return JSONResponse(named, headers=headers)
+
+
 def at_root(scope: Scope) -> Scope:
     """Return the scope without the prefix that Serve put the application under: the gate's rules are for bare paths."""
     root, path = scope.get("root_path", ""), scope["path"]
@@ -152,8 +154,8 @@ def gate_of(options: ServerOptions) -> GatewayOptions:
     token = os.environ.get(TOKEN, "").strip() or None
     guarded = token is not None or options.token_file is not None
     if not guarded and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1":
-        what = "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) hides who a request comes from, and there is no token."
-        raise UserError(what, f"Set {TOKEN}, or give token_file.")
+        problem = "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) hides who a request comes from, and there is no token."
+        raise UserError(problem, f"Set {TOKEN}, or give token_file.")
     return GatewayOptions.of(replace(options, require_token=guarded), ANYWHERE if guarded else LOCAL, token)
 
 

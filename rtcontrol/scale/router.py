@@ -23,8 +23,8 @@ STALE_S = 3.0  # a replica whose figures are older may be frozen
 class ReplicaRouter(ConsistentHashRouter):
     """Routes /connect by tools and load, other requests by `x-session-id`, else by load."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._named: Counter[Any] = Counter()  # sessions that a replica does not count yet
         self._reports: dict[Any, tuple[dict[str, Any], float]] = {}  # the newest figures, and when they came
 
@@ -48,10 +48,10 @@ class ReplicaRouter(ConsistentHashRouter):
     def _by_tools(self, tools: str, order: list[Any]) -> list[Any]:
         """Return the replicas with the first of the ring that is not too busy in front."""
         most = max(LIGHT, ABOVE_MEAN * sum(self._load(replica)[1] for replica in order) / len(order))
-        there = {replica.replica_id: replica for replica in order}
+        by_id = {replica.replica_id: replica for replica in order}
         for replica_id in self._lookup_ranked_replicas(tools) if tools else ():
-            if replica_id in there and self._load(there[replica_id]) <= (False, most):
-                return [there[replica_id], *(one for one in order if one.replica_id != replica_id)]
+            if replica_id in by_id and self._load(by_id[replica_id]) <= (False, most):
+                return [by_id[replica_id], *(other for other in order if other.replica_id != replica_id)]
         return order
 
     def _look(self, replicas: Sequence[Any]) -> None:

@@ -27,9 +27,9 @@ class Chromium:
         assert BINARY is not None, "no Chromium"
         command = [BINARY, *ARGUMENTS, "--remote-debugging-port=0", f"--user-data-dir={folder}", *arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        told = folder / "DevToolsActivePort"
-        until(lambda: told.exists() and told.read_text(), "Chromium did not start", 30, 0.05)
-        port = told.read_text().splitlines()[0]
+        reported = folder / "DevToolsActivePort"
+        until(lambda: reported.exists() and reported.read_text(), "Chromium did not start", 30, 0.05)
+        port = reported.read_text().splitlines()[0]
         target = httpx.put(f"http://127.0.0.1:{port}/json/new?about:blank").json()
         self._socket = connect(target["webSocketDebuggerUrl"], max_size=None, compression=None)
         self._ids = itertools.count(1)
@@ -74,8 +74,8 @@ class Chromium:
         return result["result"].get("value")
 
     def until(self, expression: str, timeout_s: float = 20.0) -> None:
-        asked = f"typeof rtcontrol === 'undefined' ? null : ({expression})"
-        until(lambda: self.value(asked), f"not so: {expression}; errors: {self.errors}", timeout_s, 0.05)
+        requested = f"typeof rtcontrol === 'undefined' ? null : ({expression})"
+        until(lambda: self.value(requested), f"not so: {expression}; errors: {self.errors}", timeout_s, 0.05)
 
     def key(self, name: str, down_s: float = 0.0) -> None:
         """Press a key, hold it, let it go."""

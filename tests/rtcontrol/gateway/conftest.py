@@ -25,14 +25,14 @@ from gateway_peer import Serve, Served
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Starts gateways. `sessions` is the sessions' model, `own` the server's tools; /v1 requests have the bundled model
+    """Starts gateways. `sessions` is the sessions' model, `separate` the server's own tools; /v1 requests have the bundled model
     unless told otherwise."""
     with contextlib.ExitStack() as stack:
 
         def start(
             sessions: str = "noop",
             pool: InProcessPool | None = None,
-            own: Any = (),
+            separate: Any = (),
             **options: Any,
         ) -> Served:
             pool = pool or InProcessPool()
@@ -43,7 +43,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             # Under a path of its own: what it was trained on is not known, so it decides for any tools.
             model = unnamed(ZOO / "lander", out / "lander")
             admission = SessionManager(
-                ServeOptions(out=out, model=sessions, host="inprocess", default_tools=own), pool, watch
+                ServeOptions(out=out, model=sessions, host="inprocess", default_tools=separate), pool, watch
             )
             over = threading.Event()
 

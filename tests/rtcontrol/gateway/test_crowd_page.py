@@ -30,8 +30,8 @@ def village_page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [str(NODE), str(SCRIPTS / "village.mjs"), str(folder / "page")]
     done = subprocess.run(command, input=json.dumps(WHO), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    matches: dict[str, Any] = json.loads(done.stdout)
+    return matches
 
 
 WHO: dict[str, tuple[int, str]] = {
@@ -84,7 +84,9 @@ def test_whoever_does_what_is_right_gets_there(village_page: dict[str, Any], tmp
         for _ in range(4 * 25):
             looks = json.loads(walk.stdout.readline())["looks"]
             calls = [village.teacher("gather at the well", text) for text in looks]
-            walk.stdin.write(json.dumps([{"name": one} if isinstance(one, str) else one for one in calls]) + "\n")
+            walk.stdin.write(
+                json.dumps([{"name": single} if isinstance(single, str) else single for single in calls]) + "\n"
+            )
             walk.stdin.flush()
         there = json.loads(walk.stdout.readline())["well"]
         walk.kill()

@@ -33,14 +33,14 @@ def client(served: Served) -> openai.OpenAI:
     return openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=0)
 
 
-def decide(client: openai.OpenAI, *questions: dict[str, Any], told: Any = STATE, model: str = "lander") -> Any:
-    return client.decisions.create(model=model, input=told, questions=list(questions))  # type: ignore[arg-type]
+def decide(client: openai.OpenAI, *questions: dict[str, Any], result: Any = STATE, model: str = "lander") -> Any:
+    return client.decisions.create(model=model, input=result, questions=list(questions))  # type: ignore[arg-type]
 
 
 def test_the_openai_client_gets_typed_answers_in_order(client: openai.OpenAI) -> None:
-    made = decide(client, LEFT, ENGINE, SPEED)
-    left, engine, speed = made.answers
-    assert made.model == "lander"
+    created = decide(client, LEFT, ENGINE, SPEED)
+    left, engine, speed = created.answers
+    assert created.model == "lander"
     assert (left.type, left.name) == ("predicate", "left") and 0 <= left.probability <= 1
     assert (engine.type, engine.name, [p.value for p in engine.probabilities]) == (
         "choice",
@@ -53,13 +53,15 @@ def test_the_openai_client_gets_typed_answers_in_order(client: openai.OpenAI) ->
     assert engine.confidence == pytest.approx((3 * max(shares) - 1) / 2)
     assert [(p.value, p.label) for p in speed.probabilities] == [(0, "slow"), (1, "fast"), (2, "very fast")]
     assert speed.score == pytest.approx(sum(p.value * p.probability for p in speed.probabilities))
-    assert made.rtcontrol["forward_passes"] >= 1 and made.rtcontrol["decide_ms"] <= made.rtcontrol["latency_ms"]
+    assert (
+        created.rtcontrol["forward_passes"] >= 1 and created.rtcontrol["decide_ms"] <= created.rtcontrol["latency_ms"]
+    )
 
 
 def test_a_boolean_and_a_string_of_the_same_text_differ(client: openai.OpenAI) -> None:
     values: list[str | bool] = [True, "true", '"true"', False]
-    asked = {"type": "choice", "instructions": "Which?", "choices": [{"value": v} for v in values]}
-    (answer,) = decide(client, asked).answers
+    requested = {"type": "choice", "instructions": "Which?", "choices": [{"value": v} for v in values]}
+    (answer,) = decide(client, requested).answers
     assert [(type(p.value), p.value) for p in answer.probabilities] == [(type(v), v) for v in values]
     assert type(answer.choice) in (str, bool) and len({p.probability for p in answer.probabilities}) == 4
 
@@ -111,16 +113,16 @@ def test_every_must_of_the_specification_is_met(serve: Serve, key: str | None, t
     # The largest choice is asked for too: on a busy machine that may take its time.
     slow: dict[str, Any] = {"decide_timeout_s": 60.0}
     served = serve(**slow) if key is None else serve(token=key, require_token=True, **slow)
-    said = tmp_path / "report.json"
-    command = [sys.executable, "-m", "jevcompat.cli", "test", served.url, "--json", str(said), "--timeout", "100"]
+    sentence = tmp_path / "report.json"
+    command = [sys.executable, "-m", "jevcompat.cli", "test", served.url, "--json", str(sentence), "--timeout", "100"]
     done = subprocess.run(
         [*command, *(["--key", key] if key else [])], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    report: dict[str, Any] = json.loads(said.read_text())
-    found = {one["id"]: (one["level"], one["status"]) for one in report["results"]}
-    musts = {one for one, (level, _) in found.items() if level == "MUST"}
-    passed = {one for one, (_, status) in found.items() if status == "pass"}
+    report: dict[str, Any] = json.loads(sentence.read_text())
+    matches = {single["id"]: (single["level"], single["status"]) for single in report["results"]}
+    musts = {single for single, (level, _) in matches.items() if level == "MUST"}
+    passed = {single for single, (_, status) in matches.items() if status == "pass"}
     other = {"auth.ignored-when-off" if key else "auth.bearer"}  # the one that is for the other of these two servers
     assert len(musts) >= 33 and musts - passed == other
-    assert {one for one, (_, status) in found.items() if status == "fail"} <= OTHERWISE
+    assert {single for single, (_, status) in matches.items() if status == "fail"} <= OTHERWISE

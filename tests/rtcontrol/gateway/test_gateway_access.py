@@ -90,12 +90,15 @@ def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
 
 
 def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded: Served) -> None:
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
-    answer = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": SITE, **asked})
+    requested = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    answer = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": SITE, **requested})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-headers"] == "authorization,content-type"
     assert "access-control-allow-credentials" not in answer.headers
-    foreign = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": "http://a.b", **asked})
+    foreign = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": "http://a.b", **requested})
     assert foreign.status_code == 400 and "access-control-allow-origin" not in foreign.headers
 
 
@@ -168,10 +171,10 @@ def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest
 @pytest.mark.parametrize("begun", ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: 1\r\n"])
 @pytest.mark.parametrize("first", ["", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
 def test_a_connection_without_a_whole_request_is_cut_off(
-    served: Served, monkeypatch: pytest.MonkeyPatch, first: str, begun: str
+    served: Served, monkeypatch: pytest.MonkeyPatch, first: str, started: str
 ) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 0.2)
-    answer = raw(served, first + begun)
+    answer = raw(served, first + started)
     assert answer.count(b"HTTP/1.1 200") == (1 if first else 0)
 
 
@@ -189,22 +192,22 @@ def test_static_pages_are_served_from_their_folder_only(serve: Serve, tmp_path: 
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "game.html").write_text("<p>a game")
     (tmp_path / "secret").write_text("its words")
-    own = serve(static=tmp_path / "pages", model="noop")
-    assert httpx.get(own.url + "static/game.html").text == "<p>a game"
+    separate = serve(static=tmp_path / "pages", model="noop")
+    assert httpx.get(separate.url + "static/game.html").text == "<p>a game"
     for path in ("../secret", "%2e%2e/secret"):
-        answer = raw(own, head(own, f"GET /static/{path}", "Connection: close"))
+        answer = raw(separate, head(separate, f"GET /static/{path}", "Connection: close"))
         assert b"its words" not in answer and b" 404 " in answer
 
 
 def test_where_everybody_is_asked_this_machine_shows_the_token_too(serve: Serve) -> None:
     """A proxy of this machine that adds no header is no other program to the server."""
-    one = serve(token=TOKEN, require_token=True)
+    single = serve(token=TOKEN, require_token=True)
     shown = {"Authorization": f"Bearer {TOKEN}"}
     for path in ("health", "metrics", "v1/models", "view/sessions"):
-        assert httpx.get(one.url + path).status_code == 401, path
-        assert httpx.get(one.url + path, headers=shown).status_code == 200, path
-    assert httpx.get(one.url).status_code == 200  # the page itself, which asks for the token
-    for address in (one.ws, one.ws.removesuffix("ws") + "view/ws"):
+        assert httpx.get(single.url + path).status_code == 401, path
+        assert httpx.get(single.url + path, headers=shown).status_code == 200, path
+    assert httpx.get(single.url).status_code == 200  # the page itself, which asks for the token
+    for address in (single.ws, single.ws.removesuffix("ws") + "view/ws"):
         with pytest.raises(InvalidStatus):
             connect(address, compression=None)
         connect(f"{address}?token={TOKEN}", compression=None).close()

@@ -13,7 +13,7 @@ from gateway_peer import TURN, Serve, Served
 
 from rtcontrol.gateway.chat import ChatRequest, completion, decided
 from rtcontrol.gateway.decide import CheckpointGate, Timed
-from rtcontrol.gateway.http_server import Refusal
+from rtcontrol.gateway.gate import Refusal
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -46,8 +46,10 @@ def called(name: str, arguments: dict[str, Any], result: str | None = None, numb
     """The messages of a call, and of its result."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     call = {"id": f"c{number}", "type": "function", "function": function}
-    said = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    return said if result is None else [*said, {"role": "tool", "tool_call_id": f"c{number}", "content": result}]
+    sentence = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    return (
+        sentence if result is None else [*sentence, {"role": "tool", "tool_call_id": f"c{number}", "content": result}]
+    )
 
 
 def test_a_call_whose_result_is_there_is_not_repeated_and_ends_with_it(serve: Serve) -> None:
@@ -61,8 +63,8 @@ def test_a_call_whose_result_is_there_is_not_repeated_and_ends_with_it(serve: Se
     # It must be called; nobody knows what came of it; or somebody asks for it again.
     must = ask(client, USER, *called(*LAMP_ON, "It is lit."), tools=[LAMP], tool_choice="required")
     assert must.choices[0].finish_reason == "tool_calls"
-    for said in ([USER, *called(*LAMP_ON)], [USER, *called(*LAMP_ON, "It is lit."), USER]):
-        answer = ask(client, *said, tools=[LAMP])
+    for sentence in ([USER, *called(*LAMP_ON)], [USER, *called(*LAMP_ON, "It is lit."), USER]):
+        answer = ask(client, *sentence, tools=[LAMP])
         assert answer.choices[0].finish_reason == "tool_calls"
         assert "stopped" not in answer.model_extra["rtcontrol"]
 
@@ -152,23 +154,23 @@ PROBE: dict[str, Any] = {
 }
 
 
-def call(side: str, own: Any = None, **more: Any) -> dict[str, Any]:
+def call(side: str, separate: Any = None, **more: Any) -> dict[str, Any]:
     function = {"name": "probe", "arguments": json.dumps({"side": side})}
-    return {"type": "function", "function": function, **({} if own is None else {"id": own}), **more}
+    return {"type": "function", "function": function, **({} if separate is None else {"id": separate}), **more}
 
 
-def calls(*made: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "assistant", "content": None, "tool_calls": list(made)}
+def calls(*created: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": list(created)}
 
 
 def result(content: Any, **of: Any) -> dict[str, Any]:
     return {"role": "tool", "content": content, **of}
 
 
-def told(*messages: dict[str, Any]) -> list[str]:
+def reported(*messages: dict[str, Any]) -> list[str]:
     request = ChatRequest.model_validate({"model": "m", "messages": list(messages), "tools": [PROBE]})
     request.offer()
-    return [one.text() for one in request.made()]
+    return [single.text() for single in request.calls()]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def told(*messages: dict[str, Any]) -> list[str]:
 )
 def test_what_cannot_be_read_of_a_conversation_is_refused_by_its_place(messages: list[Any], param: str) -> None:
     with pytest.raises(Refusal) as caught:
-        told(*messages)
+        reported(*messages)
     assert caught.value.status == 400
     assert str(caught.value.param).endswith(param) and str(caught.value.param) in f"{caught.value.what} {param}"
 
@@ -216,7 +218,7 @@ BURN = Call("engines", {"main": 100, "side": 0})
 ORDERS, WORDS = "You are a pilot.", "land on the pad"
 
 
-def made(call: Call | None, sure: float, unknown: tuple[str, ...] = ()) -> Decision:
+def created(call: Call | None, sure: float, unknown: tuple[str, ...] = ()) -> Decision:
     return Decision(call, {"function": sure}, 1, 1, 0, unknown)
 
 
@@ -225,14 +227,14 @@ def gate(allow_null: bool = False) -> CheckpointGate:
 
 
 def test_call_below_the_gate_is_held_with_the_reason() -> None:
-    held = gate().held(made(BURN, 0.12, ("dance",)))
+    held = gate().held(created(BURN, 0.12, ("dance",)))
     assert held is not None and "function is 0.120 sure, and acts from 0.500 on" in held and '"dance"' in held
-    assert gate().held(made(BURN, 0.9)) is None
+    assert gate().held(created(BURN, 0.9)) is None
 
 
 def test_null_means_not_understood_unless_it_was_asked_for() -> None:
-    assert gate().allow_null and "not understood" in str(gate().held(made(None, 0.9)))
-    assert gate(allow_null=True).held(made(None, 0.9)) is None
+    assert gate().allow_null and "not understood" in str(gate().held(created(None, 0.9)))
+    assert gate(allow_null=True).held(created(None, 0.9)) is None
 
 
 def test_system_message_is_no_instruction_of_a_trained_model() -> None:
@@ -245,15 +247,15 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
     messages = [{"role": "system", "content": ORDERS}, {"role": "user", "content": "dance"}]
     body = {"model": "default", "messages": messages, "tools": TOOLS, "tool_choice": choice}
     request = ChatRequest.model_validate(body)
-    asked: list[Any] = []
+    requested: list[Any] = []
 
-    async def decide(*given: Any) -> Timed:
-        asked.append(given)
-        decision = made(BURN, 0.12)
+    async def decide(*fields: Any) -> Timed:
+        requested.append(fields)
+        decision = created(BURN, 0.12)
         return Timed(decision, 1.0, 1.0, held=gate().held(decision))
 
     answer = asyncio.run(decided(request, request.offer(), decide))
-    told = completion(request, answer)["choices"][0]
-    assert told["finish_reason"] == "stop" and "tool_calls" not in told["message"]
-    assert "acts from 0.500 on" in told["message"]["content"]
-    assert [(given[1], given[-1]) for given in asked] == [("dance", ORDERS)]
+    reported = completion(request, answer)["choices"][0]
+    assert reported["finish_reason"] == "stop" and "tool_calls" not in reported["message"]
+    assert "acts from 0.500 on" in reported["message"]["content"]
+    assert [(fields[1], fields[-1]) for fields in requested] == [("dance", ORDERS)]

@@ -34,8 +34,8 @@ def client(served: Served) -> openai.OpenAI:
 
 
 def ask(client: openai.OpenAI, *messages: dict[str, Any], **more: Any) -> Any:
-    said = messages or ({"role": "user", "content": "Turn left."},)
-    return client.chat.completions.create(**{"model": "lander", "messages": list(said), "tools": [TURN], **more})
+    sentence = messages or ({"role": "user", "content": "Turn left."},)
+    return client.chat.completions.create(**{"model": "lander", "messages": list(sentence), "tools": [TURN], **more})
 
 
 def called(answer: httpx.Response) -> str:
@@ -55,8 +55,8 @@ def test_requests_at_once_all_get_their_own_answer(served: Served) -> None:
 def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
     assert [m.id for m in client.models.list()] == ["lander"]
     orders = {"role": "system", "content": "You steer a light cycle."}
-    said = {"role": "user", "content": [{"type": "text", "text": "Turn left."}]}
-    answer = ask(client, orders, said, temperature=0.7, extra_body={"environment": ["dist_left=9"]})
+    sentence = {"role": "user", "content": [{"type": "text", "text": "Turn left."}]}
+    answer = ask(client, orders, sentence, temperature=0.7, extra_body={"environment": ["dist_left=9"]})
     choice = answer.choices[0]
     assert choice.finish_reason == "tool_calls" and choice.message.content is None
     call = choice.message.tool_calls[0]
@@ -66,10 +66,10 @@ def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
 
 
 def test_health_is_503_once_the_decoder_cannot_be_reached(serve: Any) -> None:
-    own = serve(model="noop")
-    assert httpx.get(own.url + "health").status_code == 200
-    own.pool.close()
-    answer = httpx.get(own.url + "health")
+    separate = serve(model="noop")
+    assert httpx.get(separate.url + "health").status_code == 200
+    separate.pool.close()
+    answer = httpx.get(separate.url + "health")
     assert answer.status_code == 503
     assert answer.json()["loaded"] is False and answer.json()["status"] != "ok"
 
@@ -130,14 +130,14 @@ def _wide(number: int) -> dict[str, Any]:
 
 
 def test_least_used_set_gives_way_and_tools_beyond_a_limit_evict_none(serve: Serve) -> None:
-    one = serve(model="random", tool_sets=2)
+    single = serve(model="random", tool_sets=2)
     for i in (*range(5), 0):
         renamed = {**TURN, "function": {**TURN["function"], "name": f"turn_{i}"}}
-        assert called(one.post("v1/chat/completions", _asked([renamed]))) == f"turn_{i}"
-    assert len(one.pool.core.sessions) <= 3
+        assert called(single.post("v1/chat/completions", _asked([renamed]))) == f"turn_{i}"
+    assert len(single.pool.core.sessions) <= 3
     for number in range(4):
-        refused = one.post("v1/chat/completions", _asked([_wide(number)]))
+        refused = single.post("v1/chat/completions", _asked([_wide(number)]))
         assert refused.status_code == 400 and "1000 alternatives" in refused.text
         assert '"param":"tools' in refused.text
-    assert one.get("metrics").count("rtcontrol_tool_sets 2.0") == 1
-    assert httpx.get(one.url + "health", timeout=8).status_code == 200
+    assert single.get("metrics").count("rtcontrol_tool_sets 2.0") == 1
+    assert httpx.get(single.url + "health", timeout=8).status_code == 200

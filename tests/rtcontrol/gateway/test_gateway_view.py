@@ -42,9 +42,9 @@ class Flying(Program):
         arguments = (*EXPERT, "--view", "--stdin", "--episodes", "1000", "--out", str(self.out), *more)
         super().__init__(arguments, folder / "log", stdin=subprocess.PIPE)
         self.says("watch it at http://127.0.0.1:")
-        found = re.search(r"watch it at (\S+)", self.log())
-        assert found is not None
-        self.url = found[1]
+        matches = re.search(r"watch it at (\S+)", self.log())
+        assert matches is not None
+        self.url = matches[1]
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def look(page: ClientConnection, *wanted: Any, picture: bool = False, seconds: f
         if isinstance(data, bytes):
             assert data.startswith(b"\x89PNG")
             pictured = True
-        elif (told := json.loads(data)).get("number") is not None and pictured and all(w(told) for w in wanted):
-            return told
+        elif (result := json.loads(data)).get("number") is not None and pictured and all(w(result) for w in wanted):
+            return result
     raise AssertionError("it was not to be seen")
 
 
@@ -76,10 +76,10 @@ def view(url: str, **options: Any) -> Any:
 
 def test_a_run_is_seen_and_steered_from_its_page(flying: Flying) -> None:
     with view(flying.url) as page:
-        told = look(page, lambda t: t["phase"] == "running" and t["ticks"], picture=True)
-        assert told["env"] == "lander" and told["state"] == "running" and told["deadline_ms"] == 62.5
-        assert {"kind", "k"} <= set(told["ticks"][-1]) and told["counts"]["ticks"] > 0
-        assert told["call"].startswith("engines(")
+        result = look(page, lambda t: t["phase"] == "running" and t["ticks"], picture=True)
+        assert result["env"] == "lander" and result["state"] == "running" and result["deadline_ms"] == 62.5
+        assert {"kind", "k"} <= set(result["ticks"][-1]) and result["counts"]["ticks"] > 0
+        assert result["call"].startswith("engines(")
         numbers = [t["k"] for _ in range(4) for t in look(page)["ticks"]]
         assert numbers == sorted(set(numbers)), "each tick once"
         page.send('{"say": "pause"}')
@@ -164,8 +164,8 @@ def test_a_servers_session_is_seen_paused_and_stopped(served: Served, session: t
     name, client = session
     url = served.ws.removesuffix("ws") + f"view/ws?session={name}"
     with connect(url, compression=None) as page:
-        told = look(page, lambda t: t["counts"]["ticks"] > 0)
-        assert told["agent"] == "lander" and told["hz"] == 50.0
+        result = look(page, lambda t: t["counts"]["ticks"] > 0)
+        assert result["agent"] == "lander" and result["hz"] == 50.0
         page.send('{"say": "pause"}')
         look(page, lambda t: t["state"] == "paused")
         until(lambda: client.call().status == "safe")
@@ -179,48 +179,48 @@ def test_a_servers_session_is_seen_paused_and_stopped(served: Served, session: t
 
 
 def values(text: str, name: str) -> dict[str, float]:
-    found = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.M)
-    return {labels: float(value) for labels, value in found}
+    matches = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.M)
+    return {labels: float(value) for labels, value in matches}
 
 
 def test_no_counter_falls_when_a_client_says_that_it_did_not_carry_calls_out(serve: Serve) -> None:
-    own = serve("random")
-    with line(own) as client:
+    separate = serve("random")
+    with line(separate) as client:
         client.hello(capabilities=["executed"])
         calls = [call for call in (client.call() for _ in range(20)) if call.status == "fresh" and call.call][:5]
         assert calls
-        session = own.admission.all()[0]
+        session = separate.admission.all()[0]
         account = session.loop.account
         # What was observed is stale from now on, and no more ticks are on time.
         until(lambda: account.misses_by_cause["stale_observation"] > 1)
-        assert values(own.get("metrics"), "rtcontrol_on_time_total")[""] == account.on_time
+        assert values(separate.get("metrics"), "rtcontrol_on_time_total")[""] == account.on_time
         for call in calls:
             token, now = client.welcome.session, time.monotonic_ns()
-            told = {"session": token, "tick": call.tick, "epoch": call.epoch, "outcome": "expired", "t_ns": now}
-            client.send(Executed(**told))
+            result = {"session": token, "tick": call.tick, "epoch": call.epoch, "outcome": "expired", "t_ns": now}
+            client.send(Executed(**result))
         most = account.on_time
         until(lambda: sum(account.by["acknowledged"].values()) >= len(calls))
-        assert values(own.get("metrics"), "rtcontrol_on_time_total")[""] >= most > account.on_time
+        assert values(separate.get("metrics"), "rtcontrol_on_time_total")[""] >= most > account.on_time
     assert account.misses_by_cause["execute"] == len(calls)
 
 
 def test_counts_of_sessions_that_ended_stay_in_the_totals(serve: Serve) -> None:
-    own = serve()
+    separate = serve()
     sessions = []
     for leaves in (False, True):
-        with line(own) as client:
+        with line(separate) as client:
             client.hello()
             for _ in range(4):
                 client.call()
-            sessions.append(session := own.admission.all()[-1])
+            sessions.append(session := separate.admission.all()[-1])
             if leaves:
                 client.send(Bye(session=client.welcome.session))
         until(lambda session=session: session.state in ("parked", "over"))
-        text = own.get("metrics")
+        text = separate.get("metrics")
         ticks = sum(s.loop.account.ticks for s in sessions)
-        assert values(text, "rtcontrol_ticks_total")[""] == own.admission.totals().counts["ticks"] == ticks
+        assert values(text, "rtcontrol_ticks_total")[""] == separate.admission.totals().counts["ticks"] == ticks
         # Those with a latency are in its histogram, cumulative, in seconds.
         buckets = [v for k, v in values(text, "rtcontrol_latency_seconds_bucket").items()]
         assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0
         assert 0 < values(text, "rtcontrol_latency_seconds_sum")[""] < 60
-    assert own.admission.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4
+    assert separate.admission.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4

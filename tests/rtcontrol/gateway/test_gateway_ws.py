@@ -164,10 +164,10 @@ def test_a_crowd_comes_in_by_websocket_too(served: Served) -> None:
         welcome = client.hello(crowd=CrowdWish())
         assert welcome.crowd is not None
         client.send(Join(session=welcome.session, members=[Member(id="anna"), Member(id="bert")]))
-        heard: set[str] = set()
-        while heard != {"anna", "bert"}:
+        received: set[str] = set()
+        while received != {"anna", "bert"}:
             client.seq += 1
-            given = {"seq": client.seq, "t_ns": time.monotonic_ns(), "text": STATE}
-            looks = [MemberLook(id=name, **given) for name in ("anna", "bert")]
+            fields = {"seq": client.seq, "t_ns": time.monotonic_ns(), "text": STATE}
+            looks = [MemberLook(id=name, **fields) for name in ("anna", "bert")]
             client.send(ObserveMany(session=welcome.session, looks=looks))
-            heard |= {call.id for call in client.until(CallMany).calls if call.status == "fresh"}
+            received |= {call.id for call in client.until(CallMany).calls if call.status == "fresh"}

@@ -37,7 +37,7 @@ def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Flying]:
+def separate(tmp_path: Path) -> Iterator[Flying]:
     """One to be paused and stopped."""
     program = Flying(tmp_path)
     try:
@@ -57,8 +57,8 @@ def command(url: str, *more: str) -> list[str]:
 @asynccontextmanager
 async def agent(url: str, *more: str) -> AsyncIterator[Client]:
     """The official client, which starts the server as a coding agent does."""
-    given = StdioServerParameters(command=sys.executable, args=command(url, *more), env=environment())
-    async with Client(given) as client:
+    fields = StdioServerParameters(command=sys.executable, args=command(url, *more), env=environment())
+    async with Client(fields) as client:
         yield client
 
 
@@ -80,21 +80,21 @@ async def status(client: Client, **wanted: Any) -> dict[str, Any]:
     """The first status in which all of this holds."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = dict(await called(client, "status"))
-        if all(found.get(name) == value for name, value in wanted.items()):
-            return found
+        matches = dict(await called(client, "status"))
+        if all(matches.get(name) == value for name, value in wanted.items()):
+            return matches
         await asyncio.sleep(0.05)
-    raise AssertionError(f"not so: {wanted}, but {found}")
+    raise AssertionError(f"not so: {wanted}, but {matches}")
 
 
-def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(own: Flying) -> None:
+def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(separate: Flying) -> None:
     async def supervise() -> None:
-        async with agent(own.url, "--instruct") as client:
+        async with agent(separate.url, "--instruct") as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == LOOKING | ACTING
-            seen = await status(client, connected=True, phase="running", state="running")
-            assert seen["env"] == "lander"
-            assert seen["counts"]["releases"] > 0
-            assert "in force: 'hover at 0.7'" in await called(client, "instruct", text="hover at 0.7")
+            shown = await status(client, connected=True, phase="running", state="running")
+            assert shown["env"] == "lander"
+            assert shown["counts"]["releases"] > 0
+            assert "active: 'hover at 0.7'" in await called(client, "instruct", text="hover at 0.7")
             for _ in range(2):  # harmless to repeat
                 await called(client, "pause")
                 await status(client, state="paused")
@@ -106,18 +106,18 @@ def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(own: Flying
             assert (await status(client, connected=False))["over"]
 
     done(supervise())
-    assert own.popen.wait(30) == 0
-    assert json.loads((own.out / "report.json").read_text())["ended_by"] == "stop"
+    assert separate.popen.wait(30) == 0
+    assert json.loads((separate.out / "report.json").read_text())["ended_by"] == "stop"
 
 
-def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_then_on(own: Flying) -> None:
+def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_then_on(separate: Flying) -> None:
     async def supervise() -> None:
-        async with agent(own.url) as client:
+        async with agent(separate.url) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == LOOKING
             await status(client, connected=True, state="running")
             for name in sorted(ACTING):
-                given = {"text": "hover at 0.7"} if name == "instruct" else {}
-                assert "Unknown tool" in await refused(client, name, **given)
+                fields = {"text": "hover at 0.7"} if name == "instruct" else {}
+                assert "Unknown tool" in await refused(client, name, **fields)
             await called(client, "pause")
             before = await status(client, state="paused")
             running = before["counts"]["held"]
@@ -139,9 +139,9 @@ def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) ->
 
     async def supervise() -> None:
         async with agent(f"http://127.0.0.1:{port}") as client:
-            seen = await status(client, connected=False)
-            assert "does not answer" in seen["why"] or "nothing answered" in seen["why"]
-            assert "Nobody hears it" in await refused(client, "pause")
+            shown = await status(client, connected=False)
+            assert "does not answer" in shown["why"] or "nothing answered" in shown["why"]
+            assert "There is no connection" in await refused(client, "pause")
             for name in ("one", "two"):
                 run = Flying(tmp_path / name, "--view-port", str(port))
                 try:
@@ -155,8 +155,8 @@ def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) ->
 
 def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: Path) -> None:
     wire, port, token = free_port(), free_port(), tmp_path / "token"
-    given = ("--model", "random", "--host", "inprocess", "--bind", f"tcp://127.0.0.1:{wire}")
-    given += (
+    fields = ("--model", "random", "--host", "inprocess", "--bind", f"tcp://127.0.0.1:{wire}")
+    fields += (
         "--http",
         f"127.0.0.1:{port}",
         "--token-file",
@@ -165,14 +165,14 @@ def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: P
         "--out",
         str(tmp_path / "s"),
     )
-    server = Program(["-m", "rtcontrol", "serve", *given], tmp_path / "log")
+    server = Program(["-m", "rtcontrol", "serve", *fields], tmp_path / "log")
 
     async def supervise(robot: Robot) -> None:
         async with agent(f"http://127.0.0.1:{port}") as stranger:
             assert "token" in (await status(stranger, connected=False))["why"]
         async with agent(f"http://127.0.0.1:{port}", "--token-file", str(token), "--instruct") as client:
             assert (await status(client, connected=True, state="running"))["session"] == "session-0001"
-            assert "in force session-0001: 'slowly'" in await called(client, "instruct", text="slowly")
+            assert "active session-0001: 'slowly'" in await called(client, "instruct", text="slowly")
             until(lambda: robot.instruction == "slowly")
             with Robot.connect(f"tcp://127.0.0.1:{wire}", tools=[GO], safe_call="go", **paced) as other:
                 other.observe(text="free 1")
@@ -185,7 +185,7 @@ def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: P
                 until(lambda: not robot.connected)
                 gone = await status(client, connected=False)  # and it does not turn to the other one by itself
                 assert gone["session"] == "session-0001"
-                assert "Nobody" in await refused(client, "instruct", text="fast")
+                assert "no connection" in await refused(client, "instruct", text="fast")
                 assert other.call().status == "fresh"
 
     paced = {"instruction": "go on", "hz": 20, "ttl_ms": 0, "max_age_ms": 1e6}  # one observation is enough
@@ -205,7 +205,7 @@ def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: P
 def test_it_ends_with_its_stdin_and_says_nothing_but_messages_on_stdout(flying: Flying) -> None:
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
     hello["params"] = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
-    one = subprocess.Popen(
+    single = subprocess.Popen(
         [sys.executable, *command(flying.url)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -213,13 +213,13 @@ def test_it_ends_with_its_stdin_and_says_nothing_but_messages_on_stdout(flying: 
         text=True,
         env=environment(),
     )
-    assert one.stdin is not None and one.stdout is not None
-    one.stdin.write(json.dumps(hello) + "\n")
-    one.stdin.flush()
-    first = json.loads(one.stdout.readline())
+    assert single.stdin is not None and single.stdout is not None
+    single.stdin.write(json.dumps(hello) + "\n")
+    single.stdin.flush()
+    first = json.loads(single.stdout.readline())
     assert first["result"]["serverInfo"]["name"] == "rtcontrol"
-    rest, wrong = one.communicate(timeout=30)
-    assert one.returncode == 0
+    rest, wrong = single.communicate(timeout=30)
+    assert single.returncode == 0
     assert [json.loads(line)["jsonrpc"] for line in rest.splitlines()] == ["2.0"] * len(rest.splitlines())
     assert "Traceback" not in wrong
     assert flying.popen.poll() is None  # the run flies on

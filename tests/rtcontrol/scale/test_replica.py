@@ -77,7 +77,7 @@ def test_proxy_that_hides_the_client_needs_a_token(monkeypatch: pytest.MonkeyPat
 
 # Kludex/starlette#2599: what only starts with the same letters is not a prefix.
 @pytest.mark.parametrize(
-    ("root", "path", "seen"),
+    ("root", "path", "shown"),
     [
         ("", "/v1/models", "/v1/models"),
         ("/rt", "/rt/v1/models", "/v1/models"),
@@ -85,9 +85,9 @@ def test_proxy_that_hides_the_client_needs_a_token(monkeypatch: pytest.MonkeyPat
         ("/rt", "/rtx/v1/models", "/rtx/v1/models"),
     ],
 )
-def test_gate_sees_paths_without_the_prefix(root: str, path: str, seen: str) -> None:
+def test_gate_sees_paths_without_the_prefix(root: str, path: str, shown: str) -> None:
     scope = at_root({"type": "http", "path": path, "root_path": root})
-    assert (scope["path"], scope["root_path"]) == (seen, "")
+    assert (scope["path"], scope["root_path"]) == (shown, "")
 
 
 def test_websocket_ends_where_it_is_cut_off_or_cancelled() -> None:
@@ -101,11 +101,11 @@ def test_websocket_ends_where_it_is_cut_off_or_cancelled() -> None:
         await asyncio.sleep(60)
 
     async def both() -> None:
-        told: dict[str, Any] = {"type": "websocket", "path": "/ws", "extensions": None}
+        scope: dict[str, Any] = {"type": "websocket", "path": "/ws", "extensions": None}
         replica: Any = ReplicaApp(None, app)  # type: ignore[arg-type]
-        await replica({**told, "cut": True}, None, None)
+        await replica({**scope, "cut": True}, None, None)
         with pytest.raises(asyncio.CancelledError):
-            await replica({**told, "cut": False}, None, None)
+            await replica({**scope, "cut": False}, None, None)
 
     asyncio.run(both())
 

@@ -32,8 +32,8 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.address, self.out = f"127.0.0.1:{free_port()}", folder / "out"
-        given = ["--replicas", "2", "--model", "random", "--http", self.address, "--out", str(self.out)]
-        self.program = Program(["-m", "rtcontrol", "serve", *given], folder / "log")
+        fields = ["--replicas", "2", "--model", "random", "--http", self.address, "--out", str(self.out)]
+        self.program = Program(["-m", "rtcontrol", "serve", *fields], folder / "log")
         self.program.says(f"listening on http://{self.address}/", 240.0)
         self.url = f"http://{self.address}/connect"
 
@@ -43,15 +43,15 @@ class Served:
 
     def pid(self, address: str) -> int:
         port = int(address.rpartition(":")[2])
-        found = [c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
-        return found[0] or 0
+        matches = [c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
+        return matches[0] or 0
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = Served(tmp_path_factory.mktemp("replicas"))
-    yield made
-    made.program.kill()
+    created = Served(tmp_path_factory.mktemp("replicas"))
+    yield created
+    created.program.kill()
 
 
 def test_both_replicas_are_named_and_answer_by_http_and_websocket(served: Served) -> None:

@@ -26,11 +26,11 @@ def replica(number: int, busy: float = 0.0, full: bool = False) -> Any:
 
 
 def router(replicas: list[Any]) -> ReplicaRouter:
-    made = ReplicaRouter.__new__(ReplicaRouter)
-    made._named, made._reports = Counter(), {}
-    made._deployment_id, made._num_virtual_nodes, made._num_fallback_replicas = SERVER, 100, len(replicas)
-    made._rebuild_ring(frozenset(one.replica_id for one in replicas))
-    return made
+    created = ReplicaRouter.__new__(ReplicaRouter)
+    created._named, created._reports = Counter(), {}
+    created._deployment_id, created._num_virtual_nodes, created._num_fallback_replicas = SERVER, 100, len(replicas)
+    created._rebuild_ring(frozenset(item.replica_id for item in replicas))
+    return created
 
 
 def request(path: str = "/connect", **headers: str) -> Any:
@@ -41,8 +41,8 @@ def request(path: str = "/connect", **headers: str) -> Any:
     return SimpleNamespace(args=[packed], metadata=SimpleNamespace(session_id=""), routing_context=context)
 
 
-def chosen(made: ReplicaRouter, replicas: list[Any], **headers: str) -> str:
-    ranks = asyncio.run(made.choose_replicas(replicas, request(**headers)))
+def chosen(created: ReplicaRouter, replicas: list[Any], **headers: str) -> str:
+    ranks = asyncio.run(created.choose_replicas(replicas, request(**headers)))
     # ray-project/ray#62906: of a rank with several replicas Serve takes the one with the fewest requests.
     assert sorted(len(rank) for rank in ranks) == [1] * len(replicas), "each replica is a rank"
     return str(ranks[0][0].replica_id.unique_id)
@@ -66,11 +66,11 @@ def test_tools_stay_when_another_replica_goes() -> None:
 def test_busy_replica_passes_its_tools_on() -> None:
     replicas = [replica(number) for number in range(3)]
     home = chosen(router(replicas), replicas, x_tools="aa")
-    for one in replicas:
-        one.routing_stats["busy"] = 0.7 if one.replica_id.unique_id == home else 0.1
+    for item in replicas:
+        item.routing_stats["busy"] = 0.7 if item.replica_id.unique_id == home else 0.1
     assert chosen(router(replicas), replicas, x_tools="aa") != home
-    for one in replicas:
-        one.routing_stats["busy"] = 0.7
+    for item in replicas:
+        item.routing_stats["busy"] = 0.7
     assert chosen(router(replicas), replicas, x_tools="aa") == home, "all are as busy"
 
 
@@ -81,12 +81,12 @@ def test_request_without_tools_goes_to_the_least_loaded() -> None:
 
 def test_sessions_named_since_the_last_figures_count() -> None:
     replicas = [replica(0), replica(1)]
-    made = router(replicas)
-    assert Counter(chosen(made, replicas) for _ in range(8)) == {"replica-0": 4, "replica-1": 4}
+    created = router(replicas)
+    assert Counter(chosen(created, replicas) for _ in range(8)) == {"replica-0": 4, "replica-1": 4}
     alike = Counter(chosen(router(replicas), replicas, x_tools="aa") for _ in range(8))
-    made = router(replicas)
+    created = router(replicas)
     assert len(alike) == 1
-    many = Counter(chosen(made, replicas, x_tools="aa") for _ in range(round(2.5 * LIGHT / module.SESSION)))
+    many = Counter(chosen(created, replicas, x_tools="aa") for _ in range(round(2.5 * LIGHT / module.SESSION)))
     assert len(many) == 2, "one replica got them all"
 
 
@@ -94,28 +94,28 @@ def test_sessions_named_since_the_last_figures_count() -> None:
 def test_full_lost_or_frozen_replica_is_the_last(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = [replica(0), replica(1)]
     home = chosen(router(replicas), replicas, **headers)
-    other = next(one for one in replicas if one.replica_id.unique_id != home)
-    first = next(one for one in replicas if one is not other)
+    other = next(item for item in replicas if item.replica_id.unique_id != home)
+    first = next(item for item in replicas if item is not other)
     other.routing_stats["busy"] = 0.3
     lost = first.routing_stats["address"]
     assert chosen(router(replicas), replicas, x_lost=lost, **headers) == other.replica_id.unique_id
     first.routing_stats["full"] = True
     assert chosen(router(replicas), replicas, **headers) == other.replica_id.unique_id
     first.routing_stats["full"] = False
-    made, now_s = router(replicas), 100.0
+    created, now_s = router(replicas), 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now_s)
-    assert chosen(made, replicas, **headers) == home
+    assert chosen(created, replicas, **headers) == home
     now_s += STALE_S + 0.1
     other.routing_stats["t_s"] = 1.0
-    assert chosen(made, replicas, **headers) == other.replica_id.unique_id
+    assert chosen(created, replicas, **headers) == other.replica_id.unique_id
 
 
 @pytest.mark.parametrize("args", [[], [b"no pickle"], ["text"]])
 def test_request_of_another_kind_is_routed_by_load(args: list[Any]) -> None:
     replicas = [replica(0, 0.3), replica(1, 0.1)]
-    asked = request()
-    asked.args = args
-    assert asyncio.run(router(replicas).choose_replicas(replicas, asked))[0] == [replicas[1]]
+    requested = request()
+    requested.args = args
+    assert asyncio.run(router(replicas).choose_replicas(replicas, requested))[0] == [replicas[1]]
 
 
 @pytest.mark.parametrize(("busy", "count"), [([], 1), ([0.0, 0.0], 1), ([0.6], 1), ([0.61], 2), ([0.8, 0.8, 0.8], 4)])

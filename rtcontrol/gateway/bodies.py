@@ -1,0 +1,73 @@
+"""Bodies of /v1 requests: bounded, strict JSON, checked by pydantic models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from rtcontrol.gateway.gate import Refusal, too_large
+from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.models.errors import each_once
+from rtcontrol_client.wire.errors import WireError
+from rtcontrol_client.wire.limits import LIMITS, check_value
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is none of its numbers")
+
+
+DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)
+
+
+async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
+    """Return the body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
+    try:
+        async with asyncio.timeout(options.body_timeout_s):
+            body = await _bytes(request, options.max_body_bytes)
+    except (TimeoutError, ClientDisconnect):
+        raise Refusal(408, "timeout", "The body did not come whole, in time.", "Send it at once.") from None
+    value: Any = None
+    try:
+        value = DECODER.decode(body.decode())
+        check_value(value, LIMITS)
+        return model.model_validate(value)
+    except WireError as error:
+        raise Refusal(invalid, str(error.code), error.message, error.remedy) from None
+    except ValidationError as error:
+        first = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
+        field = _field(first["loc"], value)
+        problem = f"{field or 'body'}: {first['msg'].removeprefix('Value error, ')}."
+        raise Refusal(invalid, "invalid", problem, "Correct this field.", field or None) from None
+    except RecursionError:
+        problem = f"The body is nested deeper than {LIMITS.max_depth}."
+        raise Refusal(invalid, "too_large", problem, "Send less.") from None
+    except ValueError as error:
+        raise Refusal(invalid, "malformed", f"The body is not JSON ({error}).", "Send one JSON object.") from None
+
+
+async def _bytes(request: Request, limit: int) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit:
+            raise too_large(limit)
+    return bytes(body)
+
+
+def _field(places: Sequence[int | str], value: Any) -> str:
+    """Return `messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there.
+    The last place may be missing in it."""
+    path = ""
+    for k, place in enumerate(places, start=1):
+        if isinstance(place, int):
+            path, value = f"{path}[{place}]", value[place] if isinstance(value, list) else None
+        elif isinstance(value, dict) and (place in value or k == len(places)):
+            path, value = f"{path}.{place}", value.get(place)
+    return path.removeprefix(".")

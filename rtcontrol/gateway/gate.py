@@ -1,0 +1,186 @@
+"""Who may send a request: middleware that checks Host, Origin, token and declared size before any route sees it.
+
+See docs/security.md. Same-origin pages and programs on this machine need no token. Everything else shows the token, and
+a page of another origin must be on the allow-list besides. CORS does not guard WebSockets, so Origin is checked here
+for both.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
+
+from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_address, is_loopback
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
+# no secret.
+GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
+WARNING = "x-rtcontrol-warning"
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+# Pages of the user's own have inline scripts; ours have none. An updated page must not meet yesterday's modules.
+PAGE_HEADERS = HEADERS | {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-cache",
+}
+
+
+class Refusal(Exception):
+    """A request that goes no further: HTTP status, a code for counting, what and hint, and of OpenAI's requests the
+    `param`, the field that is wrong."""
+
+    def __init__(self, status: int, code: str, problem: str, hint: str, param: str | None = None) -> None:
+        super().__init__(problem)
+        self.status, self.code, self.what, self.hint, self.param = status, code, problem, hint, param
+
+    def response(self, headers: dict[str, str] | None = None) -> JSONResponse:
+        """Return the error in OpenAI's shape."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {"message": f"{self.what} {self.hint}", "type": kind, "param": self.param, "code": self.code}
+        return JSONResponse({"error": error}, self.status, headers)
+
+
+def too_large(limit: int) -> Refusal:
+    """Return the refusal of a body beyond the limit."""
+    return Refusal(413, "too_large", f"The body is larger than {limit} bytes.", "Send less.")
+
+
+def behind_gate(app: App, options: GatewayOptions, refused: Callable[[str], None]) -> App:
+    """Return the application behind its gate; `refused` gets the code of every refusal."""
+    gate: Any = AccessGate(app, options, refused)
+    return CORSMiddleware(  # outside: a page of an allowed site can read why it is refused
+        gate,
+        allow_origins=sorted(options.origins),
+        allow_methods=("GET", "HEAD", "POST"),
+        allow_headers=("*",),
+        expose_headers=(WARNING, "retry-after"),
+    )
+
+
+class AccessGate:
+    """ASGI middleware. `refused` gets the code of every refusal."""
+
+    def __init__(self, app: App, options: GatewayOptions, refused: Callable[[str], None]) -> None:
+        self._app, self._options, self._refused = app, options, refused
+        self._known = {_host(urlsplit(o).netloc) for o in options.origins} | {options.host}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check(HTTPConnection(scope))
+        except Refusal as refusal:
+            self._refused(refusal.code)
+            more = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+            await refusal.response({"connection": "close", **HEADERS, **more})(scope, receive, send)
+            return
+        await self._app(scope, receive, with_headers(scope, send))
+
+    def _check(self, request: HTTPConnection) -> None:
+        """Raise Refusal for a request that may not come in."""
+        self._check_host(request)
+        trusted = self._same_origin(request) and self._local(request)
+        guarded = request.scope["type"] == "websocket" or request.scope["path"].startswith(GUARDED)
+        if guarded and (self._options.require_token or not trusted):
+            check_token(request, self._options)
+        length = request.headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > self._options.max_body_bytes:
+            raise too_large(self._options.max_body_bytes)
+
+    def _check_host(self, request: HTTPConnection) -> None:
+        # A page of a site whose name is made to point here (DNS rebinding) still names that site as its host.
+        host = _host(request.headers.get("host", ""))
+        if is_loopback(host) or host in self._known or (is_address(host) and not self._options.loopback):
+            return
+        hint = "Use its address, or name the site with `--allow-origin` when it is behind a proxy."
+        raise Refusal(421, "host", f"The Host {host[:80]!r} is not this server's.", hint)
+
+    def _same_origin(self, request: HTTPConnection) -> bool:
+        """Return whether this server's page asks, or a program that is not a browser. Raises Refusal for a page of a
+        site that may not come in."""
+        origin = request.headers.get("origin")
+        scheme = "https" if request.scope["scheme"] in ("https", "wss") else "http"
+        if origin is None or origin == f"{scheme}://{request.headers.get('host', '')}":
+            return True
+        if origin in self._options.origins:
+            return False
+        hint = "Allow it with `--allow-origin ORIGIN`, or serve the page from here with `--static DIR`."
+        raise Refusal(403, "origin", f"Pages of {origin[:120]!r} may not use this server.", hint)
+
+    def _local(self, request: HTTPConnection) -> bool:
+        client, headers = request.client, request.headers
+        here = client is not None and is_loopback(client.host) and is_loopback(_host(headers.get("host", "")))
+        # A proxy on this machine speaks for others.
+        return here and not any(name in headers for name in FORWARDED)
+
+
+def check_token(request: HTTPConnection, options: GatewayOptions) -> None:
+    """Raise Refusal where the request does not show the access token."""
+    shown, secret = _token(request), options.token
+    if secret is not None and shown is not None and hmac.compare_digest(shown.encode(), secret.encode()):
+        return
+    raise Refusal(
+        401,
+        "token",
+        "No access token." if shown is None or secret is None else "This is not the access token.",
+        "Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol "
+        f"{TOKEN_SUBPROTOCOL}TOKEN beside {SUBPROTOCOL}); the server reads it from --token-file, "
+        "and has none without.",
+    )
+
+
+def _token(request: HTTPConnection) -> str | None:
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return shown.strip()
+    if request.scope["type"] != "websocket":
+        return None
+    for name in request.scope["subprotocols"]:
+        if name.startswith(TOKEN_SUBPROTOCOL):
+            return str(name.removeprefix(TOKEN_SUBPROTOCOL))
+    return request.query_params.get("token")
+
+
+def with_headers(scope: Scope, send: Send) -> Send:
+    """Return `send` with the headers that every answer has."""
+    ours = HEADERS if scope["path"].startswith("/static/") else PAGE_HEADERS
+
+    async def wrapped(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in ours.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return wrapped
+
+
+def _host(netloc: str) -> str:
+    """Return the host (lower case, no brackets); empty where there is none."""
+    try:
+        return (urlsplit(f"//{netloc}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
