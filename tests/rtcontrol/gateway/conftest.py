@@ -25,8 +25,8 @@ from gateway_peer import Serve, Served
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Starts gateways. `sessions` is the sessions' model, `separate` the server's own tools; /v1 requests have the bundled
-    model unless told otherwise."""
+    """Starts gateways. `sessions` is the sessions' model, `separate` the server's own tools; /v1 requests have the
+    bundled model unless told otherwise."""
     with contextlib.ExitStack() as stack:
 
         def start(
