@@ -265,7 +265,7 @@ def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[st
 def _config(
     hello: Hello, options: ServeOptions, agent: Agent, named: str | None, out: Path, warnings: list[str]
 ) -> RunConfig:
-    local = {"calls_per_tick": _calls_per_tick(hello, options, agent, warnings)}
+    local: dict[str, Any] = {"calls_per_tick": _calls_per_tick(hello, options, agent, warnings)}
     local |= {"standby": False, "backup": None}  # these are the pool's
     with refused_as(Code.INVALID):
         return RunConfig(

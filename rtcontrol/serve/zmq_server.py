@@ -16,8 +16,9 @@ import select
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
 
@@ -58,7 +59,8 @@ class RouterConnection:
         self._router.forget(self)
 
 
-class Arrival(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Arrival:
     """A message as it came: its parts are cut off at the limits, `count` and `size` are not."""
 
     identity: bytes

@@ -368,9 +368,9 @@ class CrowdCore:
         tick.epoch, tick.superseded, member.looks.superseded = member.epoch, member.looks.superseded, 0
         fields: dict[str, Any] = {"member": member.id}
         if self.settings.records and tick.requested:
-            line = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
-            line |= {"observation": request.observation, "instruction": request.instruction}
-            ledger.write({**line, "history": request.history, **fields})
+            numbers = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
+            prompt = {"observation": request.observation, "instruction": request.instruction}
+            ledger.write({**numbers, **prompt, "history": request.history, **fields})
         if member.clock.rested:
             fields["rested"], member.clock.rested = member.clock.rested, 0
         if reply is not None and reply.decision is not None:

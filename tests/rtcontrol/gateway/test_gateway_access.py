@@ -168,7 +168,7 @@ def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest
     assert raw(short, declared + "{").startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.parametrize("begun", ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: 1\r\n"])
+@pytest.mark.parametrize("started", ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: 1\r\n"])
 @pytest.mark.parametrize("first", ["", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
 def test_a_connection_without_a_whole_request_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch, first: str, started: str
