@@ -1,18 +1,19 @@
-"""One world that is told, disturbed and restarted for ever: what the lessons of all skills with a told goal share."""
+"""Demonstrations from disturbed episodes of an expert, or of a model with the expert's labels."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rtcontrol.agents.phrasing import Phrasings
-from rtcontrol.envs.skill import Demonstration, Skill, StepCarry, Task
+from rtcontrol.envs.judge import Task
+from rtcontrol.envs.skill import Demonstration, Policy, Skill, StepCarry
 from rtcontrol.models.call import Call
 
-if TYPE_CHECKING:  # with them comes torch
+if TYPE_CHECKING:  # they import torch
     from rtcontrol.models.train.scratch import ModelShape
     from rtcontrol.models.train.trainer import TrainConfig
 
@@ -47,9 +48,12 @@ class CurriculumOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """How a bundled world's own model is trained: `demonstrations` takes (seed, parallel, policy=, beta=); `early`,
-    where given, stands in for it in the beginning. `observed` are the words of its observations; beside those of its
-    sentences the model knows `common_words`, the `number_words` and whole `schema_phrases` where that is wished."""
+    """How a bundled world's model is trained.
+
+    `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; `early`, where given, replaces it in
+    the beginning. `observed` are the words of observations; beside those of its sentences the model knows
+    `common_words`, the `number_words` and whole `schema_phrases` where that is wished.
+    """
 
     demonstrations: Callable[..., Iterator[Demonstration]]
     observed: str
@@ -63,9 +67,12 @@ class TrainingPlan:
 
 
 class DisturbedCurriculum(ABC, Generic[GoalT]):
-    """A `learning.Lesson`; times are in ticks. `step_s` is the world's physics step. The subclass has made its world
-    before this begins."""
+    """One world that is told, disturbed and restarted for ever. Times are in ticks, `step_s` is its physics step.
 
+    The subclass sets `_world`, a Simulation, before it calls this constructor.
+    """
+
+    _world: Any
     _goal: GoalT
     _instruction: str
     _noise: float
@@ -83,13 +90,14 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._left *= rng.random()
 
     def look(self) -> Demonstration:
-        skill = self._skill
-        text = skill.observe(self._observe())
+        """Return what is observed now, and the expert's call."""
+        text = self._skill.observe(self._observe())
         # The label follows from the text alone: nothing is asked of the learner that it cannot see.
-        return Demonstration(self._instruction, text, skill.expert(skill.read_back(text), self._goal), self._goal)
+        call = self._skill.expert(self._skill.read_back(text), self._goal)
+        return Demonstration(self._instruction, text, call, self._goal)
 
     def act(self, call: Call) -> None:
-        """One tick: the call or a random one, at once or some physics steps late."""
+        """Run one tick under the call, or under a random one, at once or some physics steps late."""
         rng = self.rng
         if self._burst == 0 and rng.random() < self._noise:
             self._burst = rng.randint(1, self._options.burst)
@@ -113,10 +121,10 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._late = rng.choice((0, options.late_steps))
         self._burst = 0
         self._left = rng.uniform(*options.lasts_s) * options.hz
-        self._aim()
+        self._aim(self._sample_goal())
 
-    def _aim(self) -> None:
-        self._goal = self._sample_goal()
+    def _aim(self, goal: GoalT) -> None:
+        self._goal = goal
         self._instruction = self._say()
 
     def _say(self) -> str:
@@ -133,7 +141,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
             return
         chance = rng.random()
         if chance < options.switch:
-            self._aim()
+            self._aim(self._sample_goal())
         elif chance < options.switch + options.rephrase:
             self._instruction = self._say()
         if rng.random() < options.scatter:
@@ -141,42 +149,50 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
 
     # -- the world ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _restart(self, seed: int) -> None: ...
+    def _restart(self, seed: int) -> None:
+        self._world.reset(seed)
 
-    @abstractmethod
-    def _observe(self) -> dict[str, object]: ...
+    def _observe(self) -> dict[str, object]:
+        return dict(self._world.observe())
 
-    @abstractmethod
-    def _obey(self, call: Call) -> None: ...
+    def _obey(self, call: Call) -> None:
+        self._world.bindings[call.name](**call.arguments)
 
-    @abstractmethod
-    def _step(self) -> None: ...
+    def _step(self) -> None:
+        self._world.step()
 
-    @abstractmethod
     def _over(self) -> bool:
         """Whether the episode ended by itself."""
+        return self._world.outcome() is not None
 
-    @abstractmethod
     def _scatter(self) -> None:
-        """One thing about the situation is suddenly another."""
+        """Change one thing about the situation; nothing, where it cannot be set from outside."""
 
     @abstractmethod
     def _sample_goal(self) -> GoalT: ...
 
     @abstractmethod
     def _sentence(self, goal: GoalT) -> str:
-        """What somebody says who wants it."""
+        """Return an instruction of somebody who wants it."""
 
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
-        """What somebody says who was never shown how to."""
+        """Return an instruction of somebody who was never shown how to write one."""
 
 
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
     """A bundled world's, told what its agent's `phrasings` say."""
 
     phrasings: Phrasings[Any, GoalT]
+
+    def __init__(self, rng: random.Random, options: CurriculumOptions, skill: Skill, world: Any) -> None:
+        self._world = world
+        super().__init__(rng, options, skill, world.step_s)
+
+    @classmethod
+    def kept(cls, row: Demonstration) -> float:
+        """Return the share of rows like this one that are shown."""
+        return 1.0
 
     def _sample_goal(self) -> GoalT:
         return self.phrasings.sample_goal(self.rng)
@@ -186,3 +202,40 @@ class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
 
     def _spoken(self, goal: GoalT) -> str:
         return self.phrasings.spoken_instruction(self.rng, goal)
+
+
+def demonstrate(
+    curriculum: Callable[..., PhrasedCurriculum[Any]],
+    options: CurriculumOptions,
+    seed: int,
+    parallel: int = 64,
+    policy: Policy | None = None,
+    beta: float = 0.0,
+) -> Iterator[Demonstration]:
+    """Yield endless rows of `parallel` worlds, tick by tick, the same for the same arguments.
+
+    Without `policy` the expert acts. With one the model acts, and each world's tick is the expert's with probability
+    `beta`; the label is always the expert's. Seeds from `options.seeds` upwards are never used.
+    """
+    worlds = [curriculum(random.Random(f"{seed} {index}"), options) for index in range(parallel)]
+    rng = random.Random(f"{seed} kept")
+    while True:
+        rows = [world.look() for world in worlds]
+        calls = _chosen(worlds, rows, policy, beta)
+        for world, row in zip(worlds, rows, strict=True):
+            # What a policy decided is not thrown away: its passes are dearer than the learning.
+            if policy is not None or rng.random() < world.kept(row):
+                yield row
+        for world, call in zip(worlds, calls, strict=True):
+            world.act(call)
+
+
+def _chosen(
+    worlds: Sequence[PhrasedCurriculum[Any]], rows: Sequence[Demonstration], policy: Policy | None, beta: float
+) -> list[Call]:
+    experts = [row.call for row in rows]
+    if policy is None:
+        return experts
+    learners = policy([(row.instruction, row.observation) for row in rows])
+    each = zip(worlds, experts, learners, strict=True)
+    return [expert if world.rng.random() < beta else learner for world, expert, learner in each]

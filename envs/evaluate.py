@@ -1,7 +1,9 @@
-"""How well a skill is mastered: many lockstep episodes at once under one batched policy, with the floors beside it."""
+"""Play many lockstep episodes at once under one batched policy, and sum them up."""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -49,15 +51,18 @@ def evaluate(
 
 
 class Seat:
-    """One world that plays case after case. Of the present one: `seen` is the text of its newest observation, `called`
-    the calls that acted so far (as history shows them), `tick` how many decisions were made, `kept` whatever who
-    decides wants to keep of it."""
+    """One world that plays case after case.
+
+    Of the present one: `seen` is the text of its newest observation, `called` the calls that acted so far (as history
+    shows them), `tick` how many decisions were made, `kept` whatever who decides wants to keep of it.
+    """
 
     def __init__(self, skill: Skill) -> None:
         self._skill, self._sim = skill, skill.make()
         self._carry = StepCarry(self._sim.step_s)
 
     def take(self, index: int, case: Case) -> None:
+        """Start a case."""
         self.index, self.case = index, case
         self.called: list[str] = []
         self.kept: dict[str, Any] = {}
@@ -73,8 +78,8 @@ class Seat:
     def look(self) -> None:
         self.seen = self._skill.observe(self._sim.observe())
 
-    def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Any:
-        """One tick; its episode when it is over, else None."""
+    def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Episode | None:
+        """Run one tick; return its episode when it is over, else None."""
         self.tick += 1
         steps = self._carry.steps(period_ns)
         if call is not None:  # it acts in a tick without a step, too
@@ -82,11 +87,12 @@ class Seat:
             self.called.append(call.text())
         for _ in range(steps):
             self._sim.step()
-        if (over := self._sim.outcome()) is None and self.tick * period_ns >= longest_s * 1e9:
-            over = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})
-        if over is None:
+        episode = self._sim.outcome()
+        if episode is None and self.tick * period_ns >= longest_s * 1e9:
+            episode = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})
+        if episode is None:
             self.look()
-        return over
+        return episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,46 +114,36 @@ def play(
 ) -> list[Played]:
     """Play every case in lockstep, in the order of the cases.
 
-    `parallel` worlds run at once and ask `decide` together at each tick; None leaves the call in force. An episode
+    `parallel` worlds run at once and ask `decide` together at each tick; None leaves the call active. An episode
     depends on its case and the answers only, not on `parallel`; one that does not end within `longest_s` has failed.
     """
     waiting = iter(enumerate(episodes))
-    done: dict[int, Played] = {}
+    played: dict[int, Played] = {}
     period_ns = round(1e9 / hz)
-    active: list[Seat] = []
-    seats: list[Seat] = []
-    try:
-        for _ in range(min(parallel, len(episodes))):
-            seats.append(seat := Seat(skill))
-            seat.take(*next(waiting))
-            active.append(seat)
+    with ExitStack() as closing:  # all of them, whichever fails
+        active: list[Seat] = []
+        for index, case in itertools.islice(waiting, parallel):
+            active.append(seat := Seat(skill))
+            closing.callback(seat.close)
+            seat.take(index, case)
         while active:
-            still: list[Seat] = []
-            for seat, call in zip(active, decide(active), strict=True):
+            calls = decide(active)
+            for seat, call in zip(tuple(active), calls, strict=True):
                 episode = seat.advance(call, period_ns, longest_s)
-                if episode is not None:
-                    done[seat.index] = Played(seat.case, episode, seat.kept)
-                    following = next(waiting, None)
-                    if following is None:
-                        continue
+                if episode is None:
+                    continue
+                played[seat.index] = Played(seat.case, episode, seat.kept)
+                if (following := next(waiting, None)) is None:
+                    active.remove(seat)
+                else:
                     seat.take(*following)
-                still.append(seat)
-            active = still
-    finally:
-        with ExitStack() as closing:  # all of them, whichever fails
-            for seat in seats:
-                closing.callback(seat.close)
-    return [done[index] for index in range(len(episodes))]
+    return [played[index] for index in range(len(episodes))]
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Counts and means over finished episodes: successes, their Wilson interval, return, seconds, how they ended."""
+    """Return counts and means over finished episodes: successes, their Wilson interval, return, seconds, ends."""
     successes = sum(bool(episode.success) for episode in episodes)
     low, high = wilson(successes, len(episodes))
-    ends: dict[str, int] = {}
-    for episode in episodes:
-        end = str(episode.detail.get("end"))
-        ends[end] = ends.get(end, 0) + 1
     count = max(len(episodes), 1)
     return {
         "episodes": len(episodes),
@@ -155,5 +151,5 @@ def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
         "wilson_95": [round(low, 3), round(high, 3)],
         "mean_return": round(sum(episode.ret for episode in episodes) / count, 1),
         "mean_seconds": round(sum(episode.seconds for episode in episodes) / count, 2),
-        "ends": ends,
+        "ends": dict(Counter(str(episode.detail.get("end")) for episode in episodes)),
     }

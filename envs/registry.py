@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from rtcontrol.agents.agent import Agent
 from rtcontrol.agents.phrasing import Phrasings
@@ -39,29 +39,25 @@ class BundledWorld:
             needed, install = self.needs
             if not needed:
                 raise
-            what = f"The {self.name} needs {needed}, which cannot be imported ({error})."
-            raise UserError(what, f"Install it with `{install}`.") from error
+            problem = f"The {self.name} needs {needed}, which cannot be imported ({error})."
+            raise UserError(problem, f"Install it with `{install}`.") from error
         return PacedEnvironment.of(self.name, lambda: simulation(goal))
 
     def skill(self) -> Skill:
         """Return its goals, its scripted expert, and what it is scored by."""
-        found: Skill = self._part("envs", "skill").SKILL
-        return found
+        return cast("Skill", self._part("envs", "skill").SKILL)
 
     def plan(self) -> TrainingPlan:
         """Return how its own model is trained."""
-        found: TrainingPlan = self._part("envs", "curriculum").PLAN
-        return found
+        return cast("TrainingPlan", self._part("envs", "curriculum").PLAN)
 
     def controller(self) -> Agent:
         """Return the agent that acts in it."""
-        found: Agent = self._part("agents", "tools").agent
-        return found
+        return cast("Agent", self._part("agents", "tools").agent)
 
     def phrasings(self) -> Phrasings[Any, Any]:
         """Return the ways to tell that agent what to do."""
-        found: Phrasings[Any, Any] = self._part("agents", "goals").PHRASINGS
-        return found
+        return cast("Phrasings[Any, Any]", self._part("agents", "goals").PHRASINGS)
 
     def _part(self, floor: str, module: str) -> Any:
         return import_module(f"rtcontrol.{floor}.{self.name}.{module}")

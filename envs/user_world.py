@@ -91,8 +91,10 @@ class UserWorld:
         seconds = self._steps * self.step_s
         if told is None:
             if self._limit_s is not None and seconds >= self._limit_s:
-                what = f"gave None for {seconds:g} s ({self._steps} steps, seed {self._seed}): the episode does not end"
-                raise self._wrong("outcome", what, f"Return True or False within {self._limit_s:g} s.")
+                problem = (
+                    f"gave None for {seconds:g} s ({self._steps} steps, seed {self._seed}): the episode does not end"
+                )
+                raise self._wrong("outcome", problem, f"Return True or False within {self._limit_s:g} s.")
             return None
         if isinstance(told, bool | np.bool_):
             told = Episode(self._seed, float(told), bool(told), seconds, {"end": "success" if told else "failure"})

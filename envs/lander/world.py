@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium.envs.box2d.lunar_lander import FPS, LEG_DOWN, SCALE, VIEWPORT_H, VIEWPORT_W
 
 from rtcontrol.agents.lander.goals import PHRASINGS, LanderGoal
-from rtcontrol.envs.base import Episode
-from rtcontrol.envs.skill import GoalWorld
+from rtcontrol.envs.judge import GoalWorld, Judge
 
 LAND_LIMIT_S = 25.0
 HOVER_S = 12.0
@@ -22,85 +21,54 @@ PAD_HALF_WIDTH = 0.15
 SIDE_NEAR, SIDE_FAR = 0.04, 0.24
 
 
-class LanderJudge:
-    """Follows one episode step by step.
+class LanderJudge(Judge[LanderGoal]):
+    """Judge a landing or a hover.
 
     land: at rest, no crash, |x| < 0.15. left: at rest, no crash, -0.24 <= x <= -0.04; right is its mirror image.
-    hover: 12 s without touching down, the mean distance to the asked point from second 4 on under 0.12. Times count
-    from the reset or from the latest change of the goal. Without a goal an episode ends all the same, unjudged.
+    hover: 12 s without touching down, the mean distance to the requested point from second 4 on under 0.12.
     """
 
-    def __init__(self, goal: LanderGoal | None, step_s: float) -> None:
-        self._step_s = step_s
-        self.reset(goal)
+    steps_a_second = FPS
 
     def reset(self, goal: LanderGoal | None) -> None:
-        self.goal = goal
-        self.end: str | None = None
-        self._steps = 0
+        super().reset(goal)
         self._airborne = False
-        self._distances = 0.0
-        self._counted = 0
-
-    def change(self, goal: LanderGoal | None) -> None:
-        """A new goal in flight: its clock starts now."""
-        if self.end is None and goal != self.goal:
-            self.reset(goal)
+        self._x = self._y = 0.0
 
     def step(self, x: float, y: float, contact: bool, crashed: bool, outside: bool, asleep: bool) -> None:
-        """One physics step later; once `end` is set it stays.
-
-        `end` is one of crash, outside (left the field), rest, touchdown (hover only), time.
-        """
+        """Judge one physics step: it may end by crash, outside (left the field), rest, touchdown (hover), or time."""
         if self.end is not None:
             return
         self._steps += 1
-        seconds = self._steps * self._step_s
+        self._x, self._y = x, y
         hover = self.goal is not None and self.goal.kind == "hover"
         self._airborne |= not contact
-        if crashed:
-            self.end = "crash"
-        elif outside:
-            self.end = "outside"
-        elif asleep:
-            self.end = "rest"
-        elif hover and contact and self._airborne:
-            self.end = "touchdown"
-        elif seconds >= (HOVER_S if hover else LAND_LIMIT_S) - 1e-9:
-            self.end = "time"
-        if hover and self.goal is not None and seconds > HOVER_SETTLE_S:
-            self._distances += math.hypot(x - self.goal.x, y - self.goal.y)
-            self._counted += 1
+        limit_s = HOVER_S if hover else LAND_LIMIT_S
+        ends = {
+            "crash": crashed,
+            "outside": outside,
+            "rest": asleep,
+            "touchdown": hover and contact and self._airborne,
+            "time": self.seconds >= limit_s - 1e-9,
+        }
+        self.end = next((end for end, reached in ends.items() if reached), None)
+        if hover and self.goal is not None and self.seconds > HOVER_SETTLE_S:
+            self.measure(math.hypot(x - self.goal.x, y - self.goal.y))
+        self._succeeded = self._is_success()
 
-    def success(self, x: float) -> bool | None:
-        """The verdict for a lander that ended at `x`; None without a goal."""
-        if self.goal is None:
-            return None
-        if self.goal.kind == "hover":
+    def _is_success(self) -> bool:
+        kind = None if self.goal is None else self.goal.kind
+        if kind == "hover":
             return self.end == "time" and self.mean_distance < HOVER_RADIUS
         if self.end != "rest":
             return False
-        if self.goal.kind == "land":
-            return abs(x) < PAD_HALF_WIDTH
-        toward = -x if self.goal.kind == "left" else x
-        return SIDE_NEAR <= toward <= SIDE_FAR
+        if kind == "land":
+            return abs(self._x) < PAD_HALF_WIDTH
+        return SIDE_NEAR <= (-self._x if kind == "left" else self._x) <= SIDE_FAR
 
-    @property
-    def mean_distance(self) -> float:
-        """Mean distance to the asked point over the judged seconds of a hover; infinite before them."""
-        return self._distances / self._counted if self._counted else math.inf
-
-    def detail(self, x: float, y: float) -> dict[str, Any]:
-        """What an episode's record keeps: goal, how it ended, where, and how far off a hover was."""
-        detail: dict[str, Any] = {
-            "goal": None if self.goal is None else self.goal.text(),
-            "end": self.end,
-            "x": round(x, 4),
-            "y": round(y, 4),
-        }
-        if self._counted:
-            detail["mean_distance"] = round(self.mean_distance, 4)
-        return detail
+    def detail(self) -> dict[str, Any]:
+        hovered = {"mean_distance": round(self.mean_distance, 4)} if self._measured else {}
+        return {**super().detail(), "x": round(self._x, 4), "y": round(self._y, 4), **hovered}
 
 
 # The engines are off AT the lower end of their range and fire only above it, so 50 % needs a nudge.
@@ -131,36 +99,31 @@ class Lander(GoalWorld[LanderGoal]):
     `left_leg`, `right_leg` (0.0 or 1.0).
     """
 
-    step_s = 1 / 50
+    step_s = 1 / FPS
+    judge: LanderJudge
 
     def __init__(self, goal: LanderGoal | str | None = None, pictures: bool = False) -> None:
         hint = "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'."
-        super().__init__(goal, PHRASINGS.meant, "lander", hint)
+        super().__init__(LanderJudge(), goal, PHRASINGS.meant, "lander", hint)
         # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
         # Without pictures no render mode: with one, Gymnasium adds exhaust particles, and a step grows to milliseconds.
         mode = "rgb_array" if pictures else None
         self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode=mode).unwrapped
-        self._judge = LanderJudge(self._goal, self.step_s)
         self._action = np.zeros(2, dtype=np.float32)
         self._state: list[float] = [0.0] * 8
-        self._seed = 0
         self._return = 0.0
-        self._steps = 0
         self.bindings: Mapping[str, Callable[..., Any]] = {"engines": self.engines}
 
     def engines(self, main: float, side: float) -> None:
         """Set both engines, in percent; they stay so until the next call. ValueError outside the engines' ranges."""
         self._action[:] = engine_action(main, side)
 
-    def reset(self, seed: int) -> None:
-        """A new episode: terrain, first push and engine noise follow from the seed; the engines are off."""
+    def _start(self, seed: int) -> None:
+        """Reset terrain, first push and engine noise; the engines are off."""
         state, _ = self._env.reset(seed=seed)
         self._state = state.tolist()
-        self._seed = seed
         self._return = 0.0
-        self._steps = 0
         self._action[:] = engine_action(0, 0)
-        self._judge.reset(self._goal)
 
     def place(self, x: float, y: float, vx: float, vy: float, angle: float, spin: float) -> None:
         """Move the lander, legs and all, to a state in observation units: a start for training, well above ground."""
@@ -194,15 +157,11 @@ class Lander(GoalWorld[LanderGoal]):
             moved.append((body, arm))
         return moved
 
-    def step(self) -> None:
-        """One physics step of 20 ms under the engines last set; nothing once the episode is over."""
-        if self._judge.end is not None:
-            return
+    def _advance(self) -> None:
         state, reward, _, _, _ = self._env.step(self._action)
         self._state = s = state.tolist()
         self._return += float(reward)
-        self._steps += 1
-        self._judge.step(
+        self.judge.step(
             s[0],
             s[1],
             contact=bool(s[6] or s[7]),
@@ -233,18 +192,5 @@ class Lander(GoalWorld[LanderGoal]):
         frame: np.ndarray = self._env.render()
         return frame
 
-    def outcome(self) -> Episode | None:
-        """The finished episode, None while it runs. `seconds` is simulated time."""
-        if self._judge.end is None:
-            return None
-        x, y = self._state[:2]
-        return Episode(
-            self._seed,
-            self._return,
-            self._judge.success(x),
-            self._steps * self.step_s,
-            self._judge.detail(x, y),
-        )
-
-    def _goal_changed(self) -> None:
-        self._judge.change(self._goal)
+    def _score(self) -> float:
+        return self._return

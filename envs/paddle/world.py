@@ -44,8 +44,6 @@ from __future__ import annotations
 
 import random
 
-from rtcontrol.models.errors import UserError
-
 STEPS_A_SECOND = 60
 WIDTH, HEIGHT = 100.0, 60.0
 BALL_HALF = 1.0
@@ -78,9 +76,7 @@ class PaddleWorld:
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """The start of a game; the serves follow from `seed` (any integer of at least 0). UserError otherwise."""
-        if seed < 0:
-            raise UserError(f"The paddle game has no seed {seed}.", "Give 0 or more.")
+        """Start a game; the serves follow from `seed` (any integer of at least 0)."""
         self._state = (2654435761 * seed + 1) & _MASK
         self.own_y = self.other_y = HEIGHT / 2
         self.own_v = self.other_v = 0.0

@@ -114,6 +114,8 @@ Light = Literal["none", "green", "yellow", "red"]
 class Road:
     """The physics and nothing else. Counts only grow: `crashes`, `red_runs`, `fast_turns`, `emergencies`, `ways`."""
 
+    step_s = DT
+
     def __init__(self, seed: int = 0) -> None:
         self.reset(seed)
 

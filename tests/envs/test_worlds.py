@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rtcontrol.agents.lander import tools as lander_tools
 from rtcontrol.agents.lander.goals import LanderGoal
-from rtcontrol.agents.paddle import tools as paddle_tools
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.paddle.tools import observe, read_back
-from rtcontrol.agents.road import tools as road_tools
 from rtcontrol.agents.road.goals import KINDS as ROAD_KINDS
 from rtcontrol.agents.road.goals import VALUES, RoadGoal, RoadKind
+from rtcontrol.envs import registry
+from rtcontrol.envs.curriculum import demonstrate
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.lander import curriculum as lander
-from rtcontrol.envs.lander import skill as lander_skill
 from rtcontrol.envs.lander.world import Lander, LanderJudge, engine_action
 from rtcontrol.envs.paddle import curriculum as paddle
-from rtcontrol.envs.paddle import skill as paddle_skill
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.skill import expert
 from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.envs.road import curriculum as road
-from rtcontrol.envs.road import skill as road_skill
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
 from rtcontrol.models.call import Call
@@ -53,13 +50,13 @@ def test_percentages_are_shares_of_thrust_that_fire_from_fifty_and_others_are_re
     assert across == pytest.approx(side / 100, abs=1e-5) and (abs(across) > 0.5) == (side != 0)
 
 
-def judged(goal: LanderGoal | None, x: float, y: float = 0.0, **last: bool) -> bool | None:
-    judge = LanderJudge(goal, STEP_S)
-    flags = {"contact": False, "crashed": False, "outside": False, "asleep": False}
-    judge.step(x, y, **flags)
-    judge.step(x, y, **{**flags, **last})
-    assert judge.end is not None
-    return judge.success(x)
+STILL = {"contact": False, "crashed": False, "outside": False, "asleep": False}
+
+
+def judge_of(goal: LanderGoal | None) -> LanderJudge:
+    judge = LanderJudge()
+    judge.reset(goal)
+    return judge
 
 
 LAND, HIGH = LanderGoal("land"), LanderGoal("hover", 0.0, 0.7)
@@ -78,7 +75,10 @@ ENDS = [
 
 @pytest.mark.parametrize(("goal", "x", "y", "last", "success"), ENDS)
 def test_end_of_a_flight_is_judged_by_its_goal(goal: Any, x: float, y: float, last: Any, success: bool | None) -> None:
-    assert judged(goal, x, y, **last) is success
+    judge = judge_of(goal)
+    judge.step(x, y, **STILL)
+    judge.step(x, y, **{**STILL, **last})
+    assert judge.end is not None and judge.success is success
 
 
 @pytest.mark.parametrize(
@@ -101,25 +101,25 @@ def test_goal_option_outlives_the_instruction_and_names_one(
 
 
 def hovered(x: float, y: float, settle_y: float, seconds: float = 12.0) -> LanderJudge:
-    judge = LanderJudge(LanderGoal("hover", 0.2, 0.7), STEP_S)
+    judge = judge_of(LanderGoal("hover", 0.2, 0.7))
     for step in range(round(seconds / STEP_S)):
         late = step * STEP_S >= 4.0
-        judge.step(x, y if late else settle_y, contact=False, crashed=False, outside=False, asleep=False)
+        judge.step(x, y if late else settle_y, **STILL)
     return judge
 
 
 def test_hover_is_judged_from_second_four_to_twelve() -> None:
     judge = hovered(0.2, 0.75, settle_y=1.4)
     assert judge.end == "time"
-    assert judge.success(0.2) is True
+    assert judge.success is True
     assert judge.mean_distance == pytest.approx(0.05)
-    assert hovered(0.2, 0.83, settle_y=0.7).success(0.2) is False
+    assert hovered(0.2, 0.83, settle_y=0.7).success is False
     assert hovered(0.2, 0.7, settle_y=0.7, seconds=11.9).end is None
 
 
 def test_a_hover_asked_for_on_the_ground_may_take_off() -> None:
-    judge = LanderJudge(LanderGoal("land"), STEP_S)
-    ground = {"contact": True, "crashed": False, "outside": False, "asleep": False}
+    judge = judge_of(LanderGoal("land"))
+    ground = {**STILL, "contact": True}
     judge.step(0.0, 0.0, **ground)
     judge.change(LanderGoal("hover", 0.0, 0.7))
     judge.step(0.0, 0.0, **ground)
@@ -245,18 +245,18 @@ def test_a_red_light_passed_spoils_any_goal() -> None:
             sim.road._phase += 0.5  # type: ignore[attr-defined]  # make each light red
         sim.road._lit = True  # type: ignore[attr-defined]
         sim.step()
-        sim._judge._run_s = 0.0  # type: ignore[attr-defined]  # never done before the light
+        sim.judge._run_s = 0.0  # type: ignore[attr-defined]  # never done before the light
     assert episode is not None
     assert (episode.success, episode.detail["end"]) == (False, "red light")
 
 
 ROWS: dict[str, Callable[..., Any]] = {
-    "lander": lander.demonstrations,
-    "paddle": paddle.demonstrations,
-    "road": road.demonstrations,
+    "lander": partial(lander.demonstrations, lander.OPTIONS),
+    "paddle": partial(demonstrate, paddle.PaddleCurriculum, paddle.OPTIONS),
+    "road": partial(demonstrate, road.RoadCurriculum, road.OPTIONS),
 }
-SKILLS = {"lander": lander_skill.SKILL, "paddle": paddle_skill.SKILL, "road": road_skill.SKILL}
-AGENTS = {"lander": lander_tools.agent, "paddle": paddle_tools.agent, "road": road_tools.agent}
+SKILLS = {name: world.skill() for name, world in registry.WORLDS.items()}
+AGENTS = {name: world.controller() for name, world in registry.WORLDS.items()}
 of_each = pytest.mark.parametrize("name", ROWS)
 
 
