@@ -23,23 +23,30 @@ _FIGURES = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class GoalKind:
-    """A kind of goal as a tool. `parameters` are JSON schemas by name, those of `optional` may be left out; `values`
-    gives a goal's arguments, `make` the goal of arguments that the schemas allow."""
+    """A kind of goal, and the tool that stands for it.
+
+    `parameters` are JSON schemas by name, those of `optional` may be left out; `values` returns a goal's arguments,
+    `make` the goal of arguments that the schemas allow (None: the first one of `goals`). `goals` are those that an
+    evaluation is spread over; training asks for the kind by its `weight`.
+    """
 
     kind: Any
     name: str
     description: str
-    make: Callable[[Mapping[str, Any]], Any]
+    make: Callable[[Mapping[str, Any]], Any] | None = None
     values: Callable[[Any], Mapping[str, Any]] = lambda goal: {}
     parameters: Mapping[str, Schema] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    goals: tuple[Any, ...] = ()
+    weight: float = 1.0
 
     def tool(self) -> dict[str, Any]:
-        """Its OpenAI-style definition."""
+        """Return its OpenAI-style definition."""
         required = [name for name in self.parameters if name not in self.optional]
-        parameters = {"type": "object", "properties": {k: dict(v) for k, v in self.parameters.items()}}
-        told = {"description": self.description, "parameters": {**parameters, "required": required}}
-        return {"type": "function", "function": {"name": self.name, **told}}
+        properties = {name: dict(schema) for name, schema in self.parameters.items()}
+        parameters = {"type": "object", "properties": properties, "required": required}
+        body = {"name": self.name, "description": self.description, "parameters": parameters}
+        return {"type": "function", "function": body}
 
 
 class GoalTools:
@@ -84,7 +91,7 @@ class GoalTools:
         given = {k: v for k, v in call.arguments.items() if not (v is None and k in kind.optional)}
         read = {name: _value(kind.parameters.get(name, {}), value) for name, value in given.items()}
         self.tools.validate(Call(kind.name, read))
-        return kind.make(read)
+        return kind.goals[0] if kind.make is None else kind.make(read)
 
     def canonical(self, said: str) -> Any | None:
         """The goal whose canonical words these are, capitals, spaces, the writing of numbers and marks at the end

@@ -72,15 +72,14 @@ def _slipped(rng: random.Random, text: str, words: frozenset[str]) -> str:
         return text
     spot = rng.choice(spots)
     word, at = spot[0], rng.randrange(1, len(spot[0]) - 1)
-    made = rng.choice(
-        (
-            word[:at] + word[at + 1] + word[at] + word[at + 2 :],
-            word[:at] + word[at + 1 :],
-            word[: at + 1] + word[at:],
-            word[:at] + rng.choice(_NEIGHBOURS[word[at]]) + word[at + 1 :],
-        )
+    slips = (
+        word[:at] + word[at + 1] + word[at] + word[at + 2 :],
+        word[:at] + word[at + 1 :],
+        word[: at + 1] + word[at:],
+        word[:at] + rng.choice(_NEIGHBOURS[word[at]]) + word[at + 1 :],
     )
-    return text if made in words else text[: spot.start()] + made + text[spot.end() :]
+    slip = rng.choice(slips)
+    return text if slip in words else text[: spot.start()] + slip + text[spot.end() :]
 
 
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -89,8 +88,7 @@ _WORD = re.compile(r"[A-Za-z]+|[-+]?\d+(?:\.\d+)?|[^\s\w]")
 
 def sentences(agent: str) -> dict[str, Any]:
     """The tables of `agents/AGENT/sentences.toml`: slots, and templates by split and kind; lists as tuples."""
-    file = resources.files(f"rtcontrol.agents.{agent}").joinpath("sentences.toml")
-    return {name: _tuples(table) for name, table in tomllib.loads(file.read_text("utf-8")).items()}
+    return {name: _tuples(table) for name, table in _read(f"rtcontrol.agents.{agent}", "sentences.toml").items()}
 
 
 def _tuples(value: Any) -> Any:
@@ -135,15 +133,18 @@ class Grammar:
 
     def words(self, templates: Iterable[str]) -> set[str]:
         """Every word and mark that the templates can show."""
-        found: set[str] = set()
+        words: set[str] = set()
         for template in templates:
             for part in (template, *(a for slot in _SLOT.findall(template) for a in self.slots.get(slot, ()))):
-                found.update(split_words(_SLOT.sub(" ", part)))
-        return found
+                words.update(split_words(_SLOT.sub(" ", part)))
+        return words
 
 
 class SpokenGoal(Protocol):
     """A goal of a kind: its `text()` is the canonical instruction."""
+
+    @property
+    def kind(self) -> Any: ...
 
     def text(self) -> str: ...
 
@@ -168,53 +169,58 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     marks: tuple[str, ...] = (".", "!", "I")
 
     def __init__(
-        self, agent: str, kinds: tuple[KindT, ...], recognise: Callable[[str], GoalT | None], seed: str = ""
+        self, agent: str, kinds: Sequence[GoalKind], recognise: Callable[[str], GoalT | None], seed: str = ""
     ) -> None:
-        self.agent, self.kinds, self.recognise, self.seed = agent, kinds, recognise, seed or agent
+        self.agent, self.recognise, self.seed = agent, recognise, seed or agent
+        self._kinds: dict[KindT, GoalKind] = {kind.kind: kind for kind in kinds}
         self.tables = sentences(agent)
         self.grammar = Grammar({name.strip("<>"): values for name, values in self.tables["slots"].items()})
         self.templates = cache(self._templates)
         self.held_out_words = cache(self._held_out)
 
+    @property
+    def kinds(self) -> tuple[KindT, ...]:
+        return tuple(self._kinds)
+
     # -- what an agent has of it ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def sample_goal(self, rng: random.Random) -> GoalT:
-        """A random goal."""
-
-    @abstractmethod
-    def spoken_patterns(self, goal: GoalT, kept: bool | None = None) -> tuple[str, ...]:
-        """What people say who want `goal`, its numbers left as marks; `kept` as in `spoken`."""
-
-    @abstractmethod
-    def goals_of(self, kind: KindT) -> tuple[GoalT, ...]:
-        """The goals of a kind that the evaluation list is spread over."""
-
-    @abstractmethod
-    def goal_kinds(self) -> tuple[GoalKind, ...]:
-        """Its kinds of goals as tools."""
+    def spoken_tables(self, goal: GoalT) -> tuple[Sequence[str], bool]:
+        """Return the tables of what people say who want `goal`, and whether the second word of each pair is used."""
 
     @abstractmethod
     def _templates(self, kind: KindT) -> tuple[str, ...]:
-        """The training templates of a kind."""
+        """Return the training templates of a kind."""
 
-    @abstractmethod
-    def _drawn(self, rng: random.Random, goal: GoalT) -> str:
-        """A training sentence in small letters."""
+    def _sampled(self, rng: random.Random, goal: GoalT) -> str:
+        """Return a training sentence in small letters."""
+        return self.grammar.fill(rng, rng.choice(self.templates(goal.kind)))
+
+    def sample_goal(self, rng: random.Random) -> GoalT:
+        """Return a random goal: its kind by the weights, its value uniform over those of the kind."""
+        (kind,) = rng.choices(list(self._kinds.values()), [kind.weight for kind in self._kinds.values()])
+        goal: GoalT = rng.choice(kind.goals)
+        return goal
+
+    def spoken_patterns(self, goal: GoalT, kept: bool | None = None) -> tuple[str, ...]:
+        """Return what people say who want `goal`, its numbers left as marks; `kept` as in `spoken`."""
+        tables, partner = self.spoken_tables(goal)
+        return spoken(self.agent, *tables, partner=partner, kept=kept)
+
+    def goals_of(self, kind: KindT) -> tuple[GoalT, ...]:
+        """Return the goals of a kind that the evaluation list is spread over."""
+        return self._kinds[kind].goals
 
     def named_goals(self) -> Iterator[GoalT]:
-        """Every goal that a sentence without a free number names."""
+        """Yield every goal that a sentence without a free number names."""
         for kind in self.kinds:
             yield from self.goals_of(kind)
 
     @cached_property
     def goal_tools(self) -> GoalTools:
         """What the agent can be told, as tools."""
-        return GoalTools(self.agent, self.goal_kinds(), self.recognise, self._in_turn)
-
-    def _in_turn(self) -> Iterator[GoalT]:
-        for kind in self.kinds:
-            yield from self.goals_of(kind)
+        kinds = [*self._kinds.values()]
+        return GoalTools(self.agent, kinds, self.recognise, lambda: (goal for kind in kinds for goal in kind.goals))
 
     def written(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
         """A spoken pattern with the goal's numbers, in figures or in words as its marks say."""
@@ -231,7 +237,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     def training_instruction(self, rng: random.Random, goal: GoalT) -> str:
         """A random training sentence that asks for `goal`, as it is typed."""
-        return goal.text() if rng.random() < self.canonical else self._typed(rng, self._drawn(rng, goal))
+        return goal.text() if rng.random() < self.canonical else self._typed(rng, self._sampled(rng, goal))
 
     def training_patterns(self, kind: KindT) -> Iterator[str]:
         """Every pattern that training can draw for a kind, in small letters and without a mark; with repeats."""
@@ -301,7 +307,6 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
 
 KEPT_EVERY = 10
-_MARK = re.compile(r"\{(\w+)\}")
 # fmt: off
 _ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
          "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
@@ -318,7 +323,7 @@ def spoken(agent: str, *tables: str, partner: bool = False, kept: bool | None = 
     read = _read(f"rtcontrol.agents.{agent}", "spoken.toml")
     words = {pair[0]: pair[partner] for pair in read["pairs"]}
     lines = [line for table in tables for line in read[table].splitlines() if kept in (None, kept_back(line))]
-    return tuple(_MARK.sub(lambda mark: words.get(mark[1], mark[0]), line) for line in lines)
+    return tuple(_SLOT.sub(lambda mark: words.get(mark[1], mark[0]), line) for line in lines)
 
 
 @cache
@@ -343,7 +348,7 @@ def shown(agent: str) -> tuple[str, ...]:
     """Every line of an agent's tables that training shows, its numbers left out, in both words of a pair."""
     tables = [name for name, text in _read(f"rtcontrol.agents.{agent}", "spoken.toml").items() if isinstance(text, str)]
     lines = [line for partner in (False, True) for line in spoken(agent, *tables, partner=partner, kept=False)]
-    return tuple(dict.fromkeys(_MARK.sub(" ", line) for line in lines))
+    return tuple(dict.fromkeys(_SLOT.sub(" ", line) for line in lines))
 
 
 @cache
@@ -355,7 +360,7 @@ def words_of(agent: str) -> frozenset[str]:
 
 def written_in(pattern: str, marks: Mapping[str, str]) -> str:
     """The pattern with its marks filled; KeyError for a mark that `marks` has not."""
-    return _MARK.sub(lambda mark: marks[mark[1]], pattern)
+    return _SLOT.sub(lambda mark: marks[mark[1]], pattern)
 
 
 def integer_in_words(rng: random.Random, value: int) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from rtcontrol.agents.goal_tools import GoalKind
-from rtcontrol.agents.phrasing import Phrasings, hundredths_in_words, spoken, written_in
+from rtcontrol.agents.phrasing import Phrasings, hundredths_in_words, written_in
 
 LanderKind = Literal["land", "left", "right", "hover"]
 
@@ -100,44 +99,50 @@ Y_HUNDREDTHS = range(40, 111)
 HOVER_PLACES = ((0, 70), (-20, 70), (30, 80), (0, 90), (-35, 60), (15, 100), (0, 55), (40, 75))
 
 
+def _schema(hundredths: range, about: str) -> dict[str, Any]:
+    ends = {"minimum": hundredths[0] / 100, "maximum": hundredths[-1] / 100, "multipleOf": 0.01}
+    return {"type": "number", "description": about, **ends}
+
+
+NAMES: dict[LanderKind, str] = {"land": "land", "left": "land_left", "right": "land_right"}
+GOAL_KINDS = (
+    *(GoalKind(kind, name, LanderGoal(kind).text(), goals=(LanderGoal(kind),)) for kind, name in NAMES.items()),
+    GoalKind(
+        "hover",
+        "hover",
+        f"{LanderGoal('hover', 0, 0.7).text()}; {LanderGoal('hover', -0.3, 0.8).text()}",
+        lambda values: LanderGoal("hover", float(values.get("x", 0)), float(values["y"])),
+        lambda goal: {"y": goal.y} | ({"x": goal.x} if goal.x else {}),
+        {"y": _schema(Y_HUNDREDTHS, "height"), "x": _schema(X_HUNDREDTHS, "to the right; left is negative")},
+        optional=("x",),
+        goals=tuple(LanderGoal("hover", x / 100, y / 100) for x, y in HOVER_PLACES),
+    ),
+)
+
+
 class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
     per_goal = 120
     canonical = 0.15
     marks = (".",)
 
-    def __init__(self) -> None:
-        super().__init__("lander", KINDS, recognise)
-
     def sample_goal(self, rng: random.Random, weights: Mapping[LanderKind, float] = DEFAULT_WEIGHTS) -> LanderGoal:
-        """A random goal; a hover's place lies in x -0.5..0.5 and y 0.4..1.1, in hundredths, x often 0, tenths often."""
+        """Return a random goal. A hover's place lies in x -0.5..0.5 and y 0.4..1.1, in hundredths, x often 0, tenths
+        often."""
         kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
         if kind != "hover":
             return LanderGoal(kind)
         x = 0 if rng.random() < 0.4 else _place(rng, X_HUNDREDTHS)
         return LanderGoal("hover", x / 100, _place(rng, Y_HUNDREDTHS) / 100)
 
-    def goals_of(self, kind: LanderKind) -> tuple[LanderGoal, ...]:
-        places = HOVER_PLACES if kind == "hover" else ((0, 0),)
-        return tuple(LanderGoal(kind, x / 100, y / 100) for x, y in places)
-
     def named_goals(self) -> Iterator[LanderGoal]:
         return (LanderGoal(kind) for kind in KINDS if kind != "hover")
 
-    def goal_kinds(self) -> tuple[GoalKind, ...]:
-        names: dict[LanderKind, str] = {"land": "land", "left": "land_left", "right": "land_right"}
-        plain = [
-            GoalKind(kind, name, LanderGoal(kind).text(), partial(_goal, kind=kind)) for kind, name in names.items()
-        ]
-        places = {"y": _schema(Y_HUNDREDTHS, "height"), "x": _schema(X_HUNDREDTHS, "to the right; left is negative")}
-        told = f"{LanderGoal('hover', 0, 0.7).text()}; {LanderGoal('hover', -0.3, 0.8).text()}"
-        return (*plain, GoalKind("hover", "hover", told, partial(_goal, kind="hover"), _place_of, places, ("x",)))
-
-    def spoken_patterns(self, goal: LanderGoal, kept: bool | None = None) -> tuple[str, ...]:
+    def spoken_tables(self, goal: LanderGoal) -> tuple[Sequence[str], bool]:
         if goal.kind == "land":
-            return spoken("lander", "land", kept=kept)
+            return ("land",), False
         if goal.kind == "hover":
-            return spoken("lander", *(("place", "aside") if goal.x else ("height",)), kept=kept)
-        return spoken("lander", "side", goal.kind, partner=goal.kind == "right", kept=kept)
+            return ("place", "aside") if goal.x else ("height",), False
+        return ("side", goal.kind), goal.kind == "right"
 
     def written(self, rng: random.Random, pattern: str, goal: LanderGoal) -> str:
         x, y = round(goal.x * 100), round(goal.y * 100)
@@ -145,9 +150,9 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
         in_words = {"Xw": hundredths_in_words(rng, x), "Yw": hundredths_in_words(rng, y)}
         return written_in(pattern, marks | in_words | {"S": "left" if x < 0 else "right"})
 
-    def _drawn(self, rng: random.Random, goal: LanderGoal) -> str:
+    def _sampled(self, rng: random.Random, goal: LanderGoal) -> str:
         if goal.kind != "hover":
-            return self.grammar.fill(rng, rng.choice(self.templates(goal.kind)))
+            return super()._sampled(rng, goal)
         with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
         template = rng.choice(self.tables["train"]["place" if with_x else "height"])
         return self.grammar.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
@@ -171,19 +176,6 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
         return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates["side"])
 
 
-def _goal(values: Mapping[str, Any], kind: LanderKind) -> LanderGoal:
-    return LanderGoal(kind, float(values.get("x", 0)), float(values.get("y", 0)))
-
-
-def _place_of(goal: LanderGoal) -> dict[str, float]:
-    return {"y": goal.y} | ({"x": goal.x} if goal.x else {})
-
-
-def _schema(hundredths: range, about: str) -> dict[str, Any]:
-    ends = {"minimum": hundredths[0] / 100, "maximum": hundredths[-1] / 100, "multipleOf": 0.01}
-    return {"type": "number", "description": about, **ends}
-
-
 def _place(rng: random.Random, hundredths: range) -> int:
     value = rng.choice(hundredths)
     return value // 10 * 10 if rng.random() < 0.4 else value
@@ -202,4 +194,4 @@ def _write(rng: random.Random, value: float) -> str:
     return ways[0] if rng.random() < 0.7 else rng.choice(ways)
 
 
-PHRASINGS = LanderPhrasings()
+PHRASINGS = LanderPhrasings("lander", GOAL_KINDS, recognise)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from rtcontrol.agents.goal_tools import GoalKind
-from rtcontrol.agents.phrasing import Phrasings, bare, spoken
+from rtcontrol.agents.phrasing import Phrasings, bare
 
 PaddleKind = Literal["return", "miss", "up", "down", "top", "bottom", "mirror"]
 KINDS: tuple[PaddleKind, ...] = get_args(PaddleKind)
@@ -94,53 +92,32 @@ def recognise(text: str) -> PaddleGoal | None:
     return PaddleGoal("return") if seen & RETURN_WORDS else None
 
 
-WEIGHTS: dict[PaddleKind, float] = {
-    "return": 0.15,
-    "miss": 0.3,
-    "up": 0.17,
-    "down": 0.17,
-    "top": 0.05,
-    "bottom": 0.05,
-    "mirror": 0.11,
+# The tool of each kind; those that hang on the ball, which are harder, come up more often in training.
+TOOLS: dict[PaddleKind, tuple[str, float]] = {
+    "return": ("return_balls", 0.15),
+    "miss": ("miss_balls", 0.3),
+    "up": ("aim_high", 0.17),
+    "down": ("aim_low", 0.17),
+    "top": ("stay_at_top", 0.05),
+    "bottom": ("stay_at_bottom", 0.05),
+    "mirror": ("mirror", 0.11),
 }
+GOAL_KINDS = tuple(
+    GoalKind(kind, tool, CANONICAL[kind], goals=(PaddleGoal(kind),), weight=weight)
+    for kind, (tool, weight) in TOOLS.items()
+)
 MIRRORED = ("down", "bottom")
-TOOLS: dict[PaddleKind, str] = {
-    "return": "return_balls",
-    "miss": "miss_balls",
-    "up": "aim_high",
-    "down": "aim_low",
-    "top": "stay_at_top",
-    "bottom": "stay_at_bottom",
-    "mirror": "mirror",
-}
 _DIRECTION = re.compile(r"<\w+>")
 _FAMILY: dict[PaddleKind, str] = {"up": "aim", "down": "aim", "top": "place", "bottom": "place"}
 
 
 class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
-    def __init__(self) -> None:
-        super().__init__("paddle", KINDS, recognise)
-
-    def sample_goal(self, rng: random.Random) -> PaddleGoal:
-        """A random goal; those that hang on the ball, which are harder, come up more often."""
-        return PaddleGoal(rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0])
-
-    def goals_of(self, kind: PaddleKind) -> tuple[PaddleGoal, ...]:
-        return (PaddleGoal(kind),)
-
-    def goal_kinds(self) -> tuple[GoalKind, ...]:
-        return tuple(GoalKind(kind, TOOLS[kind], CANONICAL[kind], partial(_goal, kind=kind)) for kind in KINDS)
-
-    def spoken_patterns(self, goal: PaddleGoal, kept: bool | None = None) -> tuple[str, ...]:
-        if family := _FAMILY.get(goal.kind):
-            return spoken("paddle", family, goal.kind, partner=goal.kind in MIRRORED, kept=kept)
-        return spoken("paddle", goal.kind, kept=kept)
-
-    def _drawn(self, rng: random.Random, goal: PaddleGoal) -> str:
-        return self.grammar.fill(rng, rng.choice(self.templates(goal.kind)))
+    def spoken_tables(self, goal: PaddleGoal) -> tuple[Sequence[str], bool]:
+        family = _FAMILY.get(goal.kind)
+        return (family, goal.kind) if family else (goal.kind,), goal.kind in MIRRORED
 
     def _held_out(self, kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
-        """Spread over the tables."""
+        """Spread the list over the tables."""
         goal = PaddleGoal(kind)
         patterns = [text for text in self.spoken_patterns(goal, kept=True) if bare(text) not in self._trained]
         return tuple((text, goal) for text in patterns[:: max(1, len(patterns) // self.per_goal)][: self.per_goal])
@@ -150,7 +127,7 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
         return tuple(self._directed(template, kind in MIRRORED) for template in templates)
 
     def _directed(self, template: str, mirrored: bool) -> str:
-        """`<up>` becomes the slot `{up}`, `<top>` the word top; the other way round for the other direction."""
+        """Replace `<up>` by the slot `{up}`, `<top>` by the word top; the other way round for the other direction."""
         swap = {a: b for pair in self.tables["pairs"] for a, b in (pair, pair[::-1])} if mirrored else {}
 
         def word(match: re.Match[str]) -> str:
@@ -160,8 +137,4 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
         return _DIRECTION.sub(word, template)
 
 
-def _goal(values: Mapping[str, Any], kind: PaddleKind) -> PaddleGoal:
-    return PaddleGoal(kind)
-
-
-PHRASINGS = PaddlePhrasings()
+PHRASINGS = PaddlePhrasings("paddle", GOAL_KINDS, recognise)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Literal, get_args
 
 from rtcontrol.agents.goal_tools import GoalKind
-from rtcontrol.agents.phrasing import Grammar, Phrasings, integer_in_words, split_words, spoken, written_in
+from rtcontrol.agents.phrasing import Grammar, Phrasings, integer_in_words, split_words, written_in
 
 RoadKind = Literal["drive", "speed", "lane", "follow", "turn", "overtake", "stop"]
 KINDS: tuple[RoadKind, ...] = get_args(RoadKind)
@@ -150,28 +150,33 @@ WEIGHTS: dict[RoadKind, float] = {
 # Of the kinds with a value: the tool's parameter.
 VALUE_NAMES: dict[RoadKind, str] = {"speed": "kmh", "lane": "lane", "follow": "metres", "turn": "way"}
 USUAL_GAP = RoadGoal("follow", DEFAULT_GAP)
-_GOALS = {kind: tuple(RoadGoal(kind, value) for value in VALUES.get(kind, (None,))) for kind in KINDS}
+
+
+def _goal_kind(kind: RoadKind) -> GoalKind:
+    goals = tuple(RoadGoal(kind, value) for value in VALUES.get(kind, (None,)))
+    if (name := VALUE_NAMES.get(kind)) is None:
+        return GoalKind(kind, kind, goals[0].text(), goals=goals, weight=WEIGHTS[kind])
+    listed = [goal.value for goal in goals]
+    return GoalKind(
+        kind,
+        kind,
+        "; ".join(goal.text() for goal in (goals if kind == "turn" else goals[:1])),
+        lambda values: RoadGoal(kind, values[name]),
+        lambda goal: {name: goal.value},
+        {name: {"type": "string" if isinstance(listed[0], str) else "integer", "enum": listed}},
+        goals=goals,
+        weight=WEIGHTS[kind],
+    )
 
 
 class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
     def __init__(self) -> None:
-        super().__init__("road", KINDS, recognise, seed="driver")
+        super().__init__("road", [*map(_goal_kind, KINDS)], recognise, seed="driver")
         self.value_words, self._sentences = cache(self._value_words), cache(self._all_sentences)
-
-    def sample_goal(self, rng: random.Random) -> RoadGoal:
-        """A random goal, its value uniform over those of its kind."""
-        kind = rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
-        return rng.choice(_GOALS[kind])
-
-    def goals_of(self, kind: RoadKind) -> tuple[RoadGoal, ...]:
-        return _GOALS[kind]
-
-    def goal_kinds(self) -> tuple[GoalKind, ...]:
-        return tuple(map(_goal_kind, KINDS))
 
     def pattern_goals(self, pattern: str, kind: RoadKind) -> tuple[RoadGoal, ...]:
         """The goals that a pattern of a kind can ask for: all values of it, or the one that it means unsaid."""
-        return (USUAL_GAP,) if kind == "follow" and "{" not in pattern else _GOALS[kind]
+        return (USUAL_GAP,) if kind == "follow" and "{" not in pattern else self.goals_of(kind)
 
     def sentences_of(self, pattern: str, goal: RoadGoal) -> Iterator[str]:
         """Every sentence that a pattern becomes for a goal; with repeats."""
@@ -181,15 +186,14 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         """Every sentence that training can draw for a kind, with its goal; as training_patterns writes them."""
         return self._sentences(kind)
 
-    def spoken_patterns(self, goal: RoadGoal, kept: bool | None = None) -> tuple[str, ...]:
+    def spoken_tables(self, goal: RoadGoal) -> tuple[Sequence[str], bool]:
         partner = goal.value == "right"
         if goal.kind == "turn":
-            table = "turn_straight" if goal.value == "straight" else "turn_side"
-            return spoken("road", table, partner=partner, kept=kept)
+            return ("turn_straight" if goal.value == "straight" else "turn_side",), partner
         if goal.kind == "lane":
             side = () if goal.value == "middle" else ("lane_side",)
-            return spoken("road", "lane", *side, f"lane_{goal.value}", partner=partner, kept=kept)
-        return spoken("road", goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ()), kept=kept)
+            return ("lane", *side, f"lane_{goal.value}"), partner
+        return (goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ())), partner
 
     def written(self, rng: random.Random, pattern: str, goal: RoadGoal) -> str:
         """In figures or in words as its mark says, or with its lane."""
@@ -199,7 +203,7 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         marks = {"V": str(value), "Vw": integer_in_words(rng, value)} if isinstance(value, int) else {}
         return written_in(pattern, marks)
 
-    def _drawn(self, rng: random.Random, goal: RoadGoal) -> str:
+    def _sampled(self, rng: random.Random, goal: RoadGoal) -> str:
         usual = self.tables["train_usual_gap"] if goal == USUAL_GAP else ()
         template = rng.choice(self.tables["train"][goal.kind] + usual)
         return self.value_words(goal).fill(rng, self.grammar.fill(rng, template))
@@ -224,20 +228,6 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
             return Grammar({})
         listed = self.tables["values"].get(goal.kind)
         return Grammar({"V": (str(goal.value),)} if listed is None else listed[str(goal.value)])
-
-
-def _goal_kind(kind: RoadKind) -> GoalKind:
-    goals, make = _GOALS[kind], partial(_goal, kind=kind)
-    if (name := VALUE_NAMES.get(kind)) is None:
-        return GoalKind(kind, kind, goals[0].text(), make)
-    listed = [goal.value for goal in goals]
-    schema = {"type": "string" if isinstance(listed[0], str) else "integer", "enum": listed}
-    told = "; ".join(goal.text() for goal in (goals if kind == "turn" else goals[:1]))
-    return GoalKind(kind, kind, told, make, lambda goal: {name: goal.value}, {name: schema})
-
-
-def _goal(values: Mapping[str, Any], kind: RoadKind) -> RoadGoal:
-    return RoadGoal(kind, next(iter(values.values()), None))
 
 
 PHRASINGS = RoadPhrasings()
