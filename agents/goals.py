@@ -235,9 +235,9 @@ class Goals:
         finite = good and all(isinstance(one, str) or math.isfinite(one) for one in listed)
         if not listed or not finite:
             odd = next((one for one in listed if isinstance(one, bool) or not isinstance(one, str | int | float)), None)
-            what = "is no list of texts or numbers" if odd is None else f"lists {odd!r}, no text and no number"
+            problem = "is no list of texts or numbers" if odd is None else f"lists {odd!r}, no text and no number"
             remedy = f"Write {name}: [a, b, c], and words such as no, on and yes in quotes: YAML reads false and true."
-            raise self._wrong(f"{{{name}}} {what}.", remedy)
+            raise self._wrong(f"{{{name}}} {problem}.", remedy)
         return listed
 
     def _ways(self, kind: str, given: Any) -> tuple[str, ...]:

@@ -61,23 +61,23 @@ def unfinished(value: Any) -> bool:
 
 
 def _unlike(name: str, function: Callable[..., Any], given: Sequence[str]) -> tuple[str, str] | None:
+    """Return what is wrong with a function that is called with these arguments, and the hint; None: nothing."""
     body = function.__init__ if inspect.isclass(function) else function
-    own = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []
-    remedy = f"Write `def {name}({', '.join([*own, *given])}): ...`."
+    bound = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []
+    hint = f"Write `def {name}({', '.join([*bound, *given])}): ...`."
     where = f"{defined(body)}: {getattr(body, '__qualname__', name).rpartition('<locals>.')[2]}()"
     if why := idle(function):
-        return f"{where} {why}.", remedy
+        return f"{where} {why}.", hint
     try:
-        signature, gets = inspect.signature(function), _listed(given)
-    except (TypeError, ValueError):
+        signature = inspect.signature(function)
+        signature.bind(*given)
+    except ValueError:
         if not inspect.ismethod(function) or inspect.signature(function.__func__).parameters:
             return None  # a function in C that does not tell
-        return f"{where} takes nothing, and is given {_listed([*own, *given])}.", remedy
-    try:
-        signature.bind(*given)
+        return f"{where} takes nothing, and is given {_listed([*bound, *given])}.", hint
     except TypeError:
         takes = str(signature.replace(return_annotation=inspect.Signature.empty)) if signature.parameters else "nothing"
-        return f"{where} takes {takes}, and is given {gets}.", remedy
+        return f"{where} takes {takes}, and is given {_listed(given)}.", hint
     return None
 
 

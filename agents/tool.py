@@ -169,8 +169,8 @@ def remote_tool(definition: Mapping[str, Any], room: Room | None = None) -> Tool
 
 def _remote(schema: ToolSchema) -> Tool:
     if len(schema.name) > MAX_NAME:
-        what = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
-        raise UserError(what, f"Give it one of at most {MAX_NAME}.")
+        problem = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
+        raise UserError(problem, f"Give it one of at most {MAX_NAME}.")
 
     def function(**arguments: Any) -> None:
         raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
@@ -197,8 +197,8 @@ def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], wher
         shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
         raise UserError(f"{where}: the default {default[0]!r} is outside its domain ({shown}).", "Choose one of these.")
     if default and (fault := Validator(parameter.schema, where).fault(default[0])) is not None:
-        told = f"{where}: the default {default[0]!r} is outside its domain ({fault})."
-        raise UserError(told, "Choose one inside it.")
+        problem = f"{where}: the default {default[0]!r} is outside its domain ({fault})."
+        raise UserError(problem, "Choose one inside it.")
     for value in values + default:
         try:
             adapter.validate_json(json.dumps(value), strict=True)
@@ -347,56 +347,38 @@ class Tools:
 
     def warnings(self) -> list[str]:
         """`remedies`, each with its tool."""
-        found = [(name, remedy) for name, told in self.remedies().items() for remedy in told]
-        return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in found]
+        each = [(name, remedy) for name, remedies in self.remedies().items() for remedy in remedies]
+        return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in each]
 
 
 TOKENS = "so each of its tokens costs a forward pass"
-LISTED = {
-    "integer": f"minimum, maximum and multipleOf (Range) with at most {MAX_CLOSED} values",
-    "number": f"minimum, maximum and multipleOf (Range) with at most {MAX_CLOSED} values",
-    "string": "an enum (OneOf)",
-    "array": f"listed items and maxItems, at most {MAX_CLOSED} combinations",
-    "object": f"listed properties of few values and no others, at most {MAX_CLOSED} combinations",
-}
-OTHER = "bounds and a step (Range), or an enum (OneOf), in each alternative"
+LISTED = f"bounds and a step (Range), or an enum (OneOf), of at most {MAX_CLOSED} values"
 
 
 def remedies_of(tool: ToolSchema) -> list[str]:
     """Return what works but costs extra forward passes, and the remedy, a sentence for each parameter or group."""
-    found: list[str] = []
+    sentences: list[str] = []
     slots = tool.slots()
     for p in tool.parameters:
         default = p.schema.get("default")
         if default is not None and isinstance(p.domain, ClosedDomain) and not p.domain.holds(default):
-            told = f"its default {json.dumps(default)[:40]} is none of its values, and is not read"
-            found.append(f"parameter {p.name}: {told}. Remedy: correct it.")
+            problem = f"its default {json.dumps(default)[:40]} is none of its values, and is not read"
+            sentences.append(f"parameter {p.name}: {problem}. Remedy: correct it.")
         if isinstance(p.domain, Free):
-            found.append(f"parameter {p.name}: its values are not listed, {TOKENS}. Remedy: {_listing(p.domain)}.")
+            values = "values are not listed" if p.domain.grid is None else f"{p.domain.grid.count} values are too many"
+            sentences.append(f"parameter {p.name}: its {values}, {TOKENS}. Remedy: {LISTED}.")
     for slot in slots:
         if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
             names = ", ".join(p.name for p in slot.parameters)
-            found.append(
+            sentences.append(
                 f"parameters {names}: together in one head they have over {MAX_CLOSED} values, {TOKENS}. "
                 "Remedy: fewer values of each, or fewer parameters in the group."
             )
     units = {p.group or p.name for p in tool.parameters}
     if len(units) > MAX_HEADS:
-        listed = isinstance(slots[-1].domain, ClosedDomain)
-        cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"
-        found.append(
+        sentences.append(
             f"has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share head 6 as one JSON "
-            f"object, {cost} (extra forward passes where the budget of nodes is exceeded). Remedy: fewer parameters, "
-            "or x-group (Group) for those that belong together."
+            "object, which costs more forward passes. Remedy: fewer parameters, or x-group (Group) for those that "
+            "belong together."
         )
-    return found
-
-
-def _listing(domain: Free) -> str:
-    """Return what would list the values of a free domain; where a limit was hit, by how much."""
-    kind = domain.schema.get("type")
-    if domain.grid is not None and kind in ("integer", "number"):
-        return (
-            f"a larger multipleOf (Range's step), or nearer bounds: it has {domain.grid.count} of {MAX_CLOSED} values"
-        )
-    return LISTED.get(kind, OTHER) if isinstance(kind, str) else OTHER
+    return sentences

@@ -163,7 +163,7 @@ class Socket: ...
         (Annotated[float, Range(0.05, 1, 0.1)], (), "minimum 0.05 is not a multiple of the step 0.1. Start at 0"),
         (Annotated[int, Range(0, 10, 0)], (), "multipleOf is 0"),
         (Annotated[float, Range(0, math.inf, 1)], (), "bounds 0 to inf"),
-        (Annotated[int, OneOf("low", "high")], (), "the value 'low' is no integer"),
+        (Annotated[int, OneOf("low", "high")], (), "the value 'low' is not of type integer"),
         (Annotated[Colour, OneOf(Colour.RED)], (), "not all of its values can be written as JSON"),
         (int, (object(),), "the default"),
     ],
