@@ -1,12 +1,12 @@
-"""One reading of a JSON schema, however it was written: what plan, training rows and validation agree on.
+"""Write a JSON schema in one way, so that plan, training rows and validation agree on it.
 
-References are replaced by what they name, `oneOf` and lists of types become `anyOf`, the parts of an `allOf` are laid
-together, OpenAPI's `nullable` and draft 4's exclusive bounds are written as JSON Schema 2020-12 has them.
+References are replaced by what they name, `const` becomes `enum`, `oneOf` and lists of types become `anyOf`; what
+the parts of an `allOf` say is laid together where one schema can say it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -17,38 +17,27 @@ from rtcontrol.models.schema.limits import Room
 from rtcontrol.models.schema.references import SchemaDocument
 from rtcontrol.models.schema.validator import ABOUT, Validator, equal
 
-# What speaks of values of one type alone, and goes with it where a schema lists several.
+# Keywords about values of one type alone, which go with it where a schema lists several.
+OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 OF_TYPE = {
     "string": ("minLength", "maxLength", "pattern", "format"),
-    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "integer": OF_NUMBERS,
+    "number": OF_NUMBERS,
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
 }
-
-
-def _common(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-    known = {equal(v) for v in b}
-    return [v for v in a if equal(v) in known]
-
-
 LAST = {"anyOf": 1, "allOf": 2}  # of a schema's keys, in this order
-# What holds where two parts do.
-BOTH: dict[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
-    "required": lambda a, b: list(dict.fromkeys((*a, *b))),
-    "enum": _common,
-    "additionalProperties": lambda a, b: a and b,
-}
-# Draft 4's, where 1.0 is no integer; Python's tuples are arrays, too.
+# Keywords whose meaning depends on one another in the same schema.
+COUPLED = {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "if", "then", "else"}
+COUPLED |= {"items", "prefixItems", "unevaluatedItems", "contains", "minContains", "maxContains"}
+# Draft 4's, where 1.0 is not an integer; Python's tuples are arrays, too.
 TYPES = jsonschema.Draft4Validator.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
 
 
 def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The schema written in the one way: `definitions` are those of the document that it stands in.
+    """Return the schema written in the one way; `definitions` are those of the document that it stands in.
 
-    Raises UserError (`where` names tool and parameter) for what is no schema, for a reference that leads nowhere,
+    Raises UserError (`where` names tool and parameter) for what is not a schema, for a reference that leads nowhere,
     outside or in a circle, and for a schema that grows too large when its references are written out.
     """
     if not isinstance(schema, Mapping):
@@ -58,110 +47,80 @@ def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, A
     return in_one_way(SchemaDocument(schema, where, Room()).plain(), where)
 
 
-def in_one_way(schema: Any, where: str) -> dict[str, Any]:
-    """A schema without references (`SchemaDocument.plain`) written in the one way."""
-    return _Normaliser(where).read(schema)
-
-
-class _Normaliser:
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def read(self, given: Any) -> dict[str, Any]:
-        if given is True:
-            return {}
-        if not isinstance(given, Mapping):
-            raise UserError(f"{self._where}: its schema is {given!r}.", "Write a JSON schema object.")
-        schema, apart = dict(given), []
-        if "const" in schema:
-            apart.append({"enum": [schema.pop("const")]})
-        if "enum" in schema:
-            schema["enum"] = list({(type(v), written(v)): v for v in schema["enum"]}.values())
-        if (arms := schema.pop("oneOf", None)) is not None:
-            apart.append({"anyOf": arms})
-        for key in ("items", "additionalProperties"):
-            if isinstance(schema.get(key), Mapping):
-                schema[key] = self.read(schema[key])
-        if isinstance(properties := schema.get("properties"), Mapping):
-            schema["properties"] = {k: self.read(v) for k, v in properties.items()}
-        if isinstance(items := schema.get("prefixItems"), list | tuple):
-            schema["prefixItems"] = [self.read(v) for v in items]
-        parts = [self.read(part) for part in schema.pop("allOf", ())]
-        parts += [self._with_arms(part) for part in apart]
-        own = self._with_arms(schema)
-        # What was left over when it was written so stands behind again.
-        left_over = all(set(part) <= set(own) for part in parts)
-        found = self._joined([own, *parts] if left_over else [*parts, own])
-        # In the place that they have when it is read again.
-        return {key: found[key] for key in sorted(found, key=lambda key: LAST.get(key, 0))}
-
-    def _with_arms(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Alternatives flat, each once; a single one is the schema itself."""
-        kinds = schema.get("type")
-        arms = [self.read(arm) for arm in schema.pop("anyOf", ())]
-        if isinstance(kinds, list) and not arms and "enum" not in schema:
-            del schema["type"]
-            of = {k: schema.pop(k) for keys in OF_TYPE.values() for k in keys if k in schema}
-            arms = [{"type": k, **{key: of[key] for key in OF_TYPE.get(k, ()) if key in of}} for k in kinds]
-        found: dict[str, dict[str, Any]] = {}
-        for arm in arms:
-            # An alternative among alternatives, with no more to say.
-            inner = arm["anyOf"] if set(arm) <= {"anyOf", *ABOUT} and "anyOf" in arm else [arm]
-            for each in inner:
-                found.setdefault(written(each), each)
-        flat = list(found.values())
-        if len(flat) == 1:
-            return self._joined([flat[0], schema])
-        return {**schema, "anyOf": flat} if flat else schema
-
-    def _joined(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """What holds where all parts do; the later ones' descriptions. What no one schema says stays in an `allOf`."""
-        found: dict[str, Any] = {}
-        apart: dict[str, Any] = {}
-        for part in parts:
-            apart |= {written(one): one for one in part.get("allOf", ())}
-            own = {key: value for key, value in part.items() if key != "allOf"}
-            both = self._both(found, own)
-            if both is None:
-                about = {key: own[key] for key in ABOUT if key in own}
-                rest = {key: value for key, value in own.items() if key not in about}
-                both, apart[written(rest)] = {**found, **about}, rest
-            found = both
-        if apart:
-            found["allOf"] = [apart[key] for key in sorted(apart)]
-        if "enum" in found and found.get("type") in ("integer", ["integer", "null"], ["null", "integer"]):
-            whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in found["enum"]]
-            found["enum"] = list({(type(v), written(v)): v for v in whole}.values())
-        return found
-
-    def _both(self, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
-        """Two parts in one schema, None where none says what both do."""
-        found = dict(one)
-        for part, beside in ((one, other), (other, one)):
-            # What one says of the properties that it does not name, it says of those of the other.
-            more = beside.get("properties", {}).keys() - part.get("properties", {}).keys()
-            if more and part.get("additionalProperties", True) not in (True, {}):
-                return None
-        for key, value in other.items():
-            if key not in found or key in ABOUT or same(found[key], value):
-                found[key] = value
-            elif key == "properties":
-                each = (found[key], value)
-                found[key] = {k: self._joined([own[k] for own in each if k in own]) for k in {**each[0], **each[1]}}
-            elif key in BOTH:
-                found[key] = BOTH[key](found[key], value)
-            elif key == "type" and {written(found[key]), written(value)} == {'"integer"', '"number"'}:
-                found[key] = "integer"
-            elif key == "type" and isinstance(value, str) and isinstance(found[key], str):
-                what = f"{self._where}: two parts of it say type {found[key]!r} and {value!r}."
-                raise UserError(what, "Write one schema that holds.")
+def in_one_way(given: Any, where: str) -> dict[str, Any]:
+    """Return a schema without references (`SchemaDocument.plain`) written in the one way."""
+    if given is True:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where}: its schema is {given!r}.", "Write a JSON schema object.")
+    schema = dict(given)
+    parts = [*schema.pop("allOf", ())]
+    if "const" in schema:
+        parts.append({"enum": [schema.pop("const")]})
+    if "oneOf" in schema:
+        parts.append({"anyOf": schema.pop("oneOf")})
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), Mapping):
+            schema[key] = in_one_way(schema[key], where)
+    if isinstance(properties := schema.get("properties"), Mapping):
+        schema["properties"] = {name: in_one_way(part, where) for name, part in properties.items()}
+    if isinstance(items := schema.get("prefixItems"), list | tuple):
+        schema["prefixItems"] = [in_one_way(part, where) for part in items]
+    schema = _with_arms(schema, where)
+    rest: dict[str, Any] = {}
+    for part in (*schema.pop("allOf", ()), *parts):
+        read = in_one_way(part, where)
+        inner = read.pop("allOf", [])
+        for each in (read, *inner):
+            if (joined := _joined(each, schema)) is None:
+                rest.setdefault(written(each), each)
             else:
-                return None
-        return found
+                schema = joined
+    if rest:
+        schema["allOf"] = [*rest.values()]
+    # In the place that they have when it is read again.
+    return _listed({key: schema[key] for key in sorted(schema, key=lambda key: LAST.get(key, 0))})
+
+
+def _with_arms(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    """Flatten alternatives, each once; a single one is the schema itself."""
+    kinds = schema.get("type")
+    arms = [in_one_way(arm, where) for arm in schema.pop("anyOf", ())]
+    if isinstance(kinds, list) and not arms and "enum" not in schema:
+        del schema["type"]
+        of = {k: schema.pop(k) for keys in OF_TYPE.values() for k in keys if k in schema}
+        arms = [{"type": k, **{key: of[key] for key in OF_TYPE.get(k, ()) if key in of}} for k in kinds]
+    flat: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        # An alternative among alternatives, with no more to say.
+        for each in arm["anyOf"] if set(arm) <= {"anyOf", *ABOUT} and "anyOf" in arm else [arm]:
+            flat.setdefault(written(each), each)
+    if len(flat) == 1 and (joined := _joined(*flat.values(), schema)) is not None:
+        return joined
+    return {**schema, "anyOf": [*flat.values()]} if flat else schema
+
+
+def _joined(schema: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return one schema that says what both do, with the second one's annotations; None where it would not."""
+    if schema.keys() & COUPLED and part.keys() & COUPLED:
+        return None
+    if any(key in schema and key not in ABOUT and not same(schema[key], part[key]) for key in part):
+        return None
+    return {**schema, **part}
+
+
+def _listed(schema: dict[str, Any]) -> dict[str, Any]:
+    """List each value once; of integers 1.0 is 1."""
+    if "enum" not in schema:
+        return schema
+    values: Sequence[Any] = schema["enum"]
+    if schema.get("type") in ("integer", ["integer", "null"], ["null", "integer"]):
+        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    return {**schema, "enum": list({(type(v), written(v)): v for v in values}.values())}
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The normalised schema of the values but null, and whether null is one: a head writes it as `<|null|>`."""
+    """Return the normalised schema of the values but null, and whether null is one: a head writes it as `<|null|>`."""
     if "enum" in schema:
         values = [v for v in schema["enum"] if v is not None]
         if not values or len(values) == len(schema["enum"]):
@@ -174,19 +133,24 @@ def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     kept = [arm for arm in arms if arm.get("type") != "null" and arm.get("enum") != [None]]
     if not kept or len(kept) == len(arms):
         return dict(schema), False
-    rest_of = {k: v for k, v in schema.items() if k != "anyOf"}
-    return ({**rest_of, "anyOf": kept} if len(kept) > 1 else {**kept[0], **rest_of}), True
+    others = {k: v for k, v in schema.items() if k != "anyOf"}
+    joined = _joined(kept[0], others) if len(kept) == 1 else None
+    return joined or {**others, "anyOf": kept}, True
 
 
 def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A value by its normalised schema: numbers of the declared type (an integer literal for a `number` is a float),
-    an object's keys in the declared order, in nested places too."""
+    """Return a value by its normalised schema: numbers of the declared type (an integer literal for a `number` is a
+    float), an object's keys in the declared order, in nested places too."""
+    for part in (schema, *schema.get("allOf", ())):
+        value = _as_declared(value, part)
+    return value
+
+
+def _as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
     if arms := schema.get("anyOf"):
-        fitting = [arm for arm in arms if _fits(value, arm)]
-        if not (len(fitting) == 1 and Validator(fitting[0], "an alternative").takes(value)):
-            taking = [arm for arm in arms if Validator(arm, "an alternative").takes(value)]
-            fitting = [arm for arm in fitting if arm in taking] or taking or fitting
-        value = as_declared(value, fitting[0] if fitting else {})
+        taking = [arm for arm in arms if Validator(arm, "an alternative").takes(value)]
+        exact = [arm for arm in taking if _fits(value, arm)]
+        value = as_declared(value, next(iter(exact or taking), {}))
     kind = schema.get("type")
     if not isinstance(kind, str) and "enum" in schema:  # as it is listed: 1 is 1.0, alone and within
         return next((v for v in schema["enum"] if equal(v) == equal(value)), value)
@@ -209,7 +173,5 @@ def _fits(value: Any, arm: Mapping[str, Any]) -> bool:
     """Whether a value is of an alternative, by its type or its list."""
     if "enum" in arm:
         return any(same(value, v) for v in arm["enum"])
-    if isinstance(value, Mapping) and "properties" in arm:
-        return set(arm.get("required", ())) <= set(value) <= set(arm["properties"])
     kind = arm.get("type")
     return not isinstance(kind, str) or TYPES.is_type(value, kind)

@@ -1,4 +1,4 @@
-"""What a set of tools may take to read: counted before and while it is read, so that nobody's tools cost more."""
+"""Limits of what a set of tools may take to read, counted before and while it is read."""
 
 from __future__ import annotations
 
@@ -16,70 +16,70 @@ MAX_LEVELS = 256  # of maps and lists in each other
 MAX_PATTERNS = 512  # regular expressions of all schemas together
 MAX_PATTERN_ATOMS = 50_000  # of all patterns together, repetitions written out
 MAX_ALTERNATIVES = 1_000  # of anyOf and oneOf that are not constants, of all schemas together
-FEWER = "Give fewer or smaller tools."
 REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
 
 
 def check_size(tools: Any) -> None:
-    """UserError for definitions that are too many, too long, too many parts or nested too deeply to be read: takes no
-    longer than it takes to walk over them once, and stops at the limit. What is no list of definitions passes."""
+    """Raise UserError for definitions that are too many, too long, too many parts or nested too deeply to be read.
+
+    Takes as long as to walk over them once, and stops at the limit. What is not a list of definitions passes.
+    """
     if not isinstance(tools, list | tuple):
         return
     check_count(len(tools))
-    letters = entries = 0
-    grammar = GrammarSize()
+    counts: dict[str, int] = dict.fromkeys(("characters", "entries", "patterns", "atoms", "alternatives"), 0)
     queue: list[tuple[Any, int, tuple[Any, ...]]] = [(tool, 0, (i,)) for i, tool in enumerate(tools)]
     while queue:
         part, level, path = queue.pop()
         if level > MAX_LEVELS:
             raise UserError(f"{_where(tools, path)}: its schema is nested too deeply.", "Describe a flatter value.")
         if isinstance(part, Mapping):
-            letters += sum(len(key) for key in part if isinstance(key, str))
-            grammar.add(part, tools, path)
-            inside: Any = part.items()
+            counts["characters"] += sum(len(key) for key in part if isinstance(key, str))
+            _count_grammar(part, counts)
+        elif isinstance(part, str):
+            counts["characters"] += len(part)
+        if not isinstance(part, Mapping | list | tuple):
+            inside: Any = ()
         else:
-            inside = enumerate(part) if isinstance(part, list | tuple) else ()
-            letters += len(part) if isinstance(part, str) else 0
-        entries += len(part) if isinstance(part, Mapping | list | tuple) else 0
-        if letters > MAX_LETTERS or entries > MAX_ENTRIES:
-            many = f"{MAX_LETTERS} characters" if letters > MAX_LETTERS else f"{MAX_ENTRIES} entries"
-            raise UserError(f"{_where(tools, path)}: with the tools behind it, it has more than {many}.", FEWER)
+            counts["entries"] += len(part)
+            inside = part.items() if isinstance(part, Mapping) else enumerate(part)
+        _check_counts(counts, tools, path)
         queue += [(value, level + 1, path if len(path) > 4 else (*path, key)) for key, value in inside]
 
 
-class GrammarSize:
+def _count_grammar(part: Mapping[Any, Any], counts: dict[str, int]) -> None:
     """Count what makes a grammar slow to compile: patterns, their atoms, and alternatives."""
+    named = part.get("patternProperties")
+    patterns = [part.get("pattern"), *(named if isinstance(named, Mapping) else ())]
+    texts = [text for text in patterns if isinstance(text, str)]
+    counts["patterns"] += len(texts)
+    counts["atoms"] += sum(map(pattern_atoms, texts))
+    for key in ("anyOf", "oneOf"):
+        if isinstance(arms := part.get(key), list | tuple):
+            counts["alternatives"] += sum(not (isinstance(arm, Mapping) and "const" in arm) for arm in arms)
 
-    def __init__(self) -> None:
-        self.patterns = self.atoms = self.alternatives = 0
 
-    def add(self, part: Mapping[Any, Any], tools: Any, path: tuple[Any, ...]) -> None:
-        """Add one map of a schema. Raises UserError beyond a limit."""
-        named = part.get("patternProperties")
-        patterns = [part.get("pattern"), *(named if isinstance(named, Mapping) else ())]
-        texts = [text for text in patterns if isinstance(text, str)]
-        self.patterns += len(texts)
-        self.atoms += sum(map(pattern_atoms, texts))
-        for key in ("anyOf", "oneOf"):
-            options = part.get(key)
-            if isinstance(options, list | tuple):
-                self.alternatives += sum(not (isinstance(one, Mapping) and "const" in one) for one in options)
-        for count, limit, what in (
-            (self.patterns, MAX_PATTERNS, "patterns"),
-            (self.atoms, MAX_PATTERN_ATOMS, "characters in patterns, repetitions written out"),
-            (self.alternatives, MAX_ALTERNATIVES, "alternatives"),
-        ):
-            if count > limit:
-                told = f"{_where(tools, path)}: with the tools behind it, it has more than {limit} {what}."
-                raise UserError(told, "Write fewer or simpler alternatives and patterns.")
+def _check_counts(counts: Mapping[str, int], tools: Any, path: tuple[Any, ...]) -> None:
+    limits = {
+        "characters": MAX_LETTERS,
+        "entries": MAX_ENTRIES,
+        "patterns": MAX_PATTERNS,
+        "atoms": MAX_PATTERN_ATOMS,
+        "alternatives": MAX_ALTERNATIVES,
+    }
+    for name, limit in limits.items():
+        if counts[name] > limit:
+            shown = "characters in patterns, repetitions written out" if name == "atoms" else name
+            problem = f"{_where(tools, path)}: with the tools behind it, it has more than {limit} {shown}."
+            raise UserError(problem, "Give fewer or smaller tools, simpler alternatives and patterns.")
 
 
 def pattern_atoms(pattern: str) -> int:
     """Return how many characters and classes a pattern has when its counted repetitions are written out."""
     sums = [0]  # of each open group
     last = i = 0  # `last`: atoms of what a repetition would repeat
-    while i < len(pattern):
+    while i < len(pattern) and sums[-1] <= MAX_PATTERN_ATOMS:
         char = pattern[i]
         repeat = REPEAT.match(pattern, i) if char == "{" else None
         if repeat is not None:
@@ -98,8 +98,6 @@ def pattern_atoms(pattern: str) -> int:
             sums[-1] += 1
         group = CLASS.match(pattern, i)
         i = group.end() if group is not None else i + 1 + (char == "\\")
-        if sums[-1] > MAX_PATTERN_ATOMS:
-            break
     return sum(sums)
 
 
@@ -117,7 +115,7 @@ def _where(tools: Any, path: tuple[Any, ...]) -> str:
 
 
 def check_count(count: int) -> None:
-    """UserError for more than MAX_TOOLS tools."""
+    """Raise UserError for more than MAX_TOOLS tools."""
     if count > MAX_TOOLS:
         raise UserError(f"{count} tools, and {MAX_TOOLS} are taken.", "Leave out those that are not needed here.")
 
@@ -132,16 +130,17 @@ class Room:
     checks: int = 20_000
 
     def take(self, where: str, *, parts: int = 0, values: int = 0) -> None:
-        """Raises UserError where there is less."""
-        self.parts, self.values = self.parts - parts, self.values - values
+        """Take so many. Raises UserError where there are fewer."""
+        self.parts -= parts
+        self.values -= values
         if self.parts < 0:
-            told = (
+            problem = (
                 f"{where}: its schema, and those before it, have more than {Room.parts} parts, references written out."
             )
-            raise UserError(told, "Describe smaller values.")
+            raise UserError(problem, "Describe smaller values.")
         if self.values < 0:
-            told = f"{where}: it, and those before it, list more than {Room.values} values."
-            raise UserError(told, "Write coarser steps, nearer bounds or shorter lists.")
+            problem = f"{where}: it, and those before it, list more than {Room.values} values."
+            raise UserError(problem, "Write coarser steps, nearer bounds or shorter lists.")
 
     def checked(self, checks: int) -> bool:
         """Take so many checks, False where there are fewer left: then the values are judged one by one, later."""

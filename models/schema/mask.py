@@ -76,8 +76,8 @@ def mask_of(domain: Free, where: str, space: str = "") -> Mask:
     try:
         return _mask(json.dumps([domain.schema, domain.rules], default=repr), where, space)
     except RecursionError:
-        what = f"{where}: its schema has too many properties, or too many levels."
-        raise UserError(what, "Describe a smaller value.") from None
+        problem = f"{where}: its schema has too many properties, or too many levels."
+        raise UserError(problem, "Describe a smaller value.") from None
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
 
+BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are left to the grammar
 
 
@@ -52,18 +53,18 @@ class NumberGrid:
 
 
 def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
-    """The numbers of an `integer` or `number` schema; None where it has no step, or no bound on one side.
+    """Return the numbers of an `integer` or `number` schema; None where it has no step, or no bound on one side.
 
-    Raises UserError (`where` names tool and parameter) for bounds and steps that make no sense."""
+    Raises UserError (`where` names tool and parameter) for bounds and steps that make no sense.
+    """
     integer = schema["type"] == "integer"
     step = schema.get("multipleOf", 1 if integer else None)
-    names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-    low, above, high, below = (None if (b := schema.get(k)) is None else Decimal(str(b)) for k in names)
+    low, above, high, below = (None if (b := schema.get(k)) is None else Decimal(str(b)) for k in BOUNDS)
     by = Decimal(1 if step is None else str(step))
     ends = [schema.get(k, schema.get(f"exclusive{k.title()}")) for k in ("minimum", "maximum")]
-    told = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
+    bounds = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
     if any(b is not None and not b.is_finite() for b in (low, above, high, below, by)):
-        raise UserError(f"{where}: {told}.", "Give finite numbers.")
+        raise UserError(f"{where}: {bounds}.", "Give finite numbers.")
     if low is not None and high is not None and low > high:
         raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
     if step is None or (low is None and above is None) or (high is None and below is None):
@@ -73,19 +74,19 @@ def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
     if integer and any(b is not None and b % 1 for b in (low, by)):
         raise UserError(f"{where}: an integer with minimum {low} and step {step}.", "Use whole numbers, or a number.")
     if low is not None and low % by:
-        raise UserError(
-            f"{where}: minimum {low} is not a multiple of the step {step}.",
-            f"Start at {low // by * by} or choose another step (JSON schema's multipleOf counts from zero).",
-        )
+        problem = f"{where}: minimum {low} is not a multiple of the step {step}."
+        hint = f"Start at {low // by * by} or choose another step (JSON schema's multipleOf counts from zero)."
+        raise UserError(problem, hint)
     # The first multiple above an exclusive bound, the last one below.
     after = None if above is None else (above / by).to_integral_value(ROUND_FLOOR) * by + by
     before = None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by
-    lo = max(b for b in (low, after) if b is not None)
-    hi = min(b for b in (high, before) if b is not None)
-    if lo > hi:
-        raise UserError(f"{where}: no value is within its {told}.", "Widen them.")
-    digits = 0 if integer else max(1, *(max(0, -int(n.normalize().as_tuple().exponent)) for n in (by, lo)))
-    return NumberGrid(int(lo.scaleb(digits)), int(by.scaleb(digits)), int((hi - lo) / by) + 1, digits, integer)
+    first = max(b for b in (low, after) if b is not None)
+    last = min(b for b in (high, before) if b is not None)
+    if first > last:
+        raise UserError(f"{where}: no value is within its {bounds}.", "Widen them.")
+    digits = 0 if integer else max(1, *(max(0, -int(n.normalize().as_tuple().exponent)) for n in (by, first)))
+    count = int((last - first) / by) + 1
+    return NumberGrid(int(first.scaleb(digits)), int(by.scaleb(digits)), count, digits, integer)
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,7 @@ def range_of(schema: Mapping[str, Any]) -> NumberRange:
     return NumberRange(low, high, above, below, step)
 
 
-def _bound(schema: Mapping[str, Any], kept: str, out: str, end: Decimal, inner: Any) -> tuple[Decimal, bool]:
-    given = [(Decimal(str(schema[key])), key == out) for key in (kept, out) if schema.get(key) is not None]
+def _bound(schema: Mapping[str, Any], kept: str, out: str, end: Decimal, inner: Any) -> Any:
+    bounds = [(Decimal(str(schema[key])), key == out) for key in (kept, out) if schema.get(key) is not None]
     # Of two bounds that are equal the exclusive one holds.
-    found = inner([*given, (end, False)], key=lambda bound: (bound[0], bound[1] if inner is max else not bound[1]))
-    return found[0], found[1]
+    return inner([*bounds, (end, False)], key=lambda bound: (bound[0], bound[1] if inner is max else not bound[1]))

@@ -16,24 +16,24 @@ from rtcontrol.models.schema.definition import SHAPE
 from rtcontrol.models.schema.domain import ClosedDomain, Domain, Free, domain_of
 from rtcontrol.models.schema.json_schema import in_one_way, without_null
 from rtcontrol.models.schema.limits import Room
-from rtcontrol.models.schema.references import DEFINITIONS, SchemaDocument
+from rtcontrol.models.schema.references import SchemaDocument
 from rtcontrol.models.schema.validator import ABOUT, NOTHING, Validator, check_patterns, constants
 
 COMBINED = {"enum", "const", "anyOf", "oneOf", "allOf", "not", "if"}
-ARMS = ("anyOf", "oneOf")
-BRANCHES = ("then", "else")
 CLOSING = ("additionalProperties", "unevaluatedProperties")
+ARMS = ("allOf", "anyOf", "oneOf")
+BRANCHES = ("then", "else")
+# Says which arguments stand together.
+TOGETHER = {*ARMS, "not", "if", *BRANCHES, "dependentRequired", "dependentSchemas"}
+TOGETHER |= {"minProperties", "maxProperties", "propertyNames"}
 # Says nothing of which arguments stand together.
 SILENT = {*ABOUT, "example", "type", "$comment", "deprecated", "readOnly", "writeOnly", "discriminator", "strict"}
-RULES = {"allOf", *ARMS, "not", "if", *BRANCHES, "dependentRequired", "dependentSchemas"}
-RULES |= {"minProperties", "maxProperties", "propertyNames", "const", "enum"}
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a tool: its own normalised JSON schema (with description), and what follows from it: the domain
-    of its values but null, and whether null is one (`nullable`). `declared`: whether it stands among the properties, or
-    in alternatives alone."""
+    of its values but null, and whether null is one (`nullable`)."""
 
     name: str
     schema: Mapping[str, Any]
@@ -41,7 +41,6 @@ class Parameter:
     domain: Domain
     nullable: bool
     group: str | None
-    declared: bool = True
 
     @property
     def values(self) -> Sequence[Any] | None:
@@ -51,8 +50,8 @@ class Parameter:
     @property
     def rules(self) -> Mapping[str, Any]:
         """What a value must satisfy."""
-        own = self.domain.rules if isinstance(self.domain, Free) else None
-        return self.schema if own is None else own
+        local = self.domain.rules if isinstance(self.domain, Free) else None
+        return self.schema if local is None else local
 
 
 class Reading:
@@ -64,53 +63,48 @@ class Reading:
     def read(self, given: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
         """Return the parameters in head order, and what is said of several at once. Raises UserError."""
         root = self._root({} if given is None else given)
-        declared = root.get("properties", {})
-        check_named(root, self._where)
-        for name in (name for name, part in declared.items() if part is False):
-            what = f"{self._where}, parameter {name}: its schema is False."
-            raise UserError(what, "Write a JSON schema object, or leave the parameter out.")
-        if root == NOTHING:
-            raise UserError(f"{self._where}: its `not` excludes every call.", "Loosen it.")
-        schemas, required = described(root), required_always(root)
-        if root.get("additionalProperties") in (False, NOTHING):
-            schemas = {name: each for name, each in schemas.items() if name in declared}
-        if missing := [name for name in sorted(required) if name not in schemas]:
+        properties, required = root.get("properties", {}), {*root.get("required", ())}
+        self._check_named(root)
+        if missing := [name for name in sorted(required) if properties.get(name, False) in (False, NOTHING)]:
             why = "required, but not among its properties, or no value satisfies them"
             raise UserError(f"{self._where}: {missing} are {why}.", "Define them.")
-        order = dict.fromkeys((*(name for name in declared if name in schemas), *schemas))
-        found = {n: self._parameter(n, declared.get(n), schemas[n], n in required) for n in order}
-        rules = RootRules.of(root)
-        if rules is not None:
-            found = {n: replace(p, declared=n in declared) for n, p in found.items()}
-        return _in_order(found, declared), rules
+        parameters = [
+            self._parameter(name, part, name in required) for name, part in properties.items() if part != NOTHING
+        ]
+        # Head order: required parameters as they are declared, then optional ones by their names.
+        optional = sorted((p for p in parameters if not p.required), key=lambda p: p.name)
+        return (*(p for p in parameters if p.required), *optional), RootRules.of(root)
+
+    def _check_named(self, root: Mapping[str, Any]) -> None:
+        """Raise UserError for arguments that have no name among the properties, or no value."""
+        if root == NOTHING:
+            raise UserError(f"{self._where}: its `not` excludes every call.", "Loosen it.")
+        properties = root.get("properties", {})
+        for name in (name for name, part in properties.items() if part is False):
+            problem = f"{self._where}, parameter {name}: its schema is False."
+            raise UserError(problem, "Write a JSON schema object, or leave the parameter out.")
+        unnamed = [key for key in CLOSING if isinstance(root.get(key), Mapping) and root[key] not in ({}, NOTHING)]
+        unnamed += [key for key in ("patternProperties", "enum", "const") if root.get(key)]
+        if unnamed:
+            raise UserError(
+                f"{self._where}: `{unnamed[0]}` gives a call arguments without names.",
+                "List them under `properties`, or take them as one parameter that is an object.",
+            )
+        if more := sorted({name for part in parts(root) for name in part.get("properties", ())} - set(properties)):
+            problem = f"{self._where}: its parameter {more[0]} is in alternatives only."
+            raise UserError(problem, "List it under the tool's `properties`, too.")
 
     def _root(self, given: Any) -> dict[str, Any]:
-        """The schema of all arguments: without references, what holds in any case laid together."""
+        """Return the schema of all arguments without references, what holds in any case laid together."""
         kinds = given.get("type") if isinstance(given, Mapping) else type(given).__name__
-        kinds = kinds.lower() if isinstance(kinds, str) and kinds.isupper() else kinds
-        fits = kinds is None or kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
-        if not isinstance(given, Mapping) or not fits:
-            raise UserError(f"{self._where}: its parameters are of type {kinds!r}, no object.", f"{SHAPE}.")
-        if not isinstance(given.get("properties") or {}, Mapping):
-            raise UserError(f"{self._where}: its properties are no JSON object.", "Map each parameter to its schema.")
-        required = given.get("required") or []
-        if not isinstance(required, list | tuple) or not all(isinstance(r, str) for r in required):
-            raise UserError(
-                f"{self._where}: `required` is {repr(required)[:80]}.", "Write a list of parameters' names."
-            )
-        for key in DEFINITIONS:
-            if not isinstance(given.get(key) or {}, Mapping):
-                raise UserError(f"{self._where}: {key} is {repr(given[key])[:80]}.", "Map each name to its schema.")
-        return together(SchemaDocument(given, self._where, self._room).plain(call=True))
+        if not isinstance(given, Mapping) or "object" not in (
+            [kinds] if isinstance(kinds, str) else kinds or ["object"]
+        ):
+            raise UserError(f"{self._where}: its parameters are of type {kinds!r}, not an object.", f"{SHAPE}.")
+        root = {key: value for key, value in given.items() if key != "nullable"}  # a call has arguments, or none
+        return together(SchemaDocument(root, self._where, self._room).plain(call=True))
 
-    def _parameter(self, name: str, declared: Any, schemas: Sequence[Any], required: bool) -> Parameter:
-        """A parameter as it is shown: as it is declared, or any of what alternatives say."""
-        if declared is None:
-            each = {json.dumps(part, sort_keys=True, default=repr): part for part in schemas if part is not False}
-            declared = {"anyOf": [*each.values()]} if len(each) > 1 else next(iter(each.values()))
-        return replace(self._of_schema(name, declared), required=required)
-
-    def _of_schema(self, name: str, given: Any) -> Parameter:
+    def _parameter(self, name: str, given: Any, required: bool) -> Parameter:
         where = f"Tool {self._tool}, parameter {name}"
         document = {} if given is True else given
         schema = _typed(in_one_way(document, where))
@@ -119,8 +113,8 @@ class Reading:
         plain, nullable = without_null(schema)
         if plain.get("not") == {}:
             written = "'not'" in repr(document)
-            told = "its `not` excludes every value" if written else "no value satisfies all of its rules"
-            raise UserError(f"{where}: {told}.", "Loosen it.")
+            problem = "its `not` excludes every value" if written else "no value satisfies all of its rules"
+            raise UserError(f"{where}: {problem}.", "Loosen it.")
         domain = domain_of(plain, where)
         if isinstance(domain, ClosedDomain):
             values = _with_null(domain.values, nullable)
@@ -140,7 +134,7 @@ class Reading:
             domain = replace(domain, rules=document)  # which says what is lost of `oneOf` and `allOf` in one schema
             nullable = nullable and domain.judge.takes(None)
         check_spelled({name: schema}, where)
-        return Parameter(name, schema, False, domain, nullable, schema.get("x-group"))
+        return Parameter(name, schema, required, domain, nullable, schema.get("x-group"))
 
 
 def check_spelled(value: Any, where: str) -> None:
@@ -148,18 +142,10 @@ def check_spelled(value: Any, where: str) -> None:
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:  # of which an encoding error is one
-        what = "half a character (a lone surrogate)" if isinstance(error, UnicodeError) else "what JSON cannot write"
+        problem = "half a character (a lone surrogate)" if isinstance(error, UnicodeError) else "what JSON cannot write"
         raise UserError(
-            f"{where}: it holds {what}.", "Use whole characters, finite numbers, lists and objects."
+            f"{where}: it holds {problem}.", "Use whole characters, finite numbers, lists and objects."
         ) from None
-
-
-def _in_order(found: Mapping[str, Parameter], declared: Mapping[str, Any]) -> tuple[Parameter, ...]:
-    """Head order: required parameters as they are declared, then optional ones by their names."""
-    place = {n: i for i, n in enumerate(declared)}
-    needed = [p for p in found.values() if p.required]
-    needed.sort(key=lambda p: (place.get(p.name, len(place)), p.name))
-    return (*needed, *sorted((p for p in found.values() if not p.required), key=lambda p: p.name))
 
 
 def _with_null(values: Sequence[Any], nullable: bool) -> list[Any]:
@@ -185,11 +171,11 @@ class RootRules:
     @classmethod
     def of(cls, root: Mapping[str, Any]) -> RootRules | None:
         """Return the rules of a root schema without references, None where it has none."""
-        rules = {key: value for key, value in root.items() if key in RULES}
+        written = {key: value for key, value in root.items() if key not in {"properties", "required", *SILENT}}
+        rules = {key: value for key, value in written.items() if key in TOGETHER}
         if not rules:
             return None
         closing = {key: root[key] for key in CLOSING if root.get(key) in (False, NOTHING)}
-        written = {key: value for key, value in root.items() if key not in {"properties", "required", *SILENT}}
         return cls(written, {**rules, **closing, "properties": dict.fromkeys(root.get("properties", ()), True)})
 
     @cached_property
@@ -212,70 +198,32 @@ def parts(schema: Any) -> Iterator[Mapping[str, Any]]:
     if not isinstance(schema, Mapping):
         return
     yield schema
-    several = (part for key in ("allOf", *ARMS) for part in schema.get(key, ()))
-    one = (schema[key] for key in BRANCHES if key in schema)
-    for part in (*several, *one, *schema.get("dependentSchemas", {}).values()):
+    several = (part for key in ARMS for part in schema.get(key, ()))
+    single = (schema[key] for key in BRANCHES if key in schema)
+    for part in (*several, *single, *schema.get("dependentSchemas", {}).values()):
         yield from parts(part)
-
-
-def described(root: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return by argument the schemas that a root and its parts have for it, but those that take no value."""
-    found: dict[str, list[Any]] = {}
-    for part in parts(root):
-        listed = [*part.get("enum", ()), *([part["const"]] if "const" in part else ())]
-        each = [(name, {"const": one}) for value in listed if isinstance(value, Mapping) for name, one in value.items()]
-        for name, one in [*each, *part.get("properties", {}).items()]:
-            if one not in (False, NOTHING):
-                found.setdefault(name, []).append(one)
-    return found
-
-
-def required_always(schema: Any) -> set[str]:
-    """Return the arguments that every call has by `required`, as far as it says so without conditions."""
-    if not isinstance(schema, Mapping):
-        return set()
-    found = {*schema.get("required", ())}.union(*map(required_always, schema.get("allOf", ())))
-    for key in ARMS:
-        arms = [required_always(arm) for arm in schema.get(key, ()) if arm is not False]
-        found |= set.intersection(*arms) if arms else set()
-    return found
-
-
-def check_named(root: Mapping[str, Any], where: str) -> None:
-    """Raise UserError for a keyword that gives a call arguments without names."""
-    for part in parts(root):
-        unnamed = [key for key in CLOSING if isinstance(part.get(key), Mapping) and part[key] not in ({}, NOTHING)]
-        for key in (*unnamed, *(["patternProperties"] if part.get("patternProperties") else ())):
-            raise UserError(
-                f"{where}: `{key}` gives a call arguments without names.",
-                "List them under `properties`, or take them as one parameter that is an object.",
-            )
 
 
 def together(root: Mapping[str, Any]) -> dict[str, Any]:
     """Return a root schema with those parts of its `allOf` laid into it that name arguments alone."""
-    found = {k: v for k, v in root.items() if k != "allOf" and not (k in CLOSING and v in (True, {}))}
+    whole = {k: v for k, v in root.items() if k != "allOf" and not (k in CLOSING and v in (True, {}))}
+    closed = not whole.keys().isdisjoint(CLOSING)
     apart = []
     for part in root.get("allOf", ()):
         inner = together(part) if isinstance(part, Mapping) else part
-        if not _names_alone(inner, found):
+        named = isinstance(inner, Mapping) and inner.keys() <= {"properties", "required", *SILENT}
+        if not named or inner.get("type", "object") != "object":
             apart.append(inner)
             continue
-        known = dict(found.get("properties", {}))
-        for name, own in inner.get("properties", {}).items():
-            known[name] = {"allOf": [known[name], own]} if name in known else own
-        found["properties"] = known
-        found["required"] = list(dict.fromkeys((*found.get("required", ()), *inner.get("required", ()))))
-    return {**found, "allOf": apart} if apart else found
-
-
-def _names_alone(part: Any, root: Mapping[str, Any]) -> bool:
-    """Whether a part says which arguments there are and no more, in a root that lets it."""
-    if not isinstance(part, Mapping) or part.get("type", "object") != "object":
-        return False
-    closed = not root.keys().isdisjoint(CLOSING)
-    names = part.get("properties", {}).keys()
-    return part.keys() <= {"properties", "required", *SILENT} and not (closed and names - root.get("properties", {}))
+        properties = dict(whole.get("properties", {}))
+        if closed and inner.get("properties", {}).keys() - properties.keys():
+            apart.append(inner)
+            continue
+        for name, schema in inner.get("properties", {}).items():
+            properties[name] = {"allOf": [properties[name], schema]} if name in properties else schema
+        required = dict.fromkeys((*whole.get("required", ()), *inner.get("required", ())))
+        whole |= {"properties": properties, "required": [*required]}
+    return {**whole, "allOf": apart} if apart else whole
 
 
 def weight(rules: Any) -> int:
@@ -297,10 +245,10 @@ def kept_by_listing(document: Any) -> bool:
     """Whether all values that are listed of a schema keep its rules."""
     if not isinstance(document, Mapping):
         return isinstance(document, bool)
-    said = document.keys() - {*ABOUT}
-    if said <= {"enum"} or said <= {"const"}:
+    keywords = document.keys() - {*ABOUT}
+    if keywords <= {"enum"} or keywords <= {"const"}:
         return True
-    if not said <= {"type", *NUMBERS, *ARRAYS, *OBJECTS} or not isinstance(document.get("type"), str):
+    if not keywords <= {"type", *NUMBERS, *ARRAYS, *OBJECTS} or not isinstance(document.get("type"), str):
         return False
     inner = [*document.get("properties", {}).values(), *document.get("prefixItems", ()), document.get("items", True)]
     return {*document.get("required", ())} <= {*document.get("properties", ())} and all(map(kept_by_listing, inner))
@@ -319,5 +267,5 @@ def kept_values(values: Sequence[Any], document: Mapping[str, Any], where: str, 
     other = [] if len(kept) == len(values) else [v for v in values if v is not None and not judge.takes(v)]
     if document.keys() - {*ABOUT} <= {"type", "enum"} and other:
         kind = document["type"]
-        raise UserError(f"{where}: the value {other[0]!r} is no {kind}.", f"List values of type {kind} only.")
+        raise UserError(f"{where}: the value {other[0]!r} is not of type {kind}.", f"List values of type {kind} only.")
     return kept

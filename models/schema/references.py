@@ -1,94 +1,87 @@
-"""A schema as one tree: its references written out, the words of older drafts in those of JSON Schema 2020-12, the
-shape of each keyword checked.
+"""Write a schema as one tree of draft 2020-12: its references written out, its keywords checked.
+
+What jsonschema's meta-schemas say of each keyword is checked part by part; parts of parts are read by themselves.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import jsonschema
 import referencing
 import referencing.exceptions
 import referencing.jsonschema
+from jsonschema_specifications import REGISTRY
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import SHAPE, TYPES, refuse_unread
+from rtcontrol.models.schema.definition import SHAPE
 from rtcontrol.models.schema.limits import Room
 from rtcontrol.models.schema.validator import ABOUT, NOTHING
 
 DEFINITIONS = ("$defs", "definitions")
-UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
+TEXTS = ("format", "title", "description", "$ref", "$comment")
 BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
-COUNTS = tuple(f"{end}{of}" for of in ("Length", "Items", "Properties", "Contains") for end in ("min", "max"))
-ONE = ("items", "contains", "not", "if", "then", "else", "propertyNames", "additionalProperties", *UNEVALUATED)
 LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "dependentSchemas")
-# What holds schemas of the very same value.
-SAME = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
 GONE = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # not needed when references are written out
 FOLLOWED = {"$dynamicRef", "$recursiveRef"}
 DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
 MAX_DEPTH = 100  # of parts in parts
 
 
-def _number(value: Any) -> bool:
-    return type(value) in (int, float)
+def _shallow(rule: Any) -> Any:
+    """Return what a meta-schema says of a keyword's value, but nothing of the schemas in it."""
+    if isinstance(rule, list):
+        return [_shallow(part) for part in rule]
+    if not isinstance(rule, Mapping):
+        return rule
+    if "$dynamicRef" in rule:
+        return True
+    return {key: _shallow(part) for key, part in rule.items() if key != "uniqueItems"}  # some write "null" twice
 
 
-def _count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+def _rules() -> dict[str, Any]:
+    rules: dict[str, Any] = {}
+    for name in ("applicator", "unevaluated", "validation"):
+        vocabulary = REGISTRY.contents(f"https://json-schema.org/draft/2020-12/meta/{name}")
+        shared = _shallow(vocabulary.get("$defs", {}))
+        for keyword, rule in vocabulary["properties"].items():
+            of_one = isinstance(rule, Mapping) and "$dynamicRef" in rule
+            rules[keyword] = {"type": ["object", "boolean"]} if of_one else {"allOf": [_shallow(rule)], "$defs": shared}
+    schemas = rules["prefixItems"]["allOf"]
+    rules["items"] = {"anyOf": [rules["items"], *schemas], "$defs": rules["prefixItems"]["$defs"]}  # of draft 7
+    for bound in BOUNDS.values():
+        rules[bound] = {"type": ["number", "boolean"]}  # of draft 4
+    return rules
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
-
-
-def _mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _schema(value: Any) -> bool:
-    return isinstance(value, Mapping | bool)
-
-
-def _several(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) > 0
-
-
-# What is surely right; of anything else jsonschema says what is wrong with it.
-SHAPES: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(ONE, _schema),
-    **dict.fromkeys(LISTED, _several),
-    **dict.fromkeys((*NAMED, *DEFINITIONS, "dependentRequired"), _mapping),
-    **dict.fromkeys(("minimum", "maximum"), _number),
-    **dict.fromkeys(BOUNDS.values(), lambda v: _number(v) or isinstance(v, bool)),
-    **dict.fromkeys(COUNTS, _count),
-    **dict.fromkeys(("pattern", "format", "title", "description", "$ref", "$comment"), _text),
-    "items": lambda v: _schema(v) or _several(v),
-    "type": lambda v: v in TYPES if isinstance(v, str) else _texts(v) and set(v) <= {*TYPES},
-    "required": _texts,
-    "enum": lambda v: isinstance(v, list | tuple),
-    "uniqueItems": lambda v: isinstance(v, bool),
-    "multipleOf": lambda v: _number(v) and v > 0,
-}
+RULES_OF = _rules()
+ONE = {keyword for keyword, rule in RULES_OF.items() if rule == {"type": ["object", "boolean"]}} | {"items"}
 # Keywords that may exclude a value.
-RULES = {*SHAPES, "const"} - {*DEFINITIONS, "format", "title", "description", "$ref", "$comment", "then", "else"}
-OTHER = {"const", "default", "examples", "example", "$schema", "$id", "id", "$anchor", "nullable", "discriminator"}
-APART = {"contentSchema", "xml", "externalDocs", "propertyOrdering", "property_ordering", "metadata", "_meta"}
-KNOWN = {*SHAPES, *OTHER, *FOLLOWED, *APART, "dependencies", "additionalItems"}
+RULES = {*RULES_OF} - {"then", "else"}
+RULES_OF |= {key: {"type": "string"} for key in TEXTS} | {key: {"type": "object"} for key in DEFINITIONS}
+OTHER = {"default", "examples", "example", "$schema", "$id", "id", "$anchor", "nullable", "discriminator"}
+APART = {"contentSchema", "xml", "externalDocs", "metadata", "_meta", "dependencies", "additionalItems"}
+KNOWN = {*RULES_OF, *OTHER, *FOLLOWED, *APART}
 # A misspelt keyword is taken for one of these: by its letters, of which few get the first one wrong.
-SPELLED = {k.lower().strip("$"): k for k in {*SHAPES} - {"title", "description", "$comment", "format", *DEFINITIONS}}
+PLAIN = {"title", "description", "$comment", "format", "const", *DEFINITIONS}  # words of annotations, too
+SPELLED = {keyword.lower().strip("$"): keyword for keyword in {*RULES_OF} - PLAIN}
 SHORT, LIKE, LIKE_SHORT = 6, 0.84, 0.75  # of a name with fewer letters, each one is more of it
 # Without one of them an object's schema does not say what is in it.
 INSIDE = {*LISTED, *NAMED, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
+_BASE = jsonschema.Draft202012Validator
+_SHAPE = jsonschema.validators.extend(
+    _BASE, type_checker=_BASE.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
+)
+
+
+@cache
+def _judge(keyword: str) -> Any:
+    return _SHAPE(RULES_OF[keyword])
 
 
 class SchemaDocument:
@@ -100,17 +93,19 @@ class SchemaDocument:
         self._nested: dict[str, Any] = {}
 
     def plain(self, call: bool = False) -> dict[str, Any]:
-        """It without references. With `call` its properties, and those of its alternatives, are the parameters of a
-        call, which errors name.
+        """Return it without references. With `call` its properties are the parameters of a call, which errors name.
 
-        Raises UserError for what is no schema, for a reference that leads nowhere, outside or in a circle, and for more
-        parts than there is room for."""
-        found = self._read(self._root, (), 0, call)
-        assert isinstance(found, dict)
-        return found
+        Raises UserError for what is not a schema, for a reference that leads nowhere, outside or in a circle, and for
+        more parts than there is room for.
+        """
+        if call:
+            self._check_root()
+        plain = self._read(self._root, (), 0, call)
+        assert isinstance(plain, dict)
+        return plain
 
     def _read(self, given: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
-        """`inside`: the references that led here."""
+        """Read a part; `inside` are the references that led here."""
         self._room.take(self._where, parts=1)
         if isinstance(given, bool):
             return given
@@ -118,8 +113,7 @@ class SchemaDocument:
             raise UserError(f"{self._where}: its schema is {repr(given)[:80]}.", "Write a JSON schema object.")
         if depth > MAX_DEPTH:
             raise UserError(f"{self._where}: its schema is nested too deeply.", "Describe a flatter value.")
-        given = _of_gemini(given)
-        self._check(given, call and not depth)
+        self._check(given)
         if depth:
             for key in DEFINITIONS:
                 self._nested |= given.get(key) or {}
@@ -127,19 +121,18 @@ class SchemaDocument:
         for key, value in given.items():
             # Some languages write null for what is not there.
             if key not in GONE and (value is not None or key in ("const", "default")):
-                schema[key] = self._value(key, value, inside, depth, call)
+                schema[key] = self._value(key, value, inside, depth + 1, call)
         whole = self._with_target(schema, inside, depth, call)
         if not isinstance(whole, dict):
             return whole
         return NOTHING if whole.get("not") == {} else _modern(whole)
 
     def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int, call: bool) -> Any:
-        same = call and key in SAME
-        if key in ("additionalItems", *ONE) and not isinstance(value, list | tuple):
-            found = self._read(value, inside, depth + 1, same)
-            return self._excluded(found) if key == "not" else found
-        if key in LISTED or (key == "items" and isinstance(value, list | tuple)):
-            return [self._read(part, inside, depth + 1, same) for part in value]
+        if key in ONE | {"additionalItems"} and not isinstance(value, list | tuple):
+            part = self._read(value, inside, depth, call and key in ("not", "if", "then", "else"))
+            return self._excluded(part) if key == "not" else part
+        if key in (*LISTED, "items"):
+            return [self._read(part, inside, depth, call and key != "items") for part in value]
         if key not in (*NAMED, "dependencies") or not isinstance(value, Mapping):
             return list(value) if isinstance(value, tuple) else value
         parts, outer = {}, self._where
@@ -147,21 +140,21 @@ class SchemaDocument:
             if call and key == "properties":
                 self._where = f"{outer}, parameter {name}"
             listed = key == "dependencies" and isinstance(part, list | tuple)
-            parts[name] = list(part) if listed else self._read(part, inside, depth + 1, same)
+            parts[name] = list(part) if listed else self._read(part, inside, depth, call and key != "properties")
             self._where = outer
         return parts
 
-    def _excluded(self, found: dict[str, Any] | bool) -> dict[str, Any] | bool:
-        """What a `not` holds: nothing, on purpose, excludes all; words alone do as well, and were hardly meant so."""
-        if found is True or found is False or RULES & set(found):
-            return {} if found is True else found
-        if found:
-            told = f"{self._where}: its `not` has no rule ({', '.join(found)[:80]}), and so excludes every value."
-            raise UserError(told, "Write into it what is not allowed, or take it away.")
+    def _excluded(self, part: dict[str, Any] | bool) -> dict[str, Any] | bool:
+        """Return the schema of a `not`: an empty one excludes all; so does one of annotations, hardly meant."""
+        if part is True or part is False or RULES & set(part):
+            return {} if part is True else part
+        if part:
+            problem = f"{self._where}: its `not` has no rule ({', '.join(part)[:80]}), and so excludes every value."
+            raise UserError(problem, "Write into it what is not allowed, or take it away.")
         return {}
 
     def _with_target(self, schema: dict[str, Any], inside: tuple[str, ...], depth: int, call: bool) -> Any:
-        """The schema and what its reference names, both of which hold."""
+        """Return the schema together with what its reference names: both hold."""
         name = schema.pop("$ref", None)
         if name is None:
             return schema
@@ -185,48 +178,46 @@ class SchemaDocument:
             inner = DEFINITION.fullmatch(name)
             if inner is not None and inner[1] in self._nested:
                 return self._nested[inner[1]]
-            raise UserError(
-                f"{self._where}: {name[:200]} names no definition.", "Put it under `$defs`, or write it out."
-            ) from None
+            problem = f"{self._where}: {name[:200]} names no definition."
+            raise UserError(problem, "Put it under `$defs`, or write it out.") from None
 
     @cached_property
     def _resolver(self) -> Any:
+        draft = referencing.jsonschema.DRAFT202012
         try:
-            resource = referencing.Resource.from_contents(
-                self._root, default_specification=referencing.jsonschema.DRAFT202012
-            )
+            resource = referencing.Resource.from_contents(self._root, default_specification=draft)
         except referencing.jsonschema.UnknownDialect:
-            resource = referencing.jsonschema.DRAFT202012.create_resource(self._root)
+            resource = draft.create_resource(self._root)
         return referencing.Registry().resolver_with_root(resource)
 
-    def _check(self, given: Mapping[str, Any], root: bool) -> None:
-        kind, said = given.get("type"), {key for key, value in given.items() if value is not None}
-        bare = said.isdisjoint(INSIDE) and (kind in (None, "object") or (_texts(kind) and "object" in kind))
-        if bare:
-            remedy = f"{SHAPE}." if root else "Write a keyword of JSON schema (`properties`?), or take it away."
-            refuse_unread(given, KNOWN, self._where, remedy)
-        if root and bare and (said & {*DEFINITIONS} or not said & KNOWN):
-            keys = ", ".join(f"`{str(key)[:40]}`" for key in (*given,)[:4] if not str(key).startswith("x-"))
-            if keys:
-                raise UserError(f"{self._where}: its parameters say nothing of arguments ({keys}).", f"{SHAPE}.")
+    def _check_root(self) -> None:
+        """Raise UserError where nothing says which arguments there are, and keys that are not known may."""
+        named = {str(k): v for k, v in self._root.items() if v is not None and not str(k).startswith("x-")}
+        if named.keys() & INSIDE:
+            return
+        keys = [key for key, value in named.items() if key not in KNOWN and isinstance(value, Mapping | list) and value]
+        if named.keys() & {*DEFINITIONS} or not named.keys() & KNOWN:
+            keys = [*named]
+        if keys:
+            listed = ", ".join(f"`{key[:40]}`" for key in keys[:4])
+            raise UserError(f"{self._where}: its parameters say nothing of arguments ({listed}).", f"{SHAPE}.")
+
+    def _check(self, given: Mapping[str, Any]) -> None:
         for key, value in given.items():
             if key in FOLLOWED:
                 raise UserError(f"{self._where}: `{key}` is not read.", "Use `$ref` to a definition under `$defs`.")
-            if value is None or (shape := SHAPES.get(key)) is None:
-                if value is not None and (meant := _misspelt(str(key), value)) is not None:
-                    what = f"{self._where}: its key `{str(key)[:64]}` is not read: `{meant}` is meant, it seems."
-                    raise UserError(what, f"Write `{meant}`, or take the key away.")
+            if value is None:
                 continue
-            if shape(value):
-                continue
-            try:
-                jsonschema.Draft202012Validator.check_schema({key: value}, format_checker=None)
-            except jsonschema.SchemaError as error:
-                place = ".".join(map(str, error.absolute_path))
+            if key not in RULES_OF:
+                if (keyword := _misspelt(str(key), value)) is not None:
+                    problem = f"{self._where}: its key `{str(key)[:64]}` is not read: `{keyword}` is meant, it seems."
+                    raise UserError(problem, f"Write `{keyword}`, or take the key away.")
+            elif (error := next(_judge(key).iter_errors(value), None)) is not None:
+                place = ".".join(map(str, (key, *error.absolute_path)))
                 raise UserError(
                     f"{self._where}: {place} is {repr(error.instance)[:80]}.",
                     f"Write what JSON schema has there ({error.message[-120:]}).",
-                ) from None
+                )
 
 
 def _misspelt(name: str, value: Any) -> str | None:
@@ -238,25 +229,18 @@ def _misspelt(name: str, value: Any) -> str | None:
     keyword = SPELLED[near[0]] if near else name
     if keyword == name or name in KNOWN or (short and isinstance(value, bool)):  # a flag of somebody's
         return None
-    return keyword if SHAPES[keyword](value) else None
-
-
-def _of_gemini(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gemini's types, in capitals, in the words of JSON schema."""
-    kind = given.get("type")
-    return {**given, "type": kind.lower()} if isinstance(kind, str) and kind.isupper() else given
+    return keyword if _judge(keyword).is_valid(value) else None
 
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:
-    """Draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable` in the words of 2020-12."""
+    """Write draft 4's exclusive bounds, draft 7's tuples and dependencies, and OpenAPI's `nullable` as 2020-12 does."""
     if isinstance(kinds := schema.get("type"), list):
         schema["type"] = list(dict.fromkeys(kinds))  # some generators write "null" once more for a default of null
+    rest = schema.pop("additionalItems", True)
     if isinstance(schema.get("items"), list):
-        rest = schema.pop("additionalItems", True)
         schema["prefixItems"] = schema.pop("items")
         if rest is not True:
             schema["items"] = rest
-    schema.pop("additionalItems", None)
     for name, needs in (schema.pop("dependencies", None) or {}).items():
         key = "dependentRequired" if isinstance(needs, list) else "dependentSchemas"
         schema[key] = {**schema.get(key, {}), name: needs}

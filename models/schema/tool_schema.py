@@ -78,11 +78,10 @@ class ToolSchema:
 
     def to_openai(self) -> dict[str, Any]:
         """The definition in head order, as the model reads it."""
-        declared = [p for p in self.parameters if p.declared]
         schema: dict[str, Any] = {
             "type": "object",
-            "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in declared},
-            "required": [p.name for p in declared if p.required],
+            "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in self.parameters},
+            "required": [p.name for p in self.parameters if p.required],
             **(copy.deepcopy(dict(self.rules.written)) if self.rules else {}),
         }
         body = {"name": self.name, "description": self.description, "parameters": schema}
@@ -92,7 +91,7 @@ class ToolSchema:
         """`to_openai` with all that the tool's schema says, also what a normalised one cannot: read again, it is this
         tool."""
         found = self.to_openai()
-        own = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.declared and p.rules != p.schema}
+        own = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.rules != p.schema}
         found["function"]["parameters"]["properties"] |= own
         return found
 

@@ -53,8 +53,8 @@ class Validator:
         except (PatternError, _TooMuch) as limit:
             return f"it takes too long to check ({limit})"
         except (referencing.exceptions.Unresolvable, RecursionError) as lost:
-            what = f"{self._where}: its rules cannot be checked ({str(lost)[:120]})."
-            raise UserError(what, "Write them out.") from None
+            problem = f"{self._where}: its rules cannot be checked ({str(lost)[:120]})."
+            raise UserError(problem, "Write them out.") from None
         if error is None:
             return None
         place = "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in error.absolute_path)
@@ -68,30 +68,32 @@ class Validator:
 def check_patterns(schema: Any, where: str) -> None:
     """Raise UserError for the first pattern of a schema, at any depth, that cannot be searched for."""
     keywords = set[str]()
-    _check_patterns(schema, where, keywords)
+    for part in _parts(schema):
+        keywords |= part.keys()
+        for key in ("pattern", "patternProperties"):
+            sources = part.get(key, ())
+            for source in [sources] if isinstance(sources, str) else sources:
+                try:
+                    compiled(source)
+                except PatternError as error:
+                    problem = f"{where}: its {key} {source[:80]!r} cannot be searched for: {error}."
+                    hint = "Write it with classes, groups, repetitions and anchors at its ends."
+                    raise UserError(problem, hint) from None
     if {"unevaluatedProperties", "patternProperties"} <= keywords:
-        what = f"{where}: `unevaluatedProperties` together with `patternProperties` is not supported."
-        raise UserError(what, "Use `additionalProperties`, or name the properties.")
+        problem = f"{where}: `unevaluatedProperties` together with `patternProperties` is not supported."
+        raise UserError(problem, "Use `additionalProperties`, or name the properties.")
 
 
-def _check_patterns(schema: Any, where: str, keywords: set[str]) -> None:
+def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and all schemas within."""
     if isinstance(schema, list | tuple):
         for part in schema:
-            _check_patterns(part, where, keywords)
-    if not isinstance(schema, Mapping):
-        return
-    keywords |= schema.keys()
-    for key, value in schema.items():
-        named = key in BY_NAME and isinstance(value, Mapping)
-        sources = [value] if key == "pattern" else [*value] if key == "patternProperties" and named else []
-        for source in sources:
-            try:
-                compiled(source)
-            except PatternError as error:
-                what = f"{where}: its {key} {source[:80]!r} cannot be searched for: {error}."
-                raise UserError(what, "Write it with classes, groups, repetitions and anchors at its ends.") from None
-        if key not in DATA:
-            _check_patterns(list(value.values()) if named else value, where, keywords)
+            yield from _parts(part)
+    elif isinstance(schema, Mapping):
+        yield schema
+        for key, value in schema.items():
+            if key not in DATA:
+                yield from _parts([*value.values()] if key in BY_NAME and isinstance(value, Mapping) else value)
 
 
 class _Listed(list[Any]):
@@ -108,23 +110,23 @@ def _prepared(schema: Any) -> Any:
         return [_prepared(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found: dict[str, Any] = {}
+    prepared: dict[str, Any] = {}
     excluded: list[Any] = []
     for key, value in schema.items():
         if key in DATA:
-            found[key] = _Listed(value) if key == "enum" else value
+            prepared[key] = _Listed(value) if key == "enum" else value
         elif key in BY_NAME and isinstance(value, Mapping):
-            found[key] = {name: _prepared(part) for name, part in value.items()}
+            prepared[key] = {name: _prepared(part) for name, part in value.items()}
         elif key in ("anyOf", "oneOf") and isinstance(value, list | tuple):
             listed = {equal(v): v for arm in value for v in constants(arm) or ()}
             count = Counter(k for arm in value for k in {equal(v) for v in constants(arm) or ()})
             twice = [v for k, v in listed.items() if key == "oneOf" and count[k] > 1]
-            found[key] = [{"enum": _Listed(listed.values())}] if listed else []
-            found[key] += [_prepared(arm) for arm in value if constants(arm) is None]
+            prepared[key] = [{"enum": _Listed(listed.values())}] if listed else []
+            prepared[key] += [_prepared(arm) for arm in value if constants(arm) is None]
             excluded += [{"not": {"enum": _Listed(twice)}}] if twice else []
         else:
-            found[key] = _prepared(value)
-    return {**found, "allOf": [*found.get("allOf", ()), *excluded]} if excluded else found
+            prepared[key] = _prepared(value)
+    return {**prepared, "allOf": [*prepared.get("allOf", ()), *excluded]} if excluded else prepared
 
 
 def _enum(_: Any, listed: list[Any], value: Any, __: Any) -> Errors:
@@ -185,10 +187,10 @@ def _unique_items(_: Any, unique: Any, value: Any, __: Any) -> Errors:
 def _multiple_of(_: Any, step: float, value: Any, __: Any) -> Errors:
     if type(value) not in (int, float) or not math.isfinite(value):
         return
-    # In decimals: jsonschema says that 0.3 is no multiple of 0.1. A large float has none: it is an integer.
+    # In decimals: jsonschema says that 0.3 is not a multiple of 0.1. A large float has none: it is an integer.
     exact = Fraction(value) if abs(value) >= LARGE else Fraction(str(value))
     if exact % Fraction(str(step)):
-        yield jsonschema.ValidationError(f"{value} is no multiple of {step}")
+        yield jsonschema.ValidationError(f"{value} is not a multiple of {step}")
 
 
 def constants(arm: Any) -> list[Any] | None:
@@ -329,8 +331,8 @@ def _reason(matcher: Any) -> str:
     lines = [line.strip() for line in str(matcher.get_error()).splitlines() if line.strip()]
     first = lines[0].partition("compile JSON schema: ")
     # A parse error of the engine's own stands behind its excerpt.
-    said = next((line for line in lines if line.startswith("error: ")), first[2] or first[0])
-    return said.removeprefix("error: ")[:160]
+    reason = next((line for line in lines if line.startswith("error: ")), first[2] or first[0])
+    return reason.removeprefix("error: ")[:160]
 
 
 @lru_cache(maxsize=1)

@@ -76,21 +76,14 @@ ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {
             {"name": "drive", "inputSchema": SPEED, "outputSchema": SPEED, "annotations": {"readOnlyHint": False}},
             id="mcp",
         ),
-        pytest.param({"toolSpec": {"name": "drive", "inputSchema": {"json": SPEED}}}, id="bedrock"),
-        pytest.param(
-            {
-                "name": "drive", "description": "", "args_schema": SPEED, "return_direct": False, "verbose": False,
-                "tags": ["motion"], "metadata": None, "callbacks": None, "response_format": "content",
-            },
-            id="langchain",
-        ),
+        pytest.param({"name": "drive", "input_schema": SPEED, "input_examples": [{"speed": 1}]}, id="anthropic"),
     ],
 )  # fmt: skip
 def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) -> None:
     (tool,) = tool_schemas([given])
     assert (tool.name, tool.parameters) == (
         "drive",
-        ToolSchema.from_openai({"name": "drive", "schema": SPEED}).parameters,
+        ToolSchema.from_openai({"name": "drive", "parameters": SPEED}).parameters,
     )
 
 
@@ -159,7 +152,7 @@ def test_what_says_nothing_of_arguments_is_passed_over() -> None:
     noted = {
         "type": "integer", "container": {"a": 1}, "note": "a", "cost": 3, "pref": "b", "step": 2, "enumNames": ["a"],
     }  # fmt: skip
-    assert len(ToolSchema.from_openai({"name": "go", "schema": {"properties": {"p": noted}}}).parameters) == 1
+    assert len(ToolSchema.from_openai({"name": "go", "parameters": {"properties": {"p": noted}}}).parameters) == 1
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,10 @@ EDGE = {
 }
 NOTE = {
     "type": "object",
+    "properties": {"op": {"enum": ["append", "drop"]}, "text": {"enum": ["a", "b"]}},
     "oneOf": [
         {"properties": {"op": {"const": "append"}, "text": {"enum": ["a", "b"]}}, "required": ["op", "text"]},
-        {"properties": {"op": {"const": "drop"}}, "required": ["op"]},
+        {"properties": {"op": {"const": "drop"}, "text": False}, "required": ["op"]},
     ],
 }
 
@@ -133,7 +134,6 @@ def read(root: Any) -> ToolSchema:
             },
             [{}, {"c": 3}, {"c": 4}, {"b": 2}, {"b": 2, "c": 4}, {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 4}],
         ),
-        ({"enum": [{"on": True}, {"on": False, "dim": 3}]}, [{"on": True}, {"on": False, "dim": 3}]),
         (
             {"$ref": "#/definitions/Go", "definitions": {"Go": {"properties": {"a": {"const": 1}}, "required": ["a"]}}},
             [{"a": 1}],
@@ -163,10 +163,15 @@ def test_a_call_whose_arguments_exclude_each_other_is_refused() -> None:
         ({"additionalProperties": {"type": "string"}}, "`additionalProperties` gives a call arguments without names"),
         ({"anyOf": [{"required": ["a"]}, {"required": ["z"]}], "required": ["q"]}, "['q'] are required, but not among"),
         ({"$dynamicRef": "#x"}, "`$dynamicRef` is not read"),
-        ({"type": "array"}, "its parameters are of type 'array', no object"),
+        ({"type": "array"}, "its parameters are of type 'array', not an object"),
         ({"not": {"description": "Nothing."}}, "its `not` has no rule (description), and so excludes every value"),
         ({"not": {}}, "its `not` excludes every call"),
         ({"required": ["q"], "properties": {"q": {"not": {}}}}, "['q'] are required, but"),
+        (
+            {"oneOf": [{"properties": {"q": {"const": 1}}}, {"required": ["a"]}]},
+            "its parameter q is in alternatives",
+        ),
+        ({"enum": [{"a": 1}]}, "`enum` gives a call arguments without names"),
     ],
 )
 def test_rules_that_no_call_of_named_arguments_keeps_are_refused_by_name(rules: Any, says: str) -> None:

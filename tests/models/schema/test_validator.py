@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.validator import PatternError, Validator, compiled
 
 DOUBLING = "(a+)+$"
@@ -83,10 +84,14 @@ class Drawn:
 
 def test_what_no_part_speaks_of_is_judged_as_jsonschema_judges_it() -> None:
     told = {True: 0, False: 0}
-    for seed in range(300):
+    for seed in range(1000):
         drawn = Drawn(seed)
         schema = drawn.schema()
-        judge, own = jsonschema.Draft202012Validator(schema), Validator(schema, "w")
+        try:
+            judge, own = jsonschema.Draft202012Validator(schema), Validator(schema, "w")
+        except UserError as error:
+            assert "unevaluatedProperties` together with `patternProperties" in error.what
+            continue
         for value in (drawn.value() for _ in range(8)):
             told[judge.is_valid(value)] += 1
             assert own.takes(value) == judge.is_valid(value), (seed, schema, value)
