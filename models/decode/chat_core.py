@@ -6,7 +6,6 @@ the next value: what is written between two values costs no pass. It answers to 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,12 @@ import numpy as np
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.chat_plan import ChatPlan, Choice, FreeText, Place, TrieNode
+from rtcontrol.models.decode.chat_plan import ChatPlan, Choice, FreeText, Place
 from rtcontrol.models.decode.core import Drafts, Stepwise
+from rtcontrol.models.decode.draft_tree import FreeHead, Guesses
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
-from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
+from rtcontrol.models.decode.plan import TrieNode
+from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, PassCost, Tree
 from rtcontrol.models.decode.walk import best_of
 
 Likely = dict[int, "Likely"]  # what may follow a token, by token
@@ -104,10 +105,10 @@ class Nodes:
             where, node = place
             if isinstance(where, FreeText):
                 return
-            if node in where.leaves:
-                if (then := where.leaves[node][1]) is None:
+            if (leaf := where.leaf(node)) is not None:
+                if leaf[1] is None:
                     return
-                place = then
+                place = leaf[1]
             elif where.branches(node) and len(where.children(node)) > 1:
                 break
             else:
@@ -185,10 +186,8 @@ class _Cursor:
     pending: list[int]
     at: int = -1
     text: list[int] = field(default_factory=list)
-    free: Any = None
-    ask: np.ndarray | None = None  # of a free value: which ids are legal next
-    last: tuple[int, int, int] | None = None  # its last choice: how many tokens of it were there, which, and of text
-    again: bool = False  # whether it was illegal, and is decided again
+    head: FreeHead | None = None  # of a free value
+    chosen: int = 0  # tokens of text before its last choice
 
 
 class ChatDeciding(Stepwise):
@@ -221,8 +220,8 @@ class ChatDeciding(Stepwise):
             line.at = node
             line.text.append(line.pending.pop(0))
 
-    def _step(self, line: _Cursor, token: int) -> None:
-        line.pending.append(token)
+    def _push(self, line: _Cursor, tokens: Sequence[int]) -> None:
+        line.pending += tokens
         self._over_known(line)
 
     def _walk(self, line: _Cursor) -> None:
@@ -234,8 +233,8 @@ class ChatDeciding(Stepwise):
                 if not self._walk_free(line, where):
                     return
                 continue
-            if node in where.leaves:
-                value, line.place = where.leaves[node]
+            if (leaf := where.leaf(node)) is not None:
+                value, line.place = leaf
                 self._take(where, value)
                 continue
             children = where.children(node)
@@ -248,7 +247,7 @@ class ChatDeciding(Stepwise):
                 ((token, child),) = children
                 if self.core.budget.forced and (line.pending or line.at not in self._known.rows):
                     return  # the baseline: a pass for each token
-            self._step(line, token)
+            self._push(line, [token])
             line.place = where, child
 
     def _best(
@@ -271,54 +270,42 @@ class ChatDeciding(Stepwise):
             self._arguments[self.plan.tools[where.tool].parameters[where.decides - 1].name] = value
 
     def _walk_free(self, line: _Cursor, where: FreeText) -> bool:
-        """On in a free value; whether it is over."""
-        if line.free is None:
+        """Continue a free value; return whether it is over."""
+        head = line.head
+        if head is None:
             assert self.core.grammars is not None
-            line.free = self.core.grammars.start(where.grammar, self.core.limit, self.plan.where(where))
+            value = self.core.grammars.start(where.grammar, self.core.limit, self.plan.where(where))
+            head = line.head = FreeHead(value, where.ends.tolist(), None, Guesses(self.core.tokenizer))
+            self._push(line, head.chain)
         while True:
-            if line.ask is None:
-                for token in line.free.forced():
-                    self._step(line, token)
-                legal = line.free.legal(where.ends, None)
-                if np.count_nonzero(legal) > 1:
-                    line.ask = legal
-                    return False
-                token = int(legal.argmax())
-            else:
+            while not head.done:
                 best = None if line.pending else self._known.bests.get(line.at)
                 if best is None:
                     return False
-                token, probability = best
-                if not math.isfinite(probability):
-                    raise NotFinite
-                self._sure(where.decides, probability)
-                line.ask, line.last = None, (len(line.free.tokens), token, len(line.text))
-            self._step(line, token)
-            if token in where.ends:
-                text = self.core.tokenizer.decode(line.free.tokens)
-                name = self.plan.tools[where.tool].parameters[where.decides - 1].name
-                try:
-                    self._arguments[name] = parse_free(where.domain, text)
-                except DecodeError:
-                    if not self._decide_again(line):
-                        raise
-                    continue
-                line.place, line.free, line.last, line.again = (where.then, (token,)), None, None, False
-                return True
-            line.free.push(token)
-
-    def _decide_again(self, line: _Cursor) -> bool:
-        """Take the last choice of an illegal value back, once; False where there is no other one."""
-        if line.again or line.last is None:
-            return False
-        count, token, texts = line.last
-        line.again = True
-        line.free.pop(len(line.free.tokens) - count)
-        line.free.exclude(token)
-        # The token before the choice is evaluated again: what follows it is to be known otherwise.
-        line.text, line.pending = line.text[: texts - 1], [line.text[texts - 1]]
-        line.at = self._known.forget(line.text, line.pending[0])
+                line.chosen = len(line.text)
+                head.take(best)
+                self._push(line, head.chain)
+            text = self.core.tokenizer.decode(head.value.tokens)
+            name = self.plan.tools[where.tool].parameters[where.decides - 1].name
+            try:
+                self._arguments[name] = parse_free(where.domain, text)
+                break
+            except DecodeError:
+                if not (line.chosen and head.decide_again()):
+                    raise
+                self._decide_again(line, head)
+        self._sure(where.decides, head.confidence)
+        assert head.end is not None
+        self._push(line, [head.end])
+        line.place, line.head = (where.then, (head.end,)), None
         return True
+
+    def _decide_again(self, line: _Cursor, head: FreeHead) -> None:
+        """Evaluate the token before the last choice again: what follows it is to be known otherwise."""
+        token = line.text[line.chosen - 1]
+        line.text, line.pending = line.text[: line.chosen - 1], [token]
+        line.at = self._known.forget(line.text, token)
+        self._push(line, head.chain[min(head.kept, 1) :])
 
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
@@ -328,8 +315,8 @@ class ChatDeciding(Stepwise):
         for token in line.pending[:1] if budget.forced else line.pending:
             at = self._known.node(laid, at, token)
         behind: Behind = deque()
-        if line.ask is not None and (len(line.pending) <= 1 or not budget.forced):
-            laid.masked.append((at, line.ask))
+        if line.head is not None and (len(line.pending) <= 1 or not budget.forced):
+            laid.masked.append((at, line.head.stops[0].legal))
         elif budget.forced or budget.per_head == 1:
             laid.scored.append(at)
         elif line.place is not None and isinstance(where := line.place[0], Choice):

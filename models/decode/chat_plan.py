@@ -14,65 +14,55 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.models.checkpoint.chat_template import CallSyntax, encode_marked, encode_value, text_of
+from rtcontrol.models.checkpoint.chat_template import CallSyntax, encode_value, text_of
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import TokenTrie, TrieNode
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
-TrieNode = tuple[int, ...]
-
 
 @dataclass(eq=False)
 class Choice:
-    """A place where the call goes on in several ways. `leaves` have the value that is chosen there and where the text
-    goes on: another choice's node, None at the call's end. `decides` is the place in the confidences: 0 the function, k
-    its k-th parameter; `is_value` tells a value from the text between two."""
+    """A place where a call may go on in several ways, as a trie of tokens.
+
+    A leaf's value is what is chosen there, and where the text goes on: another choice's node, None at the call's end.
+    `decides` is the place in the confidences: 0 the function, k its k-th parameter; `is_value` tells a value from the
+    text between two.
+    """
 
     tool: int
     decides: int
     is_value: bool = False
-    leaves: dict[TrieNode, tuple[Any, Place | None]] = field(default_factory=dict)
-    _children: dict[TrieNode, dict[int, TrieNode]] = field(default_factory=dict)
+    trie: TokenTrie = field(default_factory=lambda: TokenTrie(-1))
     _sorted: dict[TrieNode, list[tuple[int, TrieNode]]] = field(default_factory=dict)
-    _counts: dict[TrieNode, int] = field(default_factory=dict)
 
     def insert(self, path: Sequence[int], value: Any, then: Place | None) -> bool:
-        """False where another value has this path, or a part of it."""
+        """Add a leaf; False where another value has this path, or a part of it."""
         leaf = tuple(path)
-        if leaf in self._children or any(leaf[:end] in self.leaves for end in range(len(leaf) + 1)):
+        if self.trie.children(leaf) or any(leaf[:end] in self.trie.leaves for end in range(len(leaf) + 1)):
             return False
-        self.leaves[leaf] = value, then
-        for end in range(len(leaf)):
-            self._children.setdefault(leaf[:end], {})[leaf[end]] = leaf[: end + 1]
-            self._counts[leaf[:end]] = self._counts.get(leaf[:end], 0) + 1
-        return True
+        return self.trie.insert(leaf, 0, (value, then))
+
+    def leaf(self, node: TrieNode) -> tuple[Any, Place | None] | None:
+        """Return the value of a leaf and where the text goes on; None for another node."""
+        return self.trie.leaves[node][0] if node in self.trie.leaves else None
 
     def branches(self, node: TrieNode) -> bool:
         """Whether there is anything to choose at a node, or below."""
-        return self._counts.get(node, 1) > 1
+        return bool(self.trie.tools(node)[1])
 
     def needed(self, start: TrieNode, limit: int) -> list[TrieNode]:
-        """The nodes below `start` whose scores may be needed, parents first, at most `limit` and one more."""
-        order = [start]
-        for node in order:
-            if len(order) > limit:
-                break
-            order += [c for c in self._children.get(node, {}).values() if self.branches(c)]
-        return order[1:]
+        """Return the nodes below `start` whose scores may be needed, parents first, at most `limit` and one more."""
+        return self.trie.needed(1, start, limit + 2)[1:]
 
     def children(self, node: TrieNode) -> list[tuple[int, TrieNode]]:
-        """(token, node) by token id: ties go to the lowest."""
-        found = self._sorted.get(node)
-        if found is None:
-            found = self._sorted[node] = sorted(self._children.get(node, {}).items())
-        return found
-
-    @property
-    def choices(self) -> set[int]:
-        """The tokens between which the model chooses somewhere."""
-        return {t for below in self._children.values() if len(below) > 1 for t in below}
+        """Return (token, node) by token id: ties go to the lowest."""
+        children = self._sorted.get(node)
+        if children is None:
+            children = self._sorted[node] = self.trie.legal_children(node, 1)
+        return children
 
 
 @dataclass(frozen=True)
@@ -99,7 +89,7 @@ class ChatPlan:
     def __init__(self, tools: Sequence[ToolSchema], tokenizer: STTokenizer, syntax: CallSyntax, grammars: Any) -> None:
         self.tools, self.syntax = tuple(tools), syntax
         self._tokenizer, self._grammars = tokenizer, grammars
-        self.opening = encode_marked(tokenizer, syntax.opening)
+        self.opening = tokenizer.encode_marked(syntax.opening)
         self.function = Choice(-1, 0)
         self.all: list[Choice] = [self.function]
         self.free: list[FreeText] = []
@@ -111,7 +101,7 @@ class ChatPlan:
                 path = [*tokenizer.encode(_inner(syntax, tool.name)), first]
                 if not self.function.insert(path, i, (follow, (first,))):
                     raise UserError(f"The tool name {tool.name!r} has the tokens of another's.", "Rename one of them.")
-        self.columns = tuple(sorted({t for choice in self.all for t in choice.choices}))
+        self.columns = tuple(sorted({t for choice in self.all for t in choice.trie.choices}))
         self.column = {token: i for i, token in enumerate(self.columns)}
 
     def where(self, free: FreeText) -> str:
@@ -131,7 +121,7 @@ class ChatPlan:
 
     def _end(self, follow: Choice, quoted: bool, empty: bool = False) -> None:
         text = self.syntax.quote * quoted + (self.syntax.empty if empty else self.syntax.closing)
-        follow.insert(encode_marked(self._tokenizer, text), None, None)
+        follow.insert(self._tokenizer.encode_marked(text), None, None)
 
     def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
         """What may stand behind the k-th value (-1: the name), which is a text or not: a further key, or the end."""
@@ -143,7 +133,7 @@ class ChatPlan:
             between = self.syntax.arguments if k < 0 else self.syntax.quote * quoted + self.syntax.separator
             if (i, n) not in self._values:
                 self._values[i, n] = self._value(i, tool, n, partial(self._follow, i, tool, n))
-            if not follow.insert(encode_marked(self._tokenizer, between + self._key(p)), n, self._values[i, n]):
+            if not follow.insert(self._tokenizer.encode_marked(between + self._key(p)), n, self._values[i, n]):
                 raise UserError(f"Tool {tool.name}, {p.name}: its name has the tokens of another's.", "Rename it.")
             if p.required:
                 break

@@ -140,7 +140,7 @@ class DecoderCore:
         ends = None if self.domains[k, tool].is_string else quote
         guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED, self.depth)
         value = self._grammars.start(grammar, self._limit, self.where(k, tool))
-        return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
+        return FreeHead(value, [head.end_id], head.null_id if null else None, guesses)
 
     @property
     def most(self) -> int:

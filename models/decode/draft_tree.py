@@ -77,12 +77,15 @@ class Stop:
 
 @dataclass(slots=True)
 class FreeHead:
-    """A free head under way. `nodes` are its evaluated tokens' places, the head token's first. To be evaluated next are
-    the `chain` of tokens that are certain, and behind it the guesses of a `tree`, at `places`. At the `stops` is asked
-    what follows, for their `bests`. So many nodes were `guessed`, and so many of these were `right`."""
+    """A free value under way, which one of the `ends` or the null token ends.
+
+    `nodes` are its evaluated tokens' places, the head token's first. To be evaluated next are the `chain` of tokens
+    that are certain, and behind it the guesses of a `tree`, at `places`. The `stops` ask what follows, for their
+    `bests`. So many nodes were `guessed`, and so many of these were `right`.
+    """
 
     value: FreeValue
-    end_id: int
+    ends: Sequence[int]
     null_id: int | None
     guesses: Guesses
     nodes: list[int] = field(default_factory=list)
@@ -92,13 +95,20 @@ class FreeHead:
     places: dict[Path, int] = field(default_factory=dict)
     bests: dict[Path, Best] = field(default_factory=dict)
     confidence: float = 1.0
-    done: bool = False
-    null: bool = False
+    end: int | None = None  # the token that ended it
     guessed: int = 0
     right: int = 0
     again: bool = False  # whether a whole value was illegal, and is decided again
     _last: tuple[int, int] | None = None  # the token that was chosen last, behind so many others
     _edges: dict[Path, Stop] = field(default_factory=dict)  # where a stop's path and a token behind it lead
+
+    @property
+    def done(self) -> bool:
+        return self.end is not None
+
+    @property
+    def null(self) -> bool:
+        return self.done and self.end == self.null_id
 
     def __post_init__(self) -> None:
         self._extend([])
@@ -130,19 +140,25 @@ class FreeHead:
         """What follows is known, and nothing else is evaluated."""
         self.confidence *= _probability(best)
         self._last = len(self.value.tokens), best[0]
-        if best[0] in (self.end_id, self.null_id):
+        if self._is_end(best[0]):
+            self.chain = []
             self._finish(best[0])
         else:
             self.value.push(best[0])
             self._extend([best[0]])
 
+    @property
+    def kept(self) -> int:
+        """How many tokens stood before the last choice."""
+        return 0 if self._last is None else self._last[0]
+
     def decide_again(self) -> bool:
         """Take the last choice back, once, as what it led to was illegal; False where there is no other one.
 
         Raises DecodeError where nothing else may follow."""
-        if self.again or self._last is None or self._last[0] == 0:
-            return False
-        self.again, self.done = True, False
+        if self.again or self._last is None or (self._last[0] == 0 and self.nodes):
+            return False  # the head token is not evaluated again
+        self.again, self.end = True, None
         length, token = self._last
         self.value.pop(len(self.value.tokens) - length)
         self.value.exclude(token)
@@ -161,29 +177,32 @@ class FreeHead:
             self._look_ahead(min(room, len(self.tree) + self.guesses.ahead))
             self.guessed += len(self.tree)
 
+    def _is_end(self, token: int) -> bool:
+        return token in self.ends or token == self.null_id
+
     def _finish(self, token: int) -> None:
-        self.done, self.null, self.chain, self.tree, self.stops = True, token == self.null_id, [], [], []
+        self.end, self.tree, self.stops = token, [], []
         self.bests = {}  # it is not settled again
 
     def _forced(self) -> tuple[list[int], np.ndarray]:
         """Push what follows of itself; what may follow then: several tokens, or the end alone."""
-        found: list[int] = []
+        forced: list[int] = []
         while True:
             if self.value.tokens or self.null_id is None:
-                found += self.value.forced()
-            legal = self.value.legal(self.end_id, self.null_id)
+                forced += self.value.forced()
+            legal = self.value.legal(self.ends, self.null_id)
             token = int(legal.argmax())
-            if np.count_nonzero(legal) > 1 or token in (self.end_id, self.null_id):
-                return found, legal
+            if np.count_nonzero(legal) > 1 or self._is_end(token):
+                return forced, legal
             self.value.push(token)
-            found.append(token)
+            forced.append(token)
 
     def _guess(self, stop: Stop, tokens: Sequence[int], room: int) -> None:
         """That these tokens follow a stop, as far as they are legal and within `room` nodes."""
         value, base = self.value, len(self.value.tokens)
         value.push(*stop.path)
         try:
-            while tokens and stop.legal[tokens[0]] and tokens[0] not in (self.end_id, self.null_id):
+            while tokens and stop.legal[tokens[0]] and not self._is_end(tokens[0]):
                 begun = (*stop.path, tokens[0])
                 known = self._edges.get(begun)
                 if known is None:

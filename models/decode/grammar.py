@@ -105,8 +105,8 @@ class Grammars:
         self._refuse(grammar, where)
         # Within JSON no end of a pattern is found surely.
         if found is None and (text or '"pattern' not in grammar):
-            what = f"{where}: no value of at most {limit} tokens satisfies its schema."
-            raise UserError(what, "Loosen its rules, give its parts shorter names, or allow more tokens.")
+            problem = f"{where}: no value of at most {limit} tokens satisfies its schema."
+            raise UserError(problem, "Loosen its rules, give its parts shorter names, or allow more tokens.")
 
     def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
         """A value at its beginning, of at most `limit` tokens and what it takes to end it there; errors say `where`."""
@@ -167,8 +167,9 @@ class FreeValue:
             return bool(matcher.is_accepting())
         return bool(matcher.validate_tokens([self._grammars.quote]) == 1)
 
-    def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
-        """Which ids [vocabulary] may follow: `end_id` where the value may end, `null_id` (None: never) at its start.
+    def legal(self, ends: Any, null_id: int | None) -> np.ndarray:
+        """Return which ids [vocabulary] may follow: `ends` where the value may end, `null_id` (None: never) at its
+        start.
 
         After `limit` tokens only the end may; raises DecodeError where it must not."""
         legal = self._bits(self._matcher)
@@ -177,7 +178,7 @@ class FreeValue:
             raise DecodeError(f"{self._where}: what may follow takes too long to find out ({reason})")
         if len(self.tokens) >= self._limit:
             legal[:] = False
-        legal[end_id] = self._ends(self._matcher)
+        legal[ends] = self._ends(self._matcher)
         if null_id is not None and not self.tokens:
             legal[null_id] = True
         if self._excluded is not None and self._excluded[0] == len(self.tokens):

@@ -47,7 +47,7 @@ class SteadyWalk:
             return best
         if head == 0 and self._plan.function.trie.value(best.node, ANY_TOOL) == NO_TOOL:
             return best
-        standing = self._walker.follow(head, state, tools, leaf)
+        standing = self._walker.walk(head, state, tools, leaf)
         if standing.pending:
             return standing
         if best.confidence - standing.confidence >= self._margin:

@@ -186,8 +186,8 @@ def compile_plan(
                     before = made.trie.held
                     if not made.trie.insert(path, index, value):
                         where = f"Tool {tools[index].name}, argument {k + 1}"
-                        told = f"{where}: {value!r} has the same tokens as another value."
-                        raise UserError(told, "Remove or rename one of them.")
+                        problem = f"{where}: {value!r} has the same tokens as another value."
+                        raise UserError(problem, "Remove or rename one of them.")
                     room -= made.trie.held - before
             for null in slot.null:
                 made.trie.insert([null_id], index, null)

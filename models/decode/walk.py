@@ -33,20 +33,16 @@ class Walk:
     visited: tuple[TrieNode, ...] = ()
 
 
-def best_of(scores: Sequence[float]) -> tuple[int, float]:
-    """The place of the largest score (ties: the first one), and its probability among all. Raises NotFinite."""
+def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, float]:
+    """Return the place of the largest score (ties: the first one), or this place, and its probability among all.
+
+    Raises NotFinite.
+    """
     if not math.isfinite(sum(scores)):
         raise NotFinite
     most = max(scores)
-    return scores.index(most), 1.0 / math.fsum(math.exp(score - most) for score in scores)
-
-
-def share_of(scores: Sequence[float], i: int) -> float:
-    """The probability of the score at this place among all. Raises NotFinite."""
-    if not math.isfinite(sum(scores)):
-        raise NotFinite
-    most = max(scores)
-    return math.exp(scores[i] - most) / math.fsum(math.exp(score - most) for score in scores)
+    place = scores.index(most) if place is None else place
+    return place, math.exp(scores[place] - most) / math.fsum(math.exp(score - most) for score in scores)
 
 
 class Walker:
@@ -65,40 +61,28 @@ class Walker:
         self._function_first = budget.function_first and 0 in self.start
         self.first = self.wanted([HeadState() for _ in plan.heads], None, self.start)
 
-    def walk(self, head: int, state: HeadState, tools: int) -> Walk:
+    def walk(self, head: int, state: HeadState, tools: int, leaf: TrieNode | None = None) -> Walk:
         """Follow the largest logit among legal children from the head token; ties go to the lowest token id.
 
-        Raises NotFinite."""
-        node, confidence = ROOT, 1.0
-        visited: list[TrieNode] = []
-        while True:
-            columns, children = self.choices(head, node, tools)
-            if not children:
-                return Walk(node, False, confidence, tuple(visited))
-            if len(children) == 1 and not (self.budget.forced and node not in state.rows):
-                node = children[0]
-                continue
-            row = state.rows.get(node)
-            if row is None:
-                return Walk(node, True, confidence, tuple(visited))
-            best, share = best_of([row[c] for c in columns])
-            confidence *= share
-            visited.append(node)
-            node = children[best]
-
-    def follow(self, head: int, state: HeadState, tools: int, leaf: TrieNode) -> Walk:
-        """Go to a legal leaf, whatever the logits prefer: how probable it is. Raises NotFinite."""
+        With a legal `leaf` go there, whatever the logits prefer: how probable it is. Raises NotFinite.
+        """
         node, confidence = ROOT, 1.0
         visited: list[TrieNode] = []
         while node != leaf:
             columns, children = self.choices(head, node, tools)
-            child = leaf[: len(node) + 1]
-            if len(children) > 1 or (self.budget.forced and node not in state.rows):
-                if (row := state.rows.get(node)) is None:
-                    return Walk(node, True, confidence, tuple(visited))
-                confidence *= share_of([row[c] for c in columns], children.index(child))
-                visited.append(node)
-            node = child
+            if not children:
+                break
+            row = state.rows.get(node)
+            if len(children) == 1 and not (self.budget.forced and row is None):
+                node = children[0]
+                continue
+            if row is None:
+                return Walk(node, True, confidence, tuple(visited))
+            place = None if leaf is None else children.index(leaf[: len(node) + 1])
+            best, share = best_of([row[c] for c in columns], place)
+            confidence *= share
+            visited.append(node)
+            node = children[best]
         return Walk(node, False, confidence, tuple(visited))
 
     def look(

@@ -208,7 +208,7 @@ def test_an_answer_ends_as_the_models_turn_does_or_with_its_end_of_text(
     ("written", "eos", "what"),
     [
         ("{% for m in messages %}{{ m.content }}{% endfor %}", None, "how an answer ends"),
-        ("{{ raise_exception('No!') }}", "<|im_end|>", r"takes no user's turn alone \(No!\)"),
+        ("{{ raise_exception('No!') }}", "<|im_end|>", r"user alone \(No!\)"),
     ],
 )
 def test_a_chat_model_that_cannot_be_asked_says_why(tmp_path: Path, written: str, eos: str | None, what: str) -> None:

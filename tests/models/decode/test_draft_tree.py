@@ -147,6 +147,6 @@ def test_guesses_stay_within_their_room(core: DecoderCore, room: int, ahead: int
     head = core.free_head(1, 0)
     values = [core.tokenizer.encode(json.dumps({"city": text, "days": 1, "heat": 2.5}, separators=(",", ":")))]
     guesses = Guesses(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)
-    made = type(head)(head.value, head.end_id, None, guesses)
+    made = type(head)(head.value, head.ends, None, guesses)
     assert len(made.tree) <= min(room, most)
     assert all(len(path) == 1 or path[:-1] in made.tree[:i] for i, path in enumerate(made.tree))
