@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -96,18 +95,6 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
     )
 
 
-def encode_marked(tokenizer: STTokenizer, text: str) -> list[int]:
-    """Token ids of a text of ours: added tokens are control, what stands between two of them is encoded alone."""
-    ids: list[int] = []
-    marks = sorted(tokenizer.specials, key=len, reverse=True)
-    for piece in re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]:
-        if piece in tokenizer.specials:
-            ids.append(tokenizer.special_id(piece))
-        elif piece:
-            ids += tokenizer.encode(piece)
-    return ids
-
-
 def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
     """A value as it stands in a call, but for the quote behind a text; `within` the quotes, where they stand with what
     is around it."""
@@ -160,7 +147,7 @@ class ChatTemplate:
             template, reason = None, str(error).partition("\n")[0][:200]
         if not template:
             raise UserError(
-                f"{folder} is no ST model, and no chat model: its chat template cannot be used ({reason}).",
+                f"{folder} is neither an ST model nor a chat model: its chat template cannot be used ({reason}).",
                 "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
                 f"`rtcontrol models adopt --base {folder} --out FOLDER`, to be trained.",
             )
@@ -173,120 +160,93 @@ class ChatTemplate:
         return syntax_of(self._template, self._where)
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """The ids up to the last control token before what is said: the part to be cached."""
+        """Return the ids up to the last control token before the user's words: the part to be cached."""
         orders = {"role": self.syntax.role, "content": self.syntax.orders}
         self._turn = self._opened([orders], tools)
         return self._turn.prefix
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Everything after the prefix, up to where a call begins."""
+        """Return everything after the prefix, up to where a call begins."""
         calls = "; ".join(history[-HISTORY_LIMIT:])
         content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
-        turn = self._turn
-        return [*self._tokenizer.encode(f"{turn.before}{content}{turn.behind}"), *turn.rest]
+        return [*self._tokenizer.encode(f"{self._turn.before}{content}{self._turn.behind}"), *self._turn.rest]
 
     def user_turn(self) -> UserTurn:
-        """The prompt of a user's turn alone, without tools or orders. Raises UserError."""
+        """Return the prompt of a user's turn alone, without tools or orders. Raises UserError."""
         return self._opened([], ())
 
     def ending(self) -> int:
-        """The control token that ends the model's turn. Raises UserError."""
-        said = f"SAID{secrets.token_hex(8)}"
-        turns = [{"role": "user", "content": said.lower()}, {"role": "assistant", "content": said}]
+        """Return the control token that ends the model's turn. Raises UserError."""
+        words = f"SAID{secrets.token_hex(8)}"
+        turns = [{"role": "user", "content": words.lower()}, {"role": "assistant", "content": words}]
         with suppress(UserError):
             pieces = iter(self._filled(turns, (), add_generation_prompt=False))
-            if any(isinstance(piece, str) and said in piece for piece in pieces):
+            if any(isinstance(piece, str) and words in piece for piece in pieces):
                 for piece in pieces:
                     if isinstance(piece, int):
                         return piece
         if (end := self._renderer.eos_token) in self._tokenizer.specials:
             return self._tokenizer.special_id(end)
-        raise UserError(
-            f"{self._where}: nothing tells how an answer ends.", "Name the `eos_token` in its tokenizer_config.json."
-        )
+        problem = f"{self._where}: nothing tells how an answer ends."
+        raise UserError(problem, "Name the `eos_token` in its tokenizer_config.json.")
 
     def _opened(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
-        """These turns and the user's."""
+        """Return these turns and the user's."""
         place = f"CONTENT{secrets.token_hex(8)}"
         pieces = self._filled([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
         if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
-            raise self._leaves_out("the user's turn")
+            raise self._unusable("leaves out the user's turn")
         at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and place in piece)
         text, _, behind = str(pieces[at]).partition(place)
         # A line's end is a token of its own: what stands before it (the tools, of Llama 3) is cached, too.
         cut = text.rfind("\n") + 1
-        return UserTurn(self._ids([*pieces[:at], text[:cut]]), text[cut:], behind, self._ids(pieces[at + 1 :]))
+        encode = self._tokenizer.encode_pieces
+        return UserTurn(encode([*pieces[:at], text[:cut]]), text[cut:], behind, encode(pieces[at + 1 :]))
 
     def _filled(
-        self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **told: bool
+        self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **options: bool
     ) -> list[int | str]:
-        """The template's text: control tokens, and what is between them."""
-        marks = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
-        shown = _hidden([t.to_openai() for t in tools], marks)
+        """Return the template's text: control tokens, and what is between them. What tools say stays text."""
+        words = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
         try:
             text = self._renderer.apply_chat_template(
                 messages,
-                tools=shown or None,
+                tools=_replaced([t.to_openai() for t in tools], words) or None,
                 tokenize=False,
                 enable_thinking=False,
                 date_string=DATE,
                 chat_template=DATED + self._template,
-                **told,
+                **options,
             )
         except Exception as error:  # templates raise what their authors thought of
             reason = (str(error) or repr(error)).splitlines()[0][:200]
-            if not tools:
-                raise UserError(
-                    f"{self._where}: its chat template takes no user's turn alone ({reason}).",
-                    "Use a checkpoint that was trained to chat.",
-                ) from None
-            raise UserError(
-                f"{self._where}: its chat template takes no tools, or no {self.syntax.role} turn ({reason}).",
-                "Use a checkpoint that was trained to call tools.",
-            ) from None
-        if tools and marks_free(tools[0].name, marks) not in text:
-            raise self._leaves_out("the tools")
-        return self._parsed(text, {word: mark for mark, word in marks.items()})
+            raise self._unusable(f"takes no tools, or no turn of the system or user alone ({reason})") from None
+        if tools and _replaced(tools[0].name, words) not in text:
+            raise self._unusable("leaves out the tools")
+        marks = {word: mark for mark, word in words.items()}
+        pieces = self._tokenizer.pieces(text)
+        return [_replaced(piece, marks) if isinstance(piece, str) else piece for piece in pieces]
 
-    def _leaves_out(self, what: str) -> UserError:
+    def _unusable(self, fault: str) -> UserError:
         return UserError(
-            f"{self._where}: its chat template leaves out {what}.", "Use a checkpoint that was trained to call tools."
+            f"{self._where}: its chat template {fault}.", "Use a checkpoint that was trained to call tools."
         )
-
-    def _ids(self, pieces: Sequence[int | str]) -> list[int]:
-        return [i for p in pieces for i in (self._tokenizer.encode(p) if isinstance(p, str) else [p])]
-
-    def _parsed(self, text: str, words: Mapping[str, str]) -> list[int | str]:
-        marks = sorted(self._tokenizer.specials, key=len, reverse=True)
-        found: list[int | str] = []
-        for piece in re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]:
-            if piece in words.values():
-                found.append(self._tokenizer.special_id(piece))
-            elif piece:
-                for word, mark in words.items():
-                    piece = piece.replace(word, mark)
-                found.append(piece)
-        return found
 
 
 @lru_cache(maxsize=4)
 def _renderer(folder: Path, files: Any) -> Any:
-    """The library's tokenizer: of a large vocabulary it takes seconds to load."""
+    """Load the library's tokenizer: of a large vocabulary it takes seconds."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
-def marks_free(text: str, marks: Mapping[str, str]) -> str:
-    """The text with words of ours for what would be control tokens."""
-    for mark in sorted(marks, key=len, reverse=True):
-        text = text.replace(mark, marks[mark])
-    return text
-
-
-def _hidden(value: Any, marks: Mapping[str, str]) -> Any:
+def _replaced(value: Any, words: Mapping[str, str]) -> Any:
+    """Return a JSON value with other words for some, the longest first, in all its texts."""
     if isinstance(value, str):
-        return marks_free(value, marks)
+        for word in sorted(words, key=len, reverse=True):
+            value = value.replace(word, words[word])
+        return value
     if isinstance(value, Mapping):
-        return {marks_free(str(k), marks): _hidden(v, marks) for k, v in value.items()}
-    return [_hidden(v, marks) for v in value] if isinstance(value, list | tuple) else value
+        return {_replaced(str(k), words): _replaced(v, words) for k, v in value.items()}
+    return [_replaced(v, words) for v in value] if isinstance(value, list | tuple) else value

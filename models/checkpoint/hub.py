@@ -46,11 +46,11 @@ def fetch(model: str, nowhere: str, others: str) -> Path:
         names = [one.rfilename for one in HfApi().model_info(repository).siblings or ()]
         have = sorted(name.rpartition("/")[0] for name in names if name.endswith("/config.json"))
     except GatedRepoError:
-        what = f"The hub gives {repository} to those alone whom its owner allows."
-        raise UserError(what, "Ask for access on its page, then `hf auth login`.") from None
+        problem = f"The hub gives {repository} to those alone whom its owner allows."
+        raise UserError(problem, "Ask for access on its page, then `hf auth login`.") from None
     except RepositoryNotFoundError:
-        what = f"{hub} has no {repository}, or keeps it private."
-        raise UserError(what, f"{others} For a private one: `hf auth login`.") from None
+        problem = f"{hub} has no {repository}, or keeps it private."
+        raise UserError(problem, f"{others} For a private one: `hf auth login`.") from None
     except Exception as error:
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
         why = "is not asked, as HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"does not give it ({line})"

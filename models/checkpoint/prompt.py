@@ -150,13 +150,12 @@ def tools_text(tools: Sequence[ToolSchema]) -> str:
 
 
 def _parse(template: str, tokenizer: STTokenizer) -> tuple[PromptPart, ...]:
-    markers = sorted(tokenizer.specials, key=len, reverse=True)
-    variables = [f"{{{v}}}" for v in VARIABLES]
     parts: list[PromptPart] = []
-    for piece in re.split(f"({'|'.join(map(re.escape, [*markers, *variables]))})", template):
-        if piece in markers:
-            parts.append(PromptPart(tokenizer.special_id(piece)))
-        elif piece:
-            run = parts.pop().pieces if parts and parts[-1].special is None else ()
-            parts.append(PromptPart(None, (*run, (True, piece[1:-1]) if piece in variables else (False, piece))))
+    for piece in tokenizer.pieces(template):
+        if isinstance(piece, int):
+            parts.append(PromptPart(piece))
+            continue
+        names = re.split(f"{{({'|'.join(VARIABLES)})}}", piece)
+        run = ((i % 2 == 1, text) for i, text in enumerate(names) if text)
+        parts.append(PromptPart(None, tuple(run)))
     return tuple(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -80,12 +81,26 @@ class STTokenizer:
         except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
             return self.encode(text.encode("utf-8", "replace").decode())
 
+    def pieces(self, text: str) -> list[int | str]:
+        """Split a text of ours: the ids of the added tokens that are written in it, and what stands between them."""
+        names = sorted(self._special, key=len, reverse=True)
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        return [self._special.get(part, part) for part in parts if part]
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Return the ids of a text of ours: added tokens are control, what stands between two of them is text."""
+        return self.encode_pieces(self.pieces(text))
+
+    def encode_pieces(self, pieces: Sequence[int | str]) -> list[int]:
+        """Return the ids of `pieces`."""
+        return [i for piece in pieces for i in (self.encode(piece) if isinstance(piece, str) else [piece])]
+
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens shown by name."""
+        """Return the text of ids, special tokens shown by name."""
         return str(self._text.decode(list(ids), skip_special_tokens=False))
 
     def to_json(self) -> str:
-        """The tokenizer as the text of a `tokenizer.json`."""
+        """Return the text of its `tokenizer.json`."""
         return str(self._text.to_str())
 
 
