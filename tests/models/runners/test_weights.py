@@ -93,7 +93,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("unknown rope", change(rope_parameters={"rope_type": "spiral"}), "unknown kind 'spiral'"),
     ("sliding window", change(use_sliding_window=True), "uses a sliding window"),
     ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is no tokenizer file"),
-    ("no ST tokens", plain_tokenizer, "is no ST model, and no chat model: its chat template"),
+    ("no ST tokens", plain_tokenizer, "is neither an ST model nor a chat model: its chat template"),
     ("model not resized", unresized_model, "rows of embeddings"),
     ("no template", remove("st_template.json"), "has no st_template.json"),
     ("torn weights", tear_weights, "model.safetensors is no safetensors file"),
