@@ -7,20 +7,17 @@ headers or a body that come a byte at a time end with it.
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import from_json
+
 from rtcontrol.models.loop_thread import LoopThread
 
 MOST_BYTES = 1 << 20
-MOST_LEVELS = 64  # of maps and lists in each other
 ENCODING = {"accept-encoding": "identity"}
-# A text that nobody ends goes to the end, so that nothing is looked at twice.
-BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
 class WebError(Exception):
@@ -44,11 +41,9 @@ class WebAnswer:
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """The value, of numbers as Python has them. Raises ValueError for what is none, or too deep."""
-        # Python's parser goes as deep as its stack, and what is finalised meanwhile has none.
-        if _levels(self.body) > MOST_LEVELS:
-            raise ValueError(f"more than {MOST_LEVELS} levels of maps and lists")
-        return json.loads(self.body)
+        """Return the value, of numbers as Python has them. Raises ValueError for what is not JSON, or too deep."""
+        # Python's own parser goes as deep as its stack.
+        return from_json(self.body)
 
 
 def packed_by(headers: Mapping[str, str]) -> str | None:
@@ -79,34 +74,35 @@ class WebClient:
 
     def post(self, body: Any, limit_s: float) -> Future[WebAnswer]:
         """The answer to come; cancelling it closes the request. It raises WebError, as this does after `close`."""
-        return self._begin("POST", limit_s, json=body)
+        return self._start("POST", limit_s, json=body)
 
     def get(self, limit_s: float) -> Future[WebAnswer]:
         """As `post`, with nothing to say."""
-        return self._begin("GET", limit_s)
+        return self._start("GET", limit_s)
 
-    def _begin(self, method: str, limit_s: float, **given: Any) -> Future[WebAnswer]:
-        if (asked := self._thread.start(self._ask, method, limit_s, **given)) is None:
+    def _start(self, method: str, limit_s: float, **content: Any) -> Future[WebAnswer]:
+        future = self._thread.start(self._request, method, limit_s, **content)
+        if future is None:
             raise WebError("connection", "the client was closed")
-        return asked
+        return future
 
-    async def _ask(self, method: str, limit_s: float, **given: Any) -> WebAnswer:
+    async def _request(self, method: str, limit_s: float, **content: Any) -> WebAnswer:
         import httpx
 
-        said = bytearray()
+        body = bytearray()
         try:
-            async with asyncio.timeout(limit_s), self._client.stream(method, self._url, **given) as answer:
+            async with asyncio.timeout(limit_s), self._client.stream(method, self._url, **content) as answer:
                 if packed := packed_by(answer.headers):
                     raise WebError("malformed", f"the answer is packed ({packed}), though it was asked for as it is")
                 async for part in answer.aiter_raw():
-                    said += part
-                    if len(said) > self._most_bytes:
+                    body += part
+                    if len(body) > self._most_bytes:
                         raise WebError("malformed", f"the answer is larger than {self._most_bytes} bytes")
         except TimeoutError:
             raise WebError("timeout", f"no answer within {limit_s * 1e3:.0f} ms") from None
         except httpx.HTTPError as error:
             raise WebError("connection", f"{type(error).__name__}: {error}") from None
-        return WebAnswer(answer.status_code, answer.headers, bytes(said))
+        return WebAnswer(answer.status_code, answer.headers, bytes(body))
 
     def close(self) -> None:
         """Close the connections; what is under way is cancelled."""
@@ -115,16 +111,3 @@ class WebClient:
     def __del__(self) -> None:
         if hasattr(self, "_thread"):
             self.close()
-
-
-def _levels(body: bytes) -> int:
-    """The most maps and lists in each other, MOST_LEVELS + 1 at most; brackets in texts are no levels."""
-    if body.count(b"[") + body.count(b"{") <= MOST_LEVELS:
-        return MOST_LEVELS
-    level = deepest = 0
-    for found in BRACKETS.finditer(body):
-        level += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(found[0], 0)
-        deepest = max(deepest, level)
-        if deepest > MOST_LEVELS:
-            break
-    return deepest
