@@ -37,9 +37,6 @@ class Unpaired(Exception):
         self.index = index
 
 
-_Waiting = tuple[int, int, str]  # message, number in it, name
-
-
 def results_of(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int], int]:
     """Return of each call that has a result, by (message, number in it), the message with that result.
 
@@ -47,24 +44,22 @@ def results_of(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int], in
     goes to the oldest call of its id, and of its name where there is one, that waits for one; without an id to any
     that waits. Those before the user spoke last come after the others. Raises Unpaired.
     """
-    waiting: dict[str | None, list[_Waiting]] = {}
-    found: dict[tuple[int, int], int] = {}
+    waiting: list[tuple[int, int, str | None, str]] = []  # message, number in it, id, name
+    results: dict[tuple[int, int], int] = {}
     spoke = -1
-    for at, said in enumerate(messages):
-        spoke = at if said.user else spoke
-        for k, (own, name) in enumerate(said.calls):
-            waiting.setdefault(own, []).append((at, k, name))
-        if said.result is None:
+    for at, message in enumerate(messages):
+        spoke = at if message.user else spoke
+        waiting += ((at, k, id_, name) for k, (id_, name) in enumerate(message.calls))
+        if message.result is None:
             continue
-        mine, called = said.result
-        calls = waiting.get(mine, [])
-        if mine is None:
-            every = calls or sorted(call for other in waiting.values() for call in other)
-            calls = [call for call in every if called in (call[2], None)]
-        wanted = [call for call in calls if call[0] > spoke] or calls
-        if not wanted:
+        id_, called = message.result
+        calls = [call for call in waiting if call[2] == id_]
+        if id_ is None:
+            calls = [call for call in calls or waiting if called in (call[3], None)]
+        recent = [call for call in calls if call[0] > spoke] or calls
+        if not recent:
             raise Unpaired(at)
-        one = next((call for call in wanted if call[2] == called), wanted[0])
-        found[one[:2]] = at
-        next(calls for calls in waiting.values() if one in calls).remove(one)
-    return found
+        match = next((call for call in recent if call[3] == called), recent[0])
+        waiting.remove(match)
+        results[match[:2]] = at
+    return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rtcontrol.models.call import Call, Decision
@@ -29,13 +30,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DeciderSpec:
-    """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
+    """What a decoder process needs to build its decider; plain values only, so it crosses any wire.
 
-    `history` is how many executed calls the prompt shows, at most as many as the checkpoint says that it learnt;
-    `threads` limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most
+    `history` is how many executed calls the prompt shows, at most as many as the checkpoint was trained with; `threads`
+    limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most
     `value_tokens` tokens. Without a budget of trie nodes (see Budget), one is chosen by what a pass costs on this
-    machine. A chat model always calls a tool. With
-    `hysteresis` a value in force stays until another one is clearly preferred (not of a chat model).
+    machine. A chat model always calls a tool. With `hysteresis` an active value stays until another one is clearly
+    preferred (not of a chat model).
     """
 
     model: str
@@ -75,8 +76,8 @@ def core_of(
         plan = compile_plan(tools, tokenizer, spec.allow_null, template.overflow)
         return DecoderCore(plan, tokenizer, vocabulary, limit=spec.value_tokens, hysteresis=spec.hysteresis)
     if spec.hysteresis is not None:
-        what = f"--hysteresis compares the values of heads, and {spec.model} is a chat model: it has none."
-        raise UserError(what, "Leave it out, or use a checkpoint with heads (docs/checkpoints.md).")
+        problem = f"--hysteresis compares the values of heads, and {spec.model} is a chat model: it has none."
+        raise UserError(problem, "Leave it out, or use a checkpoint with heads (docs/checkpoints.md).")
     free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
     grammars = Grammars(tokenizer, vocabulary) if free else None
     chat = ChatPlan(tools, tokenizer, template.syntax, grammars)
@@ -84,14 +85,15 @@ def core_of(
 
 
 class STDecider:
-    """Decides calls for one agent: its own plan, prefix and cache, on a model that all deciders of its checkpoint
-    share. Not thread-safe but for `cancel`."""
+    """Decide calls for one agent: its own plan, prefix and cache, on a model that all deciders of its checkpoint share.
+
+    Not thread-safe but for `cancel`.
+    """
 
     def __init__(self, spec: DeciderSpec) -> None:
-
-        began = time.perf_counter()
+        started = time.perf_counter()
         self.spec = spec
-        self.checkpoint, runner = spec.load()
+        self.checkpoint, self.runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         learnt = TrainingMetadata.of(self.checkpoint.folder)
         # What a model was never shown in training changes its calls by what happens to stand there.
@@ -100,25 +102,24 @@ class STDecider:
         self._learnt = learnt if learnt is not None and learnt.knows(tools) else None
         if self._learnt is not None:
             tools = self._learnt.as_trained(tools)
-        self._told = "", 1.0, tuple[str, ...]()  # an instruction, what it lowers the confidence by, its unknown words
-        given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
-        explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        budget = Budget(**explicit) if explicit else None
-        self.runner: Runner = runner
-        prefix = self.template.prefix_ids(tools)
-        if len(prefix) >= runner.slots:  # before the plan: that of values as long as this takes minutes, and gigabytes
-            raise too_long(runner.slots, len(prefix))
-        core = core_of(spec, self.checkpoint, runner.caps.vocabulary, tools)
+            self._unknown = lru_cache(maxsize=4)(self._learnt.unknown)  # nearly always the same instruction
+        prefix, slots = self.template.prefix_ids(tools), self.runner.slots
+        if len(prefix) >= slots:  # before the plan: that of values as long as this takes minutes, and gigabytes
+            raise too_long(slots, len(prefix))
+        core = core_of(spec, self.checkpoint, self.runner.caps.vocabulary, tools)
         self.plan: Any = core.plan
-        self.decoding = Decoding(self.runner, core, prefix, budget)
+        nodes = {"per_head": spec.budget_per_head, "total": spec.budget_total}
+        limits: dict[str, Any] = {name: count for name, count in nodes.items() if count is not None}
+        self.decoding = Decoding(self.runner, core, prefix, Budget(**limits) if limits else None)
         self.prefix = self.decoding.prefix
-        self.load_ms = (time.perf_counter() - began) * 1e3
+        self.load_ms = (time.perf_counter() - started) * 1e3
 
     def decide(
         self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
     ) -> Decision:
-        """One decision; `standing` is the call in force, for hysteresis. Raises UserError when the prompt does not fit
-        the context, and DecodeError."""
+        """Return one decision; `standing` is the active call, for hysteresis.
+
+        Raises UserError when the prompt does not fit the context, and DecodeError."""
         return result(self.decide_in_steps(observation, instruction, history, standing, sliced=False))
 
     def decide_in_steps(
@@ -131,55 +132,36 @@ class STDecider:
     ) -> Generator[None, None, Decision]:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
         and then within a long prompt."""
-        one = self.begin(observation, instruction, history, standing)
-        yield from self.decoding.in_steps(one, sliced)
-        return self.result_of(one)
+        decode = self.begin(observation, instruction, history, standing)
+        yield from self.decoding.in_steps(decode, sliced)
+        return self.believed(decode.decision(), instruction)
 
     def begin(
         self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
     ) -> InFlightDecode:
-        """A decision under way, that others may share passes with."""
-        begun = self.decoding.begin(self.suffix(observation, instruction, history), standing)
-        self._hear(instruction)
-        return begun
-
-    def result_of(self, one: InFlightDecode) -> Decision:
-        """What was decided, as it is given. Raises what ended it."""
-        return self._believed(one.decision())
+        """Start a decision that others may share passes with."""
+        return self.decoding.begin(self.suffix(observation, instruction, history), standing)
 
     def decide_many(
-        self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[Call | None] = ()
+        self, situations: Sequence[tuple[str, str] | Situation], standing: Sequence[Call | None] = ()
     ) -> list[Decision]:
         """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes;
-        `standing` are the calls in force, none or one for each."""
-        made = self.decoding.decode_many([self.suffix(*told) for told in situations], standing)
-        for i, (_, instruction, *_) in enumerate(situations):
-            made[i] = self.believed(made[i], instruction)
-        return made
-
-    def _hear(self, instruction: str) -> None:
-        """What the next decision is told: nearly always the same as the one before."""
-        if self._learnt is not None and instruction != self._told[0]:
-            unknown = self._learnt.unknown(instruction)
-            self._told = instruction, self._learnt.doubt ** len(unknown), unknown
+        `standing` are the active calls, none or one for each."""
+        decided = self.decoding.decided([self.suffix(*situation) for situation in situations], standing)
+        return [self.believed(d.decision(), s[1]) for d, s in zip(decided, situations, strict=True)]
 
     def believed(self, decision: Decision, instruction: str) -> Decision:
-        """What was decided by this instruction, as sure as its words were taught."""
-        self._hear(instruction)
-        return self._believed(decision)
-
-    def _believed(self, decision: Decision) -> Decision:
-        """A decision by words of which some were never taught is less sure than it seems to be."""
-        _, doubt, unknown = self._told
-        if not unknown:
+        """Return a decision by this instruction, less sure by each of its words that was never taught."""
+        unknown = () if self._learnt is None else self._unknown(instruction)
+        if self._learnt is None or not unknown:
             return decision
-        sure = decision.confidence
-        if decision.call is not None and "function" in sure:
-            sure = {**sure, "function": sure["function"] * doubt}
-        return replace(decision, confidence=sure, unknown=unknown)
+        confidence = decision.confidence
+        if decision.call is not None and "function" in confidence:
+            confidence = {**confidence, "function": confidence["function"] * self._learnt.doubt ** len(unknown)}
+        return replace(decision, confidence=confidence, unknown=unknown)
 
     def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
-        """The tokens of this behind the prefix."""
+        """Return the tokens of a situation behind the prefix."""
         shown = history[-self._history :] if self._history else ()
         return self.template.suffix_ids(instruction, observation, shown)
 
@@ -188,7 +170,7 @@ class STDecider:
         self.decoding.cancel()
 
     def info(self) -> dict[str, Any]:
-        """What decides: for the report and for people."""
+        """Return what decides, for the report and for people."""
         return {
             "model": str(self.spec.model),
             "profile": self.template.profile,
@@ -202,28 +184,34 @@ class STDecider:
         }
 
 
-Told = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], Call | None]
+Situation = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], Call | None]
 
 
-def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:
+def decide_together(requests: Sequence[tuple[STDecider, Situation]]) -> list[Decision | Exception]:
     """Decide for different sessions, those of one model in the same passes: of each what `decide` gives, or raises."""
-    return result(decide_together_in_steps(asked))
+    return result(decide_together_in_steps(requests))
 
 
 def decide_together_in_steps(
-    asked: Sequence[tuple[STDecider, Told]],
+    requests: Sequence[tuple[STDecider, Situation]],
 ) -> Generator[None, None, list[Decision | Exception]]:
     """`decide_together`, which may be left alone wherever it yields: between forward passes."""
-    assert len({id(decider) for decider, _ in asked}) == len(asked), "one decision of a session at a time"
-    begun = [(decider, _tried(decider.begin, *told)) for decider, told in asked]
-    for runner in dict.fromkeys(decider.runner for decider, _ in asked):
-        own = [one for decider, one in begun if decider.runner is runner]
-        yield from evaluate(runner, [one for one in own if isinstance(one, InFlightDecode)])
-    return [one if isinstance(one, Exception) else _tried(decider.result_of, one) for decider, one in begun]
+    assert len({id(decider) for decider, _ in requests}) == len(requests), "one decision of a session at a time"
+    decodes = [_tried(lambda d=decider, s=situation: d.begin(*s)) for decider, situation in requests]
+    for runner in dict.fromkeys(decider.runner for decider, _ in requests):
+        local = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]
+        yield from evaluate(runner, [decode for decode in local if isinstance(decode, InFlightDecode)])
+    decisions: list[Decision | Exception] = []
+    for (decider, situation), decode in zip(requests, decodes, strict=True):
+        if isinstance(decode, InFlightDecode):
+            decisions.append(_tried(lambda d=decider, s=situation, f=decode: d.believed(f.decision(), s[1])))
+        else:
+            decisions.append(decode)
+    return decisions
 
 
-def _tried(what: Callable[..., T], *given: Any) -> T | Exception:
+def _tried(act: Callable[[], T]) -> T | Exception:
     try:
-        return what(*given)
+        return act()
     except Exception as fault:
         return fault

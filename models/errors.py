@@ -55,8 +55,8 @@ def unmarked(raw: bytes, where: str | Path) -> bytes:
     """The beginning of a file that people write without its byte order mark. Raises UserError naming `where` for
     UTF-16 and UTF-32, which have NUL bytes or another mark."""
     if (found := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
-        what = f"{where} cannot be read: it is {found[:6].upper()}, no UTF-8 text."
-        raise UserError(what, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
+        problem = f"{where} cannot be read: it is {found[:6].upper()}, no UTF-8 text."
+        raise UserError(problem, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
     return raw.removeprefix(BOM_UTF8)
 
 
@@ -66,8 +66,8 @@ def decoded(raw: bytes, where: str | Path) -> str:
     try:
         return unmarked(raw, where).decode()
     except UnicodeDecodeError as error:
-        what = f"{where} cannot be read: it is no UTF-8 text ({error.reason} at byte {error.start})."
-        raise UserError(what, "Save it as UTF-8.") from None
+        problem = f"{where} cannot be read: it is no UTF-8 text ({error.reason} at byte {error.start})."
+        raise UserError(problem, "Save it as UTF-8.") from None
 
 
 def read_text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""One session's decisions: its plan's core, and a handle of the model's runner, pass after pass."""
+"""Run decisions pass after pass: a plan's core, and a handle of the model's runner."""
 
 from __future__ import annotations
 
@@ -130,14 +130,16 @@ class Decoding:
         self._last: InFlightDecode | None = None
 
     def begin(self, suffix: Sequence[int], standing: Call | None = None) -> InFlightDecode:
-        """A decision after prefix + `suffix`, for `evaluate`; `standing` is the call in force, for hysteresis. Raises
-        UserError when the context is too long."""
+        """Start a decision after prefix + `suffix`, for `evaluate`; `standing` is the active call, for hysteresis.
+
+        Raises UserError when the context is too long.
+        """
         self._stop.clear()
         self._last = self.begin_on(self.handle, suffix, self._drafts, self._stop, standing)
         return self._last
 
     def another(self) -> Any:
-        """A handle behind the same prefix, for `begin_on`."""
+        """Return a handle behind the same prefix, for `begin_on`."""
         return self.runner.copy(self.handle, self._prefix)
 
     def begin_on(
@@ -148,8 +150,8 @@ class Decoding:
         stop: threading.Event,
         standing: Call | None = None,
     ) -> InFlightDecode:
-        """A decision on one of `another`'s, which `stop` ends before its next pass. Raises UserError when the context
-        is too long."""
+        """Start a decision on one of `another`'s, which `stop` ends before its next pass. Raises UserError when the
+        context is too long."""
         if drafts is not None and handle.slots - len(self._prefix) - len(suffix) < self.core.most:
             drafts = None
         prompt = [*self._prefix, *suffix]
@@ -157,30 +159,27 @@ class Decoding:
         steady = {} if standing is None else {"standing": standing}
         return InFlightDecode(self.core.begin(drafts, suffix, **steady), handle, stop, reused, len(prompt) - reused)
 
-    def in_steps(self, one: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
-        """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
-        after every few milliseconds of a long prompt."""
+    def in_steps(self, decode: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
+        """Evaluate a started decision. It may be left alone, or given up, wherever this yields: between passes, and
+        `sliced` after every few milliseconds of a long prompt."""
         if sliced:
             yield from prefill_in_slices(self.runner, self.handle)
-        yield from evaluate(self.runner, [one])
-
-    def decode_many(self, suffixes: Sequence[Sequence[int]], standing: Sequence[Call | None] = ()) -> list[Decision]:
-        """Decide after prefix + each suffix in the same passes; equal to deciding each alone. `standing` are the calls
-        in force, none or one for each. Raises what the first fault is."""
-        return [one.decision() for one in self.decided(suffixes, standing)]
+        yield from evaluate(self.runner, [decode])
 
     def decided(self, suffixes: Sequence[Sequence[int]], standing: Sequence[Call | None] = ()) -> list[InFlightDecode]:
-        """`decode_many`, each with what was its own fault."""
+        """Decide after prefix + each suffix in the same passes, each as alone, with its own fault; `standing` are the
+        active calls, none or one for each."""
         calls = standing or [None] * len(suffixes)
         self._stop.clear()
-        batch, made = self.runner.caps.batch, list[InFlightDecode]()
+        batch, decodes = self.runner.caps.batch, list[InFlightDecode]()
         while len(self._others) < min(len(suffixes), batch):
             self._others.append(self.another())
         for i in range(0, len(suffixes), batch):
-            begun = zip(self._others, suffixes[i : i + batch], calls[i : i + batch], strict=False)
-            made += (now := [self.begin_on(handle, one, None, self._stop, call) for handle, one, call in begun])
+            each = zip(self._others, suffixes[i : i + batch], calls[i : i + batch], strict=False)
+            now = [self.begin_on(handle, suffix, None, self._stop, call) for handle, suffix, call in each]
             result(evaluate(self.runner, now))
-        return made
+            decodes += now
+        return decodes
 
     @property
     def visited(self) -> Sequence[Entry]:
