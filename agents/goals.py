@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, partial
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from rtcontrol.agents.goal_tools import GoalKind, GoalTools, schema_of, slug
 from rtcontrol.agents.phrasing import FILLERS, Grammar
@@ -19,6 +20,12 @@ from rtcontrol.models.errors import UserError
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
+_TEXT = Annotated[StrictStr, Field(pattern=r"\S")]
+_FLOAT = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_WAYS: TypeAdapter[Any] = TypeAdapter(dict[_TEXT, list[_TEXT] | None])
+_VALUES: TypeAdapter[Any] = TypeAdapter(
+    dict[StrictStr, Annotated[list[StrictStr | StrictInt | _FLOAT], Field(min_length=1)]]
+)
 # One of so many ways to say a goal is kept from training: what is scored with it was never taught.
 HELD_OUT_EVERY = 5
 MOST_SAID = 1_000  # sentences of a way that are looked at
@@ -56,16 +63,17 @@ class Goals:
         source: str = "goals",
     ) -> None:
         self.source = source
-        self.placeholders = {str(k): self._listed(v, str(k)) for k, v in self._table(placeholders, "placeholders")}
-        said = {str(k): self._listed(v, str(k)) for k, v in self._table(words, "words")}
-        self._grammar = Grammar({name: tuple(map(str, values)) for name, values in said.items()})
-        plain: Any = goals
-        if isinstance(plain, Sequence) and not isinstance(plain, str):
-            plain = dict.fromkeys(plain, ())
-        self.ways = {self._checked(kind, kind): self._ways(kind, ways) for kind, ways in self._table(plain, "goals")}
+        ways: Any = goals if isinstance(goals, Mapping | str) else dict.fromkeys(goals, ())
+        self.placeholders = self._table("placeholders", placeholders, _VALUES)
+        slots = self._table("words", words, _VALUES)
+        self._grammar = Grammar({name: tuple(map(str, values)) for name, values in slots.items()})
+        self.ways = self._table("goals", ways, _WAYS)
+        for kind, others in self.ways.items():
+            for way in (kind, *others):
+                self._check(way, kind)
         if not self.ways:
             raise self._wrong("there is no goal.", 'Write one: goals = {"go to the {thing}": ["drive to {thing}"]}.')
-        if both := sorted(set(self.placeholders) & set(said)):
+        if both := sorted(set(self.placeholders) & set(slots)):
             raise self._wrong(f"{{{both[0]}}} is a placeholder and a word.", "Rename one of them.")
         self._apart()
 
@@ -224,45 +232,30 @@ class Goals:
 
     # -- what is wrong with them ---------------------------------------------------------------------------------------
 
-    def _table(self, given: Any, name: str) -> list[tuple[Any, Any]]:
-        if given is not None and not isinstance(given, Mapping):
-            raise self._wrong(f"{name} is a {type(given).__name__}.", "Write a table of lists.")
-        return list((given or {}).items())
+    def _table(self, name: str, given: Any, kind: TypeAdapter[Any]) -> dict[str, tuple[Any, ...]]:
+        if isinstance(given, Mapping):
+            given = {key: [*values] if isinstance(values, range) else values for key, values in given.items()}
+        try:
+            table = kind.validate_python({} if given is None else given)
+            return {key: tuple(values or ()) for key, values in table.items()}
+        except ValidationError as error:
+            fault = error.errors()[0]
+            place = ".".join([name, *(f"{part}" for part in fault["loc"][:2])])
+            hint = 'Write a table of lists. Words such as no, on and yes, and "a: b", stand in quotes in YAML.'
+            raise self._wrong(f"{place}: {fault['msg']} (it is {fault['input']!r:.80}).", hint) from None
 
-    def _listed(self, given: Any, name: str) -> tuple[Any, ...]:
-        listed = tuple(given) if isinstance(given, Sequence | range) and not isinstance(given, str) else ()
-        good = all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in listed)
-        finite = good and all(isinstance(one, str) or math.isfinite(one) for one in listed)
-        if not listed or not finite:
-            odd = next((one for one in listed if isinstance(one, bool) or not isinstance(one, str | int | float)), None)
-            problem = "is no list of texts or numbers" if odd is None else f"lists {odd!r}, no text and no number"
-            remedy = f"Write {name}: [a, b, c], and words such as no, on and yes in quotes: YAML reads false and true."
-            raise self._wrong(f"{{{name}}} {problem}.", remedy)
-        return listed
-
-    def _ways(self, kind: str, given: Any) -> tuple[str, ...]:
-        if isinstance(given, str) or not isinstance(given, Sequence | None):
-            raise self._wrong(f'the goal "{kind}" has no list of ways to say it.', "Write a list of texts.")
-        return tuple(self._checked(way, kind) for way in given or ())
-
-    def _checked(self, way: Any, kind: Any) -> str:
-        if not isinstance(way, str) or not way.strip() or not isinstance(kind, str):
-            raise self._wrong(
-                f'the goal "{kind}" is said as {way!r}.',
-                'Write it as text in quotes: YAML reads no, on and "a: b" as something else.',
-            )
+    def _check(self, way: str, kind: str) -> None:
         for name in _names(way):
             if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
                 # What the goal itself does not name is no placeholder of its ways.
-                table, what = ("placeholders", "it stands for") if way == kind else ("words", "may be said there")
-                remedy = f"List what {what} under {table}: {name}: [...]."
-                raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', remedy)
+                table, use = ("placeholders", "it stands for") if way == kind else ("words", "may be said there")
+                hint = f"List what {use} under {table}: {name}: [...]."
+                raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', hint)
         if missing := sorted(set(_names(kind)) - set(_names(way))):
-            remedy = "Say in each way what the goal needs, or make it a goal of its own."
-            raise self._wrong(f'"{way}" leaves {{{missing[0]}}} of "{kind}" open.', remedy)
+            hint = "Say in each way what the goal needs, or make it a goal of its own."
+            raise self._wrong(f'"{way}" leaves {{{missing[0]}}} of "{kind}" open.', hint)
         if more := sorted((set(_names(way)) - set(_names(kind))) & set(self.placeholders)):
             raise self._wrong(f'"{way}" has a {{{more[0]}}} that "{kind}" has not.', "Put it into both.")
-        return way
 
     def _apart(self) -> None:
         """Two goals that are said alike could not be learnt."""

@@ -76,9 +76,9 @@ def test_goals_are_spread_over_kinds_and_values() -> None:
         ({"goals": {"go to {x}": ["go there"]}, "placeholders": {"x": ["a"]}}, "leaves {x}"),
         ({"goals": {"go": ["go to {x}"]}, "placeholders": {"x": ["a"]}}, "has a {x}"),
         ({"goals": {"go": ["move"], "come": ["move"]}}, '"move" asks for "come" and for "go"'),
-        ({"goals": {"go": "move"}}, "no list of ways"),
-        ({"goals": {"go": [3]}}, "said as 3"),
-        ({"goals": {"go to {x}": []}, "placeholders": {"x": "abc"}}, "{x} is no list"),
+        ({"goals": {"go": "move"}}, "goals.go: Input should be a valid list"),
+        ({"goals": {"go": [3]}}, "goals.go.0: Input should be a valid string"),
+        ({"goals": {"go to {x}": []}, "placeholders": {"x": "abc"}}, "placeholders.x: Input should be a valid list"),
         ({"goals": {"go to {x}": []}, "placeholders": {"x": ["a"]}, "words": {"x": ["b"]}}, "a placeholder and a word"),
     ],
 )
