@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rtcontrol.agents.lander.goals import HOVER_PLACES, KINDS, PHRASINGS, LanderGoal
 from rtcontrol.agents.lander.tools import observe, read_back
@@ -16,51 +15,35 @@ from rtcontrol.models.call import Call
 SIDE_AIM = 0.09
 
 
-@dataclass(frozen=True, slots=True)
-class Gains:
-    """The pilot's numbers, found by random search on seeds below 1000.
-
-    `x_p`, `x_d` turn the distance to the target and `vx` into a lean, at most `lean` radians; `a_p`, `a_d` turn the
-    lean's error (rad) and the spin (rad/s) into angular acceleration; `y_p`, `y_d` a height error and `vy` into
-    vertical acceleration; a landing sinks at `sink + sink_slope * y`, slower the farther off it is.
-    """
-
-    x_p: float = 1.2
-    x_d: float = 0.92
-    lean: float = 0.45
-    a_p: float = 18.0
-    a_d: float = 6.8
-    y_p: float = 3.5
-    y_d: float = 4.5
-    sink: float = 0.03
-    sink_slope: float = 0.55
-    sink_d: float = 4.0
-    off_slope: float = 0.72
-
-
+# The pilot's numbers, found by random search on seeds below 1000. The distance to the target and `vx` become a lean, at
+# most LEAN radians; its error (rad) and the spin (rad/s) angular acceleration; a height error and `vy` vertical
+# acceleration. A landing sinks at `SINK + SINK_SLOPE * y`, slower the farther off it is.
+X_P, X_D, LEAN = 1.2, 0.92, 0.45
+A_P, A_D = 18.0, 6.8
+Y_P, Y_D = 3.5, 4.5
+SINK, SINK_SLOPE, SINK_D, OFF_SLOPE = 0.03, 0.55, 4.0, 0.72
 MAIN_LEVELS = (0, 50, 60, 70, 80, 90, 100)
 SIDE_LEVELS = (-100, -50, 0, 50, 100)
 
 
-def expert(data: Mapping[str, float], goal: LanderGoal, gains: Gains = Gains()) -> Call:
-    """The call for one observation: no memory, so that a network that sees one observation can imitate it.
+def expert(data: Mapping[str, float], goal: LanderGoal) -> Call:
+    """Return the call for one observation: no memory, so that a network that sees one observation can imitate it.
 
     A lander with a leg on the ground, unless asked to hover, switches everything off.
     """
     if goal.kind != "hover" and (data["left_leg"] or data["right_leg"]):
         return Call("engines", {"main": 0, "side": 0})
-    g = gains
     x, y, vx, vy, angle = data["x"], data["y"], data["vx"], data["vy"], data["angle"]
     omega = 2.5 * data["spin"]
     target_x = goal.x if goal.kind == "hover" else {"land": 0.0, "left": -SIDE_AIM, "right": SIDE_AIM}[goal.kind]
     off = x - target_x
-    lean = min(max(g.x_p * off + g.x_d * vx, -g.lean), g.lean)
-    alpha = -g.a_p * (angle - lean) - g.a_d * omega
+    lean = min(max(X_P * off + X_D * vx, -LEAN), LEAN)
+    alpha = -A_P * (angle - lean) - A_D * omega
     if goal.kind == "hover":
-        rise = g.y_p * (goal.y - y) - g.y_d * vy
+        rise = Y_P * (goal.y - y) - Y_D * vy
     else:
-        wanted = -(g.sink + g.sink_slope * max(y, 0.0)) + g.off_slope * abs(off)
-        rise = g.sink_d * (min(wanted, 0.3) - vy)
+        wanted = -(SINK + SINK_SLOPE * max(y, 0.0)) + OFF_SLOPE * abs(off)
+        rise = SINK_D * (min(wanted, 0.3) - vy)
     # Gravity takes 1.333 of vy a second, full thrust gives 2.333; a full side engine turns by 5 rad/s^2.
     main = 100.0 * (rise + 1.333) / (2.333 * max(math.cos(angle), 0.3))
     return Call("engines", {"main": _nearest(main, MAIN_LEVELS), "side": _nearest(-20.0 * alpha, SIDE_LEVELS)})
