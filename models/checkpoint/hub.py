@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -20,46 +21,40 @@ def is_id(model: str) -> bool:
 
 
 def fetch(model: str, nowhere: str, others: str) -> Path:
-    """The local folder of a hub id. What the cache has whole is used as it is, without a look at the network, so that a
-    start in the field changes nothing; anything else is downloaded, with progress. Raises UserError, which begins with
-    `nowhere`, where else it was looked for, and whose remedy names the `others` ways to give a model."""
-    from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    """Return the local folder of a hub id.
 
-    found = NAME.fullmatch(model)
-    assert found is not None, "it was looked at before"
-    repository, inside = found[1], found[2] or ""
+    What the cache has whole is used as it is, without a look at the network, so that a start in the field changes
+    nothing; anything else is downloaded, with progress. Raises UserError, which begins with `nowhere`, where else it
+    was looked for, and whose hint names the `others` ways to give a model.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    match = NAME.fullmatch(model)
+    assert match is not None, "it was looked at before"
+    repository, inside = match[1], match[2] or ""
     # Of a repository with several checkpoints one folder alone, as its root alone where none is named.
     allowed = [f"{inside}/*.{kind}" if inside else f"*.{kind}" for kind in KINDS]
-    wanted: dict[str, Any] = {"allow_patterns": allowed, "ignore_patterns": [f"{inside}/*/*" if inside else "*/*"]}
-    try:
-        folder = Path(snapshot_download(repository, local_files_only=True, **wanted)) / inside
+    patterns: dict[str, Any] = {"allow_patterns": allowed, "ignore_patterns": [f"{inside}/*/*" if inside else "*/*"]}
+    with contextlib.suppress(Exception):  # whatever it is, the download tells
+        folder = Path(snapshot_download(repository, local_files_only=True, **patterns)) / inside
         if _complete(folder):
             return folder
-    except Exception:  # whatever it is, the download tells
-        pass
-    hub = f"{nowhere}; the hub"
     try:
-        folder = Path(snapshot_download(repository, **wanted)) / inside
+        folder = Path(snapshot_download(repository, **patterns)) / inside
         if _complete(folder):
             return folder
-        names = [one.rfilename for one in HfApi().model_info(repository).siblings or ()]
-        have = sorted(name.rpartition("/")[0] for name in names if name.endswith("/config.json"))
-    except GatedRepoError:
-        problem = f"The hub gives {repository} to those alone whom its owner allows."
-        raise UserError(problem, "Ask for access on its page, then `hf auth login`.") from None
-    except RepositoryNotFoundError:
-        problem = f"{hub} has no {repository}, or keeps it private."
-        raise UserError(problem, f"{others} For a private one: `hf auth login`.") from None
+        names = [file.rfilename for file in HfApi().model_info(repository).siblings or ()]
     except Exception as error:
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
         why = "is not asked, as HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"does not give it ({line})"
-        one = f" --include '{inside}*'" if inside else ""
+        include = f" --include '{inside}*'" if inside else ""
         raise UserError(
-            f"{hub} ({constants.ENDPOINT}) {why}, nor is it whole in the cache ({constants.HF_HUB_CACHE}).",
-            f"{others} Without a network: `hf download {repository}{one}` on a machine that has one, and its "
-            "~/.cache/huggingface copied here ($HF_HOME).",
+            f"{nowhere}; the hub ({constants.ENDPOINT}) {why}, nor is it whole in the cache "
+            f"({constants.HF_HUB_CACHE}).",
+            f"{others} For a private or gated one: `hf auth login`. Without a network: `hf download {repository}"
+            f"{include}` on a machine that has one, and its ~/.cache/huggingface copied here ($HF_HOME).",
         ) from None
+    have = sorted(name.rpartition("/")[0] for name in names if name.endswith("/config.json"))
     raise UserError(
         f"{model}: the hub's {repository} has no whole checkpoint in {inside or 'its root'} (config.json, "
         "tokenizer.json, safetensors).",

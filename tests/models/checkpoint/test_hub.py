@@ -146,7 +146,8 @@ def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub, foun
         assert "has no whole checkpoint in" in err
         assert "RT-other, RT-small-v2" in err
     err = found("runs/train-lander", hub.url)[2]
-    assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub has no" in err
+    assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub (" in err
+    assert "does not give it" in err and "hf auth login" in err
 
 
 def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(
