@@ -23,6 +23,7 @@ T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama", "gemma3_text")
 GEMMA = "gemma3_text"
 SLIDING = "sliding_attention"
+UNKNOWN = ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
 ELSE = "Run it with --engine transformers (any causal model) or --engine vllm."
 
 
@@ -60,19 +61,18 @@ class ModelConfig:
         raw = read_config(folder)
         kind = raw.get("model_type")
         if kind not in ARCHITECTURES:
-            raise UserError(
-                f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}.",
-                ELSE,
-            )
+            problem = f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}."
+            raise UserError(problem, ELSE)
         packed = packing(raw, folder)
-        if raw.get("use_sliding_window"):
-            raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", ELSE)
         activation = raw.get("hidden_activation" if kind == GEMMA else "hidden_act", "silu")
-        if raw.get("mlp_bias") or activation != ("gelu_pytorch_tanh" if kind == GEMMA else "silu"):
-            raise UserError(
-                f"{folder}: the torch engine has no MLP with a bias or with activation {activation!r}.",
-                ELSE,
-            )
+        unknown = {
+            "a sliding window": raw.get("use_sliding_window"),
+            "an MLP with a bias": raw.get("mlp_bias"),
+            f"the activation {activation!r}": activation != ("gelu_pytorch_tanh" if kind == GEMMA else "silu"),
+            **{name: raw.get(name) for name in UNKNOWN},
+        }
+        if names := [name for name, value in unknown.items() if value]:
+            raise UserError(f"{folder} has {', '.join(names)}, which the torch engine does not.", ELSE)
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
             raise UserError(f"{folder / 'config.json'} lacks {', '.join(missing)}.", "Restore the checkpoint.")
@@ -82,7 +82,7 @@ class ModelConfig:
         shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
         settings = json.dumps(raw, sort_keys=True)
         if kind == GEMMA:
-            return cls(*shape, True, *_rope(_global(raw), head_dim), settings, packed, **_gemma(raw, folder, head_dim))
+            return cls(*shape, True, *_rope(_global(raw), head_dim), settings, packed, **_gemma(raw, head_dim))
         return cls(*shape, bool(raw.get("tie_word_embeddings", False)), *_rope(raw, head_dim), settings, packed)
 
 
@@ -93,11 +93,8 @@ def _global(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**raw, "rope_theta": raw.get("rope_theta", 1e6), "rope_parameters": rope.get("full_attention")}
 
 
-def _gemma(raw: Mapping[str, Any], folder: Path, head_dim: int) -> dict[str, Any]:
-    """What a Gemma 3 has beside the shape. Raises UserError for what the lean forward does not know."""
-    unknown = ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
-    if found := [name for name in unknown if raw.get(name)]:
-        raise UserError(f"{folder} has {', '.join(found)}, which the torch engine does not.", ELSE)
+def _gemma(raw: Mapping[str, Any], head_dim: int) -> dict[str, Any]:
+    """Return what a Gemma 3 has beside the shape."""
     layers, every = raw["num_hidden_layers"], raw.get("sliding_window_pattern") or raw.get("_sliding_window_pattern", 6)
     kinds = raw.get("layer_types") or [SLIDING if (i + 1) % every else "full_attention" for i in range(layers)]
     local = (raw.get("rope_parameters") or {}).get(SLIDING) or {"rope_theta": raw.get("rope_local_base_freq", 1e4)}
