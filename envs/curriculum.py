@@ -183,7 +183,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
     """A bundled world's, told what its agent's `phrasings` say."""
 
-    phrasings: Phrasings[Any, GoalT]
+    phrasings: Phrasings[Any, Any]
 
     def __init__(self, rng: random.Random, options: CurriculumOptions, skill: Skill, world: Any) -> None:
         self._world = world
@@ -195,7 +195,8 @@ class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
         return 1.0
 
     def _sample_goal(self) -> GoalT:
-        return self.phrasings.sample_goal(self.rng)
+        goal: GoalT = self.phrasings.sample_goal(self.rng)
+        return goal
 
     def _sentence(self, goal: GoalT) -> str:
         return self.phrasings.training_instruction(self.rng, goal)

@@ -134,7 +134,7 @@ class STDecider:
         and then within a long prompt."""
         decode = self.begin(observation, instruction, history, standing)
         yield from self.decoding.in_steps(decode, sliced)
-        return self.believed(decode.decision(), instruction)
+        return self.result_of(decode, instruction)
 
     def begin(
         self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
@@ -142,13 +142,17 @@ class STDecider:
         """Start a decision that others may share passes with."""
         return self.decoding.begin(self.suffix(observation, instruction, history), standing)
 
+    def result_of(self, decode: InFlightDecode, instruction: str) -> Decision:
+        """Return what was decided by this instruction. Raises what ended it."""
+        return self.believed(decode.decision(), instruction)
+
     def decide_many(
         self, situations: Sequence[tuple[str, str] | Situation], standing: Sequence[Call | None] = ()
     ) -> list[Decision]:
         """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes;
         `standing` are the active calls, none or one for each."""
         decided = self.decoding.decided([self.suffix(*situation) for situation in situations], standing)
-        return [self.believed(d.decision(), s[1]) for d, s in zip(decided, situations, strict=True)]
+        return [self.result_of(d, s[1]) for d, s in zip(decided, situations, strict=True)]
 
     def believed(self, decision: Decision, instruction: str) -> Decision:
         """Return a decision by this instruction, less sure by each of its words that was never taught."""
@@ -197,21 +201,19 @@ def decide_together_in_steps(
 ) -> Generator[None, None, list[Decision | Exception]]:
     """`decide_together`, which may be left alone wherever it yields: between forward passes."""
     assert len({id(decider) for decider, _ in requests}) == len(requests), "one decision of a session at a time"
-    decodes = [_tried(lambda d=decider, s=situation: d.begin(*s)) for decider, situation in requests]
+    decodes = [_tried(decider.begin, *situation) for decider, situation in requests]
     for runner in dict.fromkeys(decider.runner for decider, _ in requests):
         local = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]
         yield from evaluate(runner, [decode for decode in local if isinstance(decode, InFlightDecode)])
-    decisions: list[Decision | Exception] = []
-    for (decider, situation), decode in zip(requests, decodes, strict=True):
-        if isinstance(decode, InFlightDecode):
-            decisions.append(_tried(lambda d=decider, s=situation, f=decode: d.believed(f.decision(), s[1])))
-        else:
-            decisions.append(decode)
-    return decisions
+    each = zip(requests, decodes, strict=True)
+    return [
+        decode if isinstance(decode, Exception) else _tried(decider.result_of, decode, situation[1])
+        for (decider, situation), decode in each
+    ]
 
 
-def _tried(act: Callable[[], T]) -> T | Exception:
+def _tried(act: Callable[..., T], *args: Any) -> T | Exception:
     try:
-        return act()
+        return act(*args)
     except Exception as fault:
         return fault

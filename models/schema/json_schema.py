@@ -95,8 +95,10 @@ def _with_arms(schema: dict[str, Any], where: str) -> dict[str, Any]:
         # An alternative among alternatives, with no more to say.
         for each in arm["anyOf"] if set(arm) <= {"anyOf", *ABOUT} and "anyOf" in arm else [arm]:
             flat.setdefault(written(each), each)
-    if len(flat) == 1 and (joined := _joined(*flat.values(), schema)) is not None:
-        return joined
+    if len(flat) == 1:
+        (arm,) = flat.values()
+        if (joined := _joined(arm, schema)) is not None:
+            return joined
     return {**schema, "anyOf": [*flat.values()]} if flat else schema
 
 
