@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rtcontrol.models.decode.protocol import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
-    from rtcontrol.training.fit import fit
-    from rtcontrol.training.train import Fitted
+    from rtcontrol.training.fit import Fitted, fit
 
 __all__ = [
     "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "fit", "load",
@@ -24,8 +23,7 @@ _PLACES = {
     "__version__": "rtcontrol.models",
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.decode.protocol"),
-    "Fitted": "rtcontrol.training.train",
-    "fit": "rtcontrol.training.fit",
+    **dict.fromkeys(("Fitted", "fit"), "rtcontrol.training.fit"),
     "UserError": "rtcontrol.models.errors",
 }
 

@@ -1,57 +1,57 @@
-"""Samples of any set as rows: one row a call, tools in head order; what gives no row is counted with its reason."""
+"""Turn samples of any set into rows, one a call, with tools in head order; count what gives no row with its reason."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.sample import HALF, Dropped, PlacedRow, Sample, Tally, Unusable
+from rtcontrol.models.data.row import Row
+from rtcontrol.models.data.sample import HALF, Dropped, Sample, Tally, Unusable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.parameters import Parameter
-from rtcontrol.models.schema.tool_schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 # "train": calls shuffled, numbers of their declared type, rows that their tools forbid dropped, each row once. "eval":
-# calls and values as given, every sample that can be shown kept, since what cannot be answered rightly counts as wrong.
+# calls and values as given, every sample that can be shown kept: one that cannot be answered correctly counts as wrong.
 Purpose = Literal["train", "eval"]
 NOT_TAKEN = "a value that its parameter does not take"
 REPEATED = "a row that was there before"
+PAPER = "18,20,18,17,15,12"
+OVER = "over its share of rows with as many arguments"
 
 
 def rows(
-    found: Iterable[Sample | Dropped | PlacedRow], tally: Tally, purpose: Purpose = "train", seed: int = 0
-) -> Iterator[DataRow]:
-    """Yield the rows of what a source gives; a row that is one already keeps its history."""
-    samples: dict[str, int] = {}
-    ids: dict[str, int] = {}
-    seen: set[int] = set()
-    for one in found:
-        if isinstance(one, Dropped):
-            tally.samples[one.source] += 1
-            tally.drop(one)
+    samples: Iterable[Sample | Dropped | Row], tally: Tally, purpose: Purpose = "train", seed: int = 0
+) -> Iterator[Row]:
+    """Yield the rows of what a source yields; what is a row already keeps its history."""
+    numbers: dict[str, int] = {}
+    row_numbers: dict[str, int] = {}
+    keys: set[int] = set()
+    for sample in samples:
+        if isinstance(sample, Dropped):
+            tally.samples[sample.source] += 1
+            tally.drop(sample)
             continue
-        if isinstance(one, Sample):
-            source, where, calls = one.source, one.where, one.calls
-            tally.samples[source] += 1
-            made = decompose(replace(one, id=one.id + _number(one.id, samples)), purpose, seed)
-        else:
-            row, where, calls = one.row, one.where, ()
-            source, number = row.source, _number(row.id, ids)  # of the file, where several have rows of one id
-            made = [row := replace(row, id=row.id + number, sample=row.sample + number)]
-            tally.samples[source] += row.sample not in samples
-            samples.setdefault(row.sample, 1)
+        source, where = sample.source, sample.where
         try:
-            if not made:
-                raise Unusable("no call")
-            ready = [_ready(row, calls, purpose) for row in made]
-            problems = [problem for row, tool in ready if (problem := _problem(row, tool)) is not None]
+            if isinstance(sample, Sample):
+                tally.samples[source] += 1
+                candidates = decompose(replace(sample, id=sample.id + _number(sample.id, numbers)), purpose, seed)
+            else:
+                number = _number(sample.id, row_numbers)  # of the file, where several have rows of one id
+                row = replace(sample, id=sample.id + number, sample=sample.sample + number)
+                tally.samples[source] += row.sample not in numbers
+                numbers.setdefault(row.sample, 1)
+                candidates = [_in_head_order(row, purpose)]
+            problems = [problem for row in candidates if (problem := _problem(row)) is not None]
             if problems and purpose == "train":
                 raise problems[0]
         except Unusable as error:
@@ -59,95 +59,76 @@ def rows(
             continue
         if problems:
             tally.note(Dropped(problems[0].reason, where, problems[0].detail, source))
-        for row, _ in ready:
-            key = hash((row.instruction, row.observation, repr(row.tools), row.history, row.call and row.call.text()))
-            if purpose == "train" and key in seen:
+        for row in candidates:
+            key = hash((row.question, *(tool.canonical_json() for tool in row.tools), row.call and row.call.text()))
+            if purpose == "train" and key in keys:
                 tally.drop(Dropped(REPEATED, where, "", source))
                 continue
-            seen.add(key)
+            keys.add(key)
             tally.rows[source] += 1
             yield row
 
 
-def _number(name: str, ids: dict[str, int]) -> str:
+def _number(name: str, numbers: dict[str, int]) -> str:
     """Return what tells an id from those of the same name before it."""
-    ids[name] = ids.get(name, 0) + 1
-    return "" if ids[name] == 1 else f"~{ids[name]}"
+    numbers[name] = numbers.get(name, 0) + 1
+    return "" if numbers[name] == 1 else f"~{numbers[name]}"
 
 
-def decompose(sample: Sample, purpose: Purpose, seed: int = 0) -> list[DataRow]:
-    """Return one row a call. For evaluation in the order given; for training the list of calls is shuffled before its
-    prefixes are taken, the same way each time for a sample's id and `seed`: so that a history may hold any of the other
-    calls, and never the row's own."""
-    calls = list(sample.calls)
+def decompose(sample: Sample, purpose: Purpose, seed: int = 0) -> list[Row]:
+    """Return one row a call, in head order. For evaluation in the order given; for training the calls are shuffled
+    before their prefixes become histories, the same way each time for a sample's id and `seed`: a history may hold any
+    of the other calls, never the row's own. Raises Unusable."""
+    tools = tuple(canonical(tool) for tool in sample.tools)
+    if len({tool.name for tool in tools}) < len(tools):
+        raise Unusable("two tools of one name")
+    if not sample.calls:
+        raise Unusable("no call")
+    row = Row(sample.instruction, sample.observation, None, sample.history, tools)
+    row = replace(row, sample=sample.id, source=sample.source, weight=sample.weight, where=sample.where)
+    calls = [_call_in_head_order(call, tools, purpose) for call in sample.calls]
     if purpose == "train":
         random.Random(f"{seed}:{sample.id}").shuffle(calls)
     history, made = list(sample.history), []
     for n, call in enumerate(calls, 1):
-        made.append(
-            DataRow(
-                id=sample.id if len(calls) == 1 else f"{sample.id}/{n}",
-                sample=sample.id,
-                source=sample.source,
-                instruction=sample.instruction,
-                observation=sample.observation,
-                tools=sample.tools,
-                history=tuple(history),
-                call=call,
-                weight=sample.weight,
-            )
-        )
+        row_id = sample.id if len(calls) == 1 else f"{sample.id}/{n}"
+        made.append(replace(row, id=row_id, history=tuple(history), call=call))
         history.append(call.text())
     return made
 
 
-def _ready(row: DataRow, calls: tuple[Call, ...], purpose: Purpose) -> tuple[DataRow, ToolSchema | None]:
-    """Return the row with its tools in head order and its calls (those in its history too) as these have them; and the
-    tool that it calls."""
-    tools = {schema.name: schema for schema in map(canonical, row.tools)}
-    if len(tools) < len(row.tools):
-        raise Unusable("two tools of one name")
-
-    def ready(call: Call) -> Call:
-        if call.name not in tools:
-            raise Unusable("a call of a function that is not shown", call.name)
-        kept = ordered(call, tools[call.name])
-        return declared(kept, tools[call.name]) if purpose == "train" else kept
-
-    texts = {call.text(): ready(call).text() for call in calls}
-    made = replace(
+def _in_head_order(row: Row, purpose: Purpose) -> Row:
+    return replace(
         row,
-        tools=tuple(_shown(_text(tool)) for tool in row.tools),
-        call=row.call and ready(row.call),
-        allowed=tuple(ready(call) for call in row.allowed),
-        history=tuple(texts.get(text, text) for text in row.history),
+        call=row.call and _call_in_head_order(row.call, row.tools, purpose),
+        allowed=tuple(_call_in_head_order(call, row.tools, purpose) for call in row.allowed),
     )
-    return made, tools[row.call.name] if row.call else None
 
 
-def _problem(row: DataRow, tool: ToolSchema | None) -> Unusable | None:
-    if row.call is None or tool is None:
-        return None
+def _call_in_head_order(call: Call, tools: Sequence[ToolSchema], purpose: Purpose) -> Call:
+    tool = next((tool for tool in tools if tool.name == call.name), None)
+    if tool is None:
+        raise Unusable("a call of a function that is not shown", call.name)
+    return declared(ordered(call, tool), tool) if purpose == "train" else ordered(call, tool)
+
+
+def _problem(row: Row) -> Unusable | None:
     try:
-        check_call(row.call, tool)
+        check_row(row)
     except Unusable as error:
         return error
     return None
 
 
+def check_row(row: Row) -> None:
+    """Raise Unusable where the row's tools do not allow its call."""
+    if row.call is not None:
+        check_call(row.call, next(tool for tool in row.tools if tool.name == row.call.name))
+
+
 def canonical(tool: Mapping[str, Any]) -> ToolSchema:
     """Return a tool in head order. Raises Unusable."""
-    return _canonical(_text(tool))
-
-
-def _text(tool: Mapping[str, Any]) -> str:
-    return json.dumps(tool, ensure_ascii=False)
-
-
-@lru_cache(maxsize=8192)
-def _shown(text: str) -> Mapping[str, Any]:
-    """Return a tool's definition; one object for all rows that have it."""
-    return _canonical(text).exact()
+    return _canonical(json.dumps(tool, ensure_ascii=False))
 
 
 @lru_cache(maxsize=8192)
@@ -168,22 +149,22 @@ def ordered(call: Call, tool: ToolSchema) -> Call:
 
 
 def declared(call: Call, tool: ToolSchema) -> Call:
-    """Return the call with its values as heads say them: numbers of the declared type, and no null for what may be left
-    out. Raises Unusable for an integer that is no float."""
-    found = dict(call.arguments)
+    """Return the call with its values as heads write them: numbers of the declared type, and no null for what may be
+    left out. Raises Unusable for an integer that does not fit a float."""
+    arguments = dict(call.arguments)
     for p in tool.parameters:
-        if p.name in found:
+        if p.name in arguments:
             try:
-                found[p.name] = as_declared(found[p.name], p.schema)
+                arguments[p.name] = as_declared(arguments[p.name], p.schema)
             except OverflowError:
                 raise Unusable(NOT_TAKEN, f"{tool.name}.{p.name}") from None
-            if found[p.name] is None and not p.required:
-                del found[p.name]
-    return Call(call.name, found)
+            if arguments[p.name] is None and not p.required:
+                del arguments[p.name]
+    return Call(call.name, arguments)
 
 
 def check_call(call: Call, tool: ToolSchema) -> None:
-    """Raise Unusable for a call that the tool does not allow: what no head can say, hence nothing to learn."""
+    """Raise Unusable for a call that the tool does not allow: no head can write it."""
     parameters = {p.name: p for p in tool.parameters}
     for name in call.arguments:
         if name not in parameters:
@@ -191,14 +172,60 @@ def check_call(call: Call, tool: ToolSchema) -> None:
     for p in tool.parameters:
         if p.required and p.name not in call.arguments:
             raise Unusable("a required argument that is missing", f"{tool.name}.{p.name}")
-        if p.name in call.arguments and not _holds(p, call.arguments[p.name]):
+        if p.name in call.arguments and not _takes(p, call.arguments[p.name]):
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
             raise Unusable(NOT_TAKEN, detail)
     if tool.rules is not None and tool.rules.fault(call.arguments) is not None:
         raise Unusable("arguments that may not stand together", f"{tool.name}: {tool.rules.keywords}")
 
 
-def _holds(p: Parameter, value: Any) -> bool:
-    if value is None and p.nullable:
+def _takes(parameter: Parameter, value: Any) -> bool:
+    if value is None and parameter.nullable:
         return True
-    return p.domain.holds(value) if isinstance(p.domain, ClosedDomain) else p.domain.judge.takes(value)
+    domain = parameter.domain
+    return domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.takes(value)
+
+
+def shares_of(text: str) -> dict[int, float]:
+    """Read `18,20,18,17,15,12`: shares of 1 to 6 arguments; with a seventh number in front, of 0 to 6; `paper` is the
+    paper's. Raises UserError."""
+    try:
+        numbers = [float(part) for part in (PAPER if text == "paper" else text).split(",")]
+    except ValueError:
+        numbers = []
+    whole = len(numbers) in (MAX_HEADS, MAX_HEADS + 1) and all(0 <= n < math.inf for n in numbers)
+    if not whole or sum(numbers) <= 0:
+        raise UserError(
+            f"{text!r} are not shares.", f"Write six numbers (1 to 6 arguments) or seven (0 to 6): {PAPER}."
+        )
+    first = MAX_HEADS + 1 - len(numbers)
+    return {first + n: number / sum(numbers) for n, number in enumerate(numbers)}
+
+
+def balanced(rows: Sequence[Row], shares: Mapping[int, float], seed: int, tally: Tally) -> list[Row]:
+    """Return the rows, in order, of which calls of each number of arguments have their share, as the paper balances
+    them: as few as possible are dropped, at random by `seed`. More than six arguments count as six; rows without a
+    call, and of counts without a share, stay.
+
+    Raises UserError where no row has a count that has a share.
+    """
+    classes: dict[int, list[int]] = {count: [] for count, share in shares.items() if share}
+    kept = set(range(len(rows)))
+    for index, row in enumerate(rows):
+        if row.call is not None and (count := min(len(row.call.arguments), MAX_HEADS)) in shares:
+            classes.setdefault(count, []).append(index)
+            kept.discard(index)
+    if empty := [count for count, indices in classes.items() if not indices]:
+        raise UserError(
+            f"No row has a call of {empty[0]} arguments, whose share is {shares[empty[0]]:.0%}.",
+            "Add rows that do (rtcontrol data synthesise), or give other shares.",
+        )
+    total = min(len(indices) / shares[count] for count, indices in classes.items() if shares[count])
+    rng = random.Random(seed)
+    for count, indices in sorted(classes.items()):
+        # The floor of a share, short of what rounding takes away.
+        kept |= set(rng.sample(indices, min(len(indices), math.floor(total * shares[count] + 1e-9))))
+    for index in sorted({*range(len(rows))} - kept):
+        tally.drop(Dropped(OVER, rows[index].id, "", rows[index].source))
+        tally.rows[rows[index].source] -= 1
+    return [row for index, row in enumerate(rows) if index in kept]

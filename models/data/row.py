@@ -1,4 +1,4 @@
-"""One row: what a model sees, and the call that is right there. Design, section 9: the one format of all rows.
+"""The one row: what a model sees, and the call that is right there (design, section 9).
 
 A line of a file is one JSON object. A sample that takes several calls is several rows, and right only when all are.
 """
@@ -9,94 +9,132 @@ import gzip
 import json
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Required, TextIO
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError, strict_json, unmarked
 from rtcontrol.models.files import part_of
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
-FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed and weight may be left out"
+MAX_WEIGHT = 1e6
+EXAMPLE = '{"instruction": "...", "observation": "...", "tools": [...], "call": {"name": "...", "arguments": {...}}}'
+Tools = tuple[ToolSchema, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DataRow:
-    """One decision that teaches or is judged.
+class Quote:
+    """A passage of the observation that the content head learns to quote: `rest` follows `start`. If the instruction
+    has `named` it, `start` is a label too."""
 
-    `sample` is the id of what the row is one call of. `instruction` is the query, `observation` what is known besides
-    (a date, a state), `history` the calls before this one as `Call.text` writes them. `tools` are OpenAI-style
-    definitions with JSON Schema's types. `call` None: the call in force stays. `allowed` are other calls that are
-    right. `source` names set and version.
+    start: str
+    rest: str
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One decision to imitate or to judge.
+
+    `call` None: the active call stays. `history` are the calls before, as `Call.text` writes them. `tools` in head
+    order; empty where all rows have the same, which the encoder knows. `weight` scales the loss. `allowed` are other
+    right calls. `sample` is the id of what the row is one call of, `source` names set and version, `where` is
+    FILE:LINE.
+
+    For training alone: `quotes`; `named`, the words of the instruction that the observation holds; `meant`, the
+    instruction in canonical words ("": it asks for nothing).
     """
 
-    id: str
-    sample: str
-    source: str
     instruction: str
     observation: str
-    tools: tuple[Mapping[str, Any], ...]
-    history: tuple[str, ...]
     call: Call | None
-    allowed: tuple[Call, ...] = ()
-    weight: float = 1.0
+    history: tuple[str, ...] = ()
+    tools: Tools = ()
+    weight: float = field(default=1.0, kw_only=True)
+    allowed: tuple[Call, ...] = field(default=(), kw_only=True)
+    id: str = field(default="", kw_only=True)
+    sample: str = field(default="", kw_only=True)
+    source: str = field(default="", kw_only=True)
+    quotes: tuple[Quote, ...] = field(default=(), kw_only=True)
+    named: str = field(default="", kw_only=True)
+    meant: str | None = field(default=None, kw_only=True)
+    where: str = field(default="", kw_only=True, repr=False, compare=False)
+
+    @property
+    def question(self) -> tuple[str, str, tuple[str, ...]]:
+        """What the model sees: rows with the same question are the same state."""
+        return self.instruction, self.observation, self.history
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written; what is optional and empty is left out."""
-        row: dict[str, Any] = {
-            "id": self.id,
-            "sample": self.sample,
-            "source": self.source,
+        """Return the row as a line has it."""
+        return {
+            **{name: getattr(self, name) for name in ("id", "sample", "source") if getattr(self, name)},
             "instruction": self.instruction,
             "observation": self.observation,
-            "tools": [dict(tool) for tool in self.tools],
+            "tools": [tool.exact() for tool in self.tools],
             "history": list(self.history),
             "call": self.call and self.call.to_dict(),
+            **({"allowed": [call.to_dict() for call in self.allowed]} if self.allowed else {}),
+            "weight": self.weight,
         }
-        if self.allowed:
-            row["allowed"] = [call.to_dict() for call in self.allowed]
-        row["weight"] = self.weight
-        return row
 
     @classmethod
-    def from_dict(cls, value: Any, where: str = "row:1") -> DataRow:
-        """Of a line's object. `where` is FILE:LINE, for errors, and the id of a row that has none (a recording's).
+    def from_dict(cls, value: Any, where: str = "row:1", tools: Tools = (), goal: str | None = None) -> Row:
+        """Read a line's object; `tools` and `goal` are those of a row without tools or instruction.
 
-        Raises UserError, which says what is wrong and where.
+        `where` is FILE:LINE, and the id of a row that has none (a recording's). Raises UserError that names it.
         """
         try:
-            read = LINE.validate_python(value, strict=True)
+            line = _LINE.validate_python(value, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
+            place = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
             what = f"{where}: {place or 'the row'} is {short(first['input'])}: {first['msg']}."
-            raise UserError(what, f"Write one JSON object a line: {FIELDS}.") from None
-        tools = read["tools"]
-        names = {tool.get("function", tool)["name"] for tool in tools}
-        calls = [("call", read["call"]), *(("allowed", one) for one in read.get("allowed", ()))]
-        for key, call in calls:
-            if call is not None and call["name"] not in names:
-                what = f"{where}: {key} calls {call['name']!r}, which its tools do not have."
+            raise UserError(what, f"Write one JSON object a line: {EXAMPLE}.") from None
+        instruction = line.get("instruction")
+        if instruction is None and goal is None:
+            raise UserError(f"{where}: there is no instruction.", "Write it in the row, or give one for all (--goal).")
+        schemas = _schemas(line["tools"], where) if line.get("tools") else tools
+        call, *allowed = (call and Call.from_dict(call) for call in (line["call"], *line.get("allowed", ())))
+        names = {tool.name for tool in schemas}
+        for each in (call, *allowed):
+            if each is not None and each.name not in names:
+                what = f"{where}: it calls {each.name!r}, which its tools do not have."
                 raise UserError(what, f"They have: {', '.join(sorted(names)) or 'none'}.")
-        first_call, *allowed = (None if call is None else Call.from_dict(call) for _, call in calls)
-        own = read.get("id", where)
+        row_id = line.get("id", where)
         return cls(
-            own,
-            read.get("sample", own),
-            read.get("source", where.rpartition(":")[0]),
-            read["instruction"],
-            read["observation"],
-            tuple(tools),
-            tuple(read["history"]),
-            first_call,
-            tuple(one for one in allowed if one is not None),
-            read.get("weight", 1.0),
+            instruction if instruction is not None else str(goal),
+            line["observation"],
+            call,
+            tuple(line.get("history", ())),
+            schemas,
+            weight=line.get("weight", 1.0),
+            allowed=tuple(each for each in allowed if each is not None),
+            id=row_id,
+            sample=line.get("sample", row_id),
+            source=line.get("source", where.rpartition(":")[0]),
+            where=where,
         )
+
+
+def _plain_call(value: Any) -> Any:
+    """Return a call as JSON has it: of a `Call`, or of the name of a tool without arguments."""
+    if isinstance(value, Call):
+        return value.to_dict()
+    if isinstance(value, str):
+        return {"name": value, "arguments": {}}
+    return {"arguments": {}, **value} if isinstance(value, dict) else value
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 class _Call(TypedDict):
@@ -104,11 +142,7 @@ class _Call(TypedDict):
     arguments: dict[str, Any]
 
 
-def _named(tool: dict[str, Any]) -> dict[str, Any]:
-    body = tool.get("function", tool)
-    if not isinstance(body, Mapping) or not isinstance(body.get("name"), str) or not body["name"]:
-        raise ValueError("write OpenAI-style function definitions, with names")
-    return tool
+AnyCall = Annotated[_Call, BeforeValidator(_plain_call)]
 
 
 class _Line(TypedDict, total=False):
@@ -117,47 +151,50 @@ class _Line(TypedDict, total=False):
     id: str
     sample: str
     source: str
-    instruction: Required[str]
+    instruction: str | None
     observation: Required[str]
-    tools: Required[list[Annotated[dict[str, Any], AfterValidator(_named)]]]
-    history: Required[list[str]]
-    call: Required[_Call | None]
-    allowed: list[_Call]
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    tools: list[dict[str, Any]]
+    history: Annotated[list[str], BeforeValidator(_listed)]
+    call: Required[AnyCall | None]
+    allowed: list[AnyCall]
+    weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT)]
 
 
-LINE = TypeAdapter(_Line)
+_LINE = TypeAdapter(_Line)
 
 
-def read_rows(path: Path) -> Iterator[DataRow]:
-    """The rows of a file, in order; empty lines are passed over. Raises UserError with file and line, see `placed`."""
-    return (row for _, row in placed(path))
+def _schemas(tools: list[dict[str, Any]], where: str) -> Tools:
+    try:
+        return _parsed(json.dumps(tools))
+    except UserError as error:
+        raise UserError(f"{where}: {error.what}", error.remedy) from None
 
 
-def placed(path: Path) -> Iterator[tuple[str, DataRow]]:
-    """The rows of a file with their places (FILE:LINE).
+@lru_cache(maxsize=1024)  # rows repeat their tools; those of one set have the same tuple
+def _parsed(text: str) -> Tools:
+    return tool_schemas(json.loads(text))
 
-    Raises UserError with file and line: of what is no row, and of two rows with one id.
-    """
-    seen: dict[str, int] = {}
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file in order. Raises UserError with file and line, also for two rows with one id."""
+    lines: dict[str, int] = {}
     for line, value in json_lines(path):
-        row = DataRow.from_dict(value, f"{path}:{line}")
-        if row.id in seen:
-            raise UserError(
-                f"{path}:{line}: the id {row.id!r} is that of line {seen[row.id]} too.", "Give each row its own."
-            )
-        seen[row.id] = line
-        yield f"{path}:{line}", row
+        row = Row.from_dict(value, f"{path}:{line}")
+        if row.id in lines:
+            what = f"{path}:{line}: the id {row.id!r} is that of line {lines[row.id]} too."
+            raise UserError(what, "Give each row another.")
+        lines[row.id] = line
+        yield row
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """The values of a file of one JSON value a line, with the lines' numbers. Raises UserError with file and line."""
+    """Yield line number and value of a file of one JSON value a line. Raises UserError with file and line."""
     return ((line, json_value(raw, f"{path}:{line}")) for line, raw in raw_lines(path))
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not empty, with their numbers: bytes, since a line separator of Unicode is part of a
-    text. They are without byte order marks (files that were put together have several). Raises UserError."""
+    """Yield number and bytes of the lines that are not empty (a line separator of Unicode is part of a text), without
+    byte order marks (files that were put together have several). Raises UserError."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
             for line, raw in enumerate(lines, 1):
@@ -170,7 +207,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def json_value(raw: bytes, where: str) -> Any:
-    """A line's value. Raises UserError, which names `where` (FILE:LINE)."""
+    """Return a line's value. Raises UserError that names `where`."""
     text = ""
     try:
         value = strict_json(text := raw.decode().strip())
@@ -178,15 +215,15 @@ def json_value(raw: bytes, where: str) -> Any:
     except UnicodeEncodeError:
         raise UserError(f"{where}: it holds half a character.", "Write whole characters.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: it is no UTF-8 ({error.reason}).", "Save it as UTF-8.") from None
+        raise UserError(f"{where}: it is not UTF-8 ({error.reason}).", "Save it as UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: {short(text)} is no JSON ({error}).", "Write one value a line.") from None
+        raise UserError(f"{where}: {short(text)} is not JSON ({error}).", "Write one value a line.") from None
     return value
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[TextIO]:
-    """A text file that is there when all of it is: until then it is `PATH.part`, and gone where it was not finished.
+    """Open a text file that appears when all of it is written: until then it is `PATH.part`, which an error removes.
 
     Raises UserError where it cannot be written, as on a full disk.
     """
@@ -202,8 +239,8 @@ def written_whole(path: Path) -> Iterator[TextIO]:
             part.unlink(missing_ok=True)
 
 
-def write_rows(path: Path, rows: Iterable[DataRow]) -> int:
-    """Writes a whole file or none; gives the number of rows."""
+def write_rows(path: Path, rows: Iterable[Row]) -> int:
+    """Write a whole file or none; return the number of rows."""
     count = 0
     with written_whole(path) as lines:
         for row in rows:
@@ -213,6 +250,6 @@ def write_rows(path: Path, rows: Iterable[DataRow]) -> int:
 
 
 def short(value: Any) -> str:
-    """A value as an error shows it."""
+    """Return a value as an error shows it."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     return repr(text[:77] + "..." if len(text) > 80 else text) if isinstance(value, str) else text[:80]

@@ -1,4 +1,4 @@
-"""What a set's loader gives: samples as the set has them, and counts of why others gave none."""
+"""What a set's reader yields: samples as the set has them; and counts of why others gave no row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import DataRow
+
+HALF = "half a character (a lone surrogate)"
+# Raised where a sample has another shape than its set's, in any depth.
+SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
+EXAMPLES = 3
 
 
 class Unusable(Exception):
@@ -19,15 +23,10 @@ class Unusable(Exception):
         self.reason, self.detail = reason, detail
 
 
-HALF = "half a character (a lone surrogate)"
-# What reading a sample raises where it is of another shape than its set's: nested however, of whatever types.
-SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
-
-
 @dataclass(frozen=True)
 class Sample:
-    """One turn: the query, what is known besides, the tools shown (OpenAI-style, JSON Schema's types), and its calls in
-    the order given. `where` is its file and line.
+    """One turn: the query, what else is known, the tools shown (OpenAI-style, JSON Schema's types), and its calls in
+    order. `where` is its file and line.
 
     Raises TypeError and Unusable for texts that are none, or cannot be written.
     """
@@ -45,7 +44,7 @@ class Sample:
     def __post_init__(self) -> None:
         texts = (self.id, self.instruction, self.observation, *self.history, *(call.name for call in self.calls))
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError("an id, a text or a name is no string")
+            raise TypeError("an id, a text or a name is not a string")
         try:
             "".join([*texts, *(call.text() for call in self.calls)]).encode()
         except UnicodeEncodeError:
@@ -53,17 +52,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class PlacedRow:
-    """A row that is one already, and its file and line."""
-
-    row: DataRow
-    where: str
-
-
-@dataclass(frozen=True)
 class Dropped:
-    """A sample that gives no row: the `reason`, in words that many share; `where` it is (file and line), and what of it
-    in particular."""
+    """A sample that gives no row: the `reason`, in words that many share; its file and line; and what is particular."""
 
     reason: str
     where: str
@@ -71,12 +61,9 @@ class Dropped:
     source: str = ""
 
 
-EXAMPLES = 3
-
-
 @dataclass
 class Tally:
-    """Counts by source; of each reason the first places."""
+    """Counts by source; and the first places of each reason."""
 
     samples: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
@@ -84,23 +71,25 @@ class Tally:
     noted: Counter[tuple[str, str]] = field(default_factory=Counter)
     places: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
-    def drop(self, one: Dropped, count: int = 1) -> None:
-        """A sample, or a row of one, that is left out."""
-        self._place(one)
-        self.dropped[one.source, one.reason] += count
+    def drop(self, sample: Dropped) -> None:
+        """Count a sample, or a row of one, that is left out."""
+        self._count(self.dropped, sample)
 
-    def note(self, one: Dropped) -> None:
-        """One that is kept all the same: its answer is not wholly among those that its tools, as shown, allow."""
-        self._place(one)
-        self.noted[one.source, one.reason] += 1
+    def note(self, sample: Dropped) -> None:
+        """Count one that is kept, though its tools do not allow its answer."""
+        self._count(self.noted, sample)
 
-    def _place(self, one: Dropped) -> None:
-        places = self.places.setdefault((one.source, one.reason), [])
+    def _count(self, counts: Counter[tuple[str, str]], sample: Dropped) -> None:
+        key = sample.source, sample.reason
+        counts[key] += 1
+        places = self.places.setdefault(key, [])
         if len(places) < EXAMPLES:
-            place = f"{one.where}{f' ({one.detail})' if one.detail else ''}"
+            place = f"{sample.where}{f' ({sample.detail})' if sample.detail else ''}"
             places.append(place.encode(errors="backslashreplace").decode())  # a terminal takes no half character
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all counts as JSON has them."""
+
         def listed(counts: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
             return [
                 {"source": source, "reason": reason, "count": count, "examples": self.places[source, reason]}

@@ -29,15 +29,15 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.schema.tool_schema import ToolSchema
-from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.encode import LossWeights, ToolsEncoder, with_word_probes
+from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
-from rtcontrol.models.train.rows import LossWeights, Row, ToolsEncoder, with_word_probes
-from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
+from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, gate_between, heard
-from rtcontrol.training.model_size import SCHEMA_PHRASES
 
 SHAPE = ModelShape(hidden=256, layers=4, heads=4, kv_heads=4, intermediate=512)
 TOKENS = 7_000
@@ -104,15 +104,6 @@ STAGES = (
 )
 
 
-class StageTrainer(Trainer):
-    """Ends after `rows`, whatever its schedule."""
-
-    rows = 0
-
-    def enough(self) -> bool:
-        return self.samples >= self.rows
-
-
 @dataclass(frozen=True)
 class Dressed:
     """`tools` under other names; `call` returns a call under these names."""
@@ -177,11 +168,10 @@ def base_tokenizer() -> Tokenizer:
 class WorldRows:
     """Rows of the last stage: `KEPT` of them as the stages before, the rest in equal parts of each world."""
 
-    def __init__(self, model: Any, encoder: ToolsEncoder, seed: int, samples: int) -> None:
+    def __init__(self, model: Any, acting: ToolsEncoder, seed: int, samples: int) -> None:
         self._seed, self._samples = seed, samples
         self._policies = {
-            name: TreePolicy(model, encoder.acting(tuple(recipe.agent.tools.schemas)))
-            for name, recipe in RECIPES.items()
+            name: TreePolicy(model, acting.of(recipe.agent.tools.schemas)) for name, recipe in RECIPES.items()
         }
 
     def __call__(self, chunk: int) -> list[Row]:
@@ -214,7 +204,7 @@ def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Training
     understood, nonsense = list[float](), list[float]()
     rng = Random(f"gate {seed}")
     for recipe in RECIPES.values():
-        decide = TreeDecider(model, encoder.of(tuple(recipe.agent.tools.schemas)))
+        decide = TreeDecider(model, encoder.of(recipe.agent.tools.schemas))
         held, known = heard(decide, recipe.canonical(-1 - seed, count), recipe.nonsense.held_out, rng)
         nonsense += held
         understood += known
@@ -227,25 +217,25 @@ def train(given: argparse.Namespace) -> str:
     out, seed = given.out, given.seed
     tokenizer = base_tokenizer()
     mine = STTokenizer(tokenizer)
-    encoder = ToolsEncoder(PromptTemplate(COMPACT, mine, "the compact profile"), mine, LossWeights(quote=0.3))
+    template, weights = PromptTemplate(COMPACT, mine, "the compact profile"), LossWeights(quote=0.3)
+    encoder, nullable = (ToolsEncoder(template, mine, weights, allow_null) for allow_null in (False, True))
     model = new_model(SHAPE, tokenizer, seed)
     give_meaning(model, tokenizer)
     model = prepare(model, tokenizer)
     for number, stage in enumerate(STAGES, start=1):
         limit = given.samples or stage.limit
         more = {"group": 36, "run": 6, "final_rate": 0.05, "warmup": min(0.02, 1_000 / limit), "forced_share": 0.02}
-        config = TrainConfig(limit, seed, learning_rate=stage.rate, bf16=True, **more)  # type: ignore[arg-type]
+        more |= {"bf16": True, "stop": stage.rows}
+        config = TrainConfig(limit, seed, learning_rate=stage.rate, **more)  # type: ignore[arg-type]
 
         def source(chunk: int, stage: Stage = stage, size: int = min(CHUNK, limit)) -> list[Row]:
             return stage.drawn(Random(f"{seed}/{stage.name}/{chunk}"), size)
 
-        trainer = StageTrainer(model, encoder, source, config, out / f"{number}-{stage.name}")
-        trainer.rows = stage.rows
-        trainer.run(printed(stage.name))
-    nullable, samples = encoder.nullable(), given.samples or WORLDS
+        Trainer(model, encoder, source, config, out / f"{number}-{stage.name}").run(printed(stage.name))
+    samples = given.samples or WORLDS
     more = {"group": 48, "run": 8, "final_rate": 0.03, "warmup": 0.01, "forced_share": 0.02, "bf16": True}
     config = TrainConfig(samples, seed, learning_rate=5e-4, **more)  # type: ignore[arg-type]
-    rows = WorldRows(model, nullable, seed, samples)
+    rows = WorldRows(model, encoder, seed, samples)
     Trainer(model, nullable, rows, config, out / "5-worlds").run(printed("worlds"))
     model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
     export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)

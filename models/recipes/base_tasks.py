@@ -15,9 +15,9 @@ from random import Random
 from typing import Any
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
-from rtcontrol.models.train.rows import Row
 
 _PARTS = """
 ba ke lo mi nu ra se to vi za dor fen gal hul jor kin lun mar nex pol quil ras sil tam ven wex yor zin bri clo dra fli

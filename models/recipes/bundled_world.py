@@ -30,15 +30,15 @@ from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.plan import compile_plan
-from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.encode import RowEncoder
+from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
-from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.models.train.scratch import new_model, prepare
+from rtcontrol.models.train.scratch import SCHEMA_PHRASES, Learner, new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, Nonsense, fit_gate, with_nonsense
-from rtcontrol.training.model_size import SCHEMA_PHRASES, Learner
 
 TOKENS = 4_096  # beside whole words
 PARALLEL = 64  # episodes of a chunk

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import Row
 
 DIAL = "as the dial shows"  # in place of a number of ten steps
 THINGS = ["crate", "lamp", "table", "barrel", "shelf", "cart", "pump", "valve", "chair", "drum", "rack", "bin"]
@@ -89,26 +90,17 @@ def tools() -> list[dict[str, Any]]:
     return found
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One decision."""
-
-    instruction: str
-    observation: str
-    call: Call
-
-
-def samples(seed: int, held_out: bool = False) -> Iterator[Sample]:
-    """Yield samples without end, the same ones for the same arguments. `held_out`: orders of clauses, and seeds, that
+def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
+    """Yield rows without end, the same ones for the same arguments. `held_out`: orders of clauses, and seeds, that
     training never has."""
     rng = Random(f"{seed} {held_out}")
     while True:
         count = rng.choices(range(7), [1.0] * 7)[0]
         fitting = [a for a in ACTIONS if len(a.required) <= count <= len(a.required) + len(a.optional)]
-        yield _sample(rng, rng.choice(fitting), count, held_out)
+        yield _row(rng, rng.choice(fitting), count, held_out)
 
 
-def _sample(rng: Random, action: Action, count: int, held_out: bool) -> Sample:
+def _row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
     dial = rng.randrange(10, 91, 10)
     values = {name: _value(rng, schema) for name, schema in action.required.items()}
     said = {**values, "place": f"{values.get('x')} {values.get('y')}"}
@@ -116,7 +108,7 @@ def _sample(rng: Random, action: Action, count: int, held_out: bool) -> Sample:
     own = {**values, **extra}
     call = Call(action.name, {name: own[name] for name in (*action.required, *sorted(action.optional)) if name in own})
     observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
-    return Sample(sentence, observation, call)
+    return Row(sentence, observation, call)
 
 
 def _said(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rtcontrol.agents.phrasing import split_words
-from rtcontrol.training.model_size import SCHEMA_WORDS
+from rtcontrol.models.train.scratch import SCHEMA_WORDS
 
 FREQUENT = 900  # words that each tokenizer has as one token
 ALIKE = 0.9  # of a word's embedding comes from its vector, the rest is random

@@ -1,26 +1,36 @@
-"""Packed-tree sequences: one prefix, many samples, all heads in one sequence under a tree mask.
+"""Packed-tree sequences and their loss: one prefix, many rows, all heads in one sequence under a tree mask.
 
-The paper trains every head as its own sequence and names the cost as a limitation ("Training Cost"). Here a token that
-several of those sequences share is computed once: each token sees its own ancestors only, at the position it would have
-in its own sequence, so losses and gradients are those of the separate sequences.
+The paper trains every head as a sequence and names the cost as a limitation ("Training Cost"). Here a token that
+several of those sequences share is computed once: each token sees its ancestors only, at the position it would have
+in its sequence, so losses and gradients are those of the separate sequences.
 
-The mask is block-sparse: samples fall into *runs* of rows that share tokens, and a run sees the prefix and itself. So
-attention is computed run by run, at a cost that grows with the samples and not with their square.
+The mask is block-sparse: rows fall into *runs* that share tokens, and a run sees the prefix and itself. So attention is
+computed run by run, at a cost that grows with the rows and not with their square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
 
-from rtcontrol.models.train.rows import EncodedRow
+from rtcontrol.models.train.encode import EncodedRow
 
 RUN_ROWS = 8
 ALIKE = 0.75  # of the widest run's tokens: what is shorter is not padded to it, since attention costs their square
 SHARED = 1 / 8  # of a suffix: where less is shared with the one before, it costs less to repeat it than to mask it
+ATTENTION = "rtcontrol_tree"
+EARLY_LAYERS = 2
+EARLY_WEIGHT = 0.5
+STEPS_HEAD, STEPS_SCORES = 64, 1 << 18
+Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -35,15 +45,12 @@ class RunSet:
     valid: torch.Tensor
     mask: torch.Tensor
 
-    def to(self, device: torch.device | str) -> RunSet:
-        return RunSet(self.index.to(device), self.valid.to(device), self.mask.to(device))
-
 
 @dataclass(frozen=True)
 class Blocks:
     """Where attention happens: the first `prefix` tokens causally; then runs, in sets of like width. `order`: int64
-    [tokens behind the prefix], the place of each among the valid ones of all sets, one after the other. `positions`:
-    int64 [tokens], each one's in its own sequence, of which the longest has `longest` tokens: layers with windows ask.
+    [tokens after the prefix], the place of each among the valid ones of all sets, one after the other. `positions`:
+    int64 [tokens], each one's in its sequence, of which the longest has `longest` tokens, for layers with windows.
     """
 
     prefix: int
@@ -52,19 +59,15 @@ class Blocks:
     positions: torch.Tensor
     longest: int
 
-    def to(self, device: torch.device | str) -> Blocks:
-        there = (self.order.to(device), self.positions.to(device), self.longest)
-        return Blocks(self.prefix, tuple(runs.to(device) for runs in self.sets), *there)
-
 
 @dataclass(frozen=True)
 class PackedBatch:
     """Sequences with labels.
 
     `tokens`, `positions`: int64 [batch, length]; `label_rows`: int64 [labels], indices into the flattened tokens;
-    `labels`: int64 [labels]; `weights`: float32 [labels]; `counted`: bool [labels], False for probes, which are no part
-    of a call. `early_rows` and `early_labels`: int64 [early], what these tokens should hold half way through the model.
-    `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
+    `labels`: int64 [labels]; `weights`: float32 [labels]; `counted`: bool [labels], False for probes, which are not a
+    part of a call. `early_rows` and `early_labels`: int64 [early], what these tokens should hold half way through the
+    model. `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
     """
 
     tokens: torch.Tensor
@@ -78,14 +81,24 @@ class PackedBatch:
     samples: int
     blocks: Blocks | None = None
 
-    def to(self, device: torch.device | str) -> PackedBatch:
-        """The same there."""
-        there = {f.name: v.to(device) for f in fields(self) if hasattr(v := getattr(self, f.name), "to")}
-        return replace(self, **there)
+    def to(self, device: Device) -> PackedBatch:
+        """Return the same there."""
+        batch: PackedBatch = _moved(self, device)
+        return batch
+
+
+def _moved(value: Any, device: Device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        return tuple(_moved(item, device) for item in value)
+    if is_dataclass(value):
+        return replace(value, **{f.name: _moved(getattr(value, f.name), device) for f in fields(value)})  # type: ignore
+    return value
 
 
 class _Tree:
-    """A tree under construction: parallel lists, a node's parent always before it; `runs` are ranges of tokens."""
+    """A tree under construction: parallel lists, a node's parent always before it; `runs` are where runs start."""
 
     def __init__(self, prefix: Sequence[int]) -> None:
         if not prefix:
@@ -95,7 +108,7 @@ class _Tree:
         self.labels: list[tuple[int, int, float, bool]] = []
         self.early: list[tuple[int, int]] = []
         self.root = self.chain(-1, prefix)
-        self.runs: list[int] = []  # where each run starts
+        self.runs: list[int] = []
         self._rows = 0
         self._shared: tuple[tuple[int, ...], list[int]] = ((), [])
 
@@ -107,11 +120,10 @@ class _Tree:
         return parent
 
     def suffix(self, ids: tuple[int, ...]) -> int:
-        """Hang a suffix below the prefix; tokens it shares with the one before it are not repeated. Its last node."""
+        """Hang a suffix below the prefix, without repeating tokens that it shares with the one before it; return its
+        last node."""
         before, nodes = self._shared
-        common = 0
-        while common < min(len(before), len(ids)) and before[common] == ids[common]:
-            common += 1
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, ids, strict=False)))
         if common <= SHARED * len(ids) or self._rows == RUN_ROWS:
             self.runs.append(len(self.tokens))
             self._rows = common = 0
@@ -123,9 +135,9 @@ class _Tree:
         return end
 
     def add(self, row: EncodedRow) -> None:
-        """Hang one row's suffix and heads below the prefix."""
+        """Hang a row's suffix and heads below the prefix."""
         end = self.suffix(row.suffix)
-        self.early += [(self._shared[1][at], label) for at, label in row.early]
+        self.early += [(self._shared[1][index], label) for index, label in row.early]
         for head in row.heads:
             parent = end
             if head.early is not None:
@@ -136,35 +148,36 @@ class _Tree:
                     self.labels.append((parent, label, weight, not head.probe))
 
     def batch(self, samples: int) -> PackedBatch:
-        length, prefix = len(self.tokens), self.root + 1
-        positions = np.zeros(length, np.int64)
+        positions = np.zeros(len(self.tokens), np.int64)
         for i, parent in enumerate(self.parents):
             positions[i] = positions[parent] + 1 if parent >= 0 else 0
+        rows, labels, weights, counted = zip(*self.labels, strict=True) if self.labels else ((), (), (), ())
         return PackedBatch(
             torch.tensor([self.tokens]),
             torch.from_numpy(positions)[None],
-            torch.tensor([n for n, _, _, _ in self.labels]),
-            torch.tensor([t for _, t, _, _ in self.labels]),
-            torch.tensor([w for _, _, w, _ in self.labels]),
-            torch.tensor([c for _, _, _, c in self.labels]),
+            torch.tensor(rows, dtype=torch.int64),
+            torch.tensor(labels, dtype=torch.int64),
+            torch.tensor(weights),
+            torch.tensor(counted, dtype=torch.bool),
             *_early(self.early),
             samples,
-            self._blocks(length, prefix, positions),
+            self._blocks(positions),
         )
 
-    def _blocks(self, length: int, prefix: int, positions: np.ndarray) -> Blocks:
-        ends = [*self.runs[1:], length]
+    def _blocks(self, positions: np.ndarray) -> Blocks:
+        ends = [*self.runs[1:], len(self.tokens)]
         runs = sorted(zip(self.runs, ends, strict=True), key=lambda run: run[0] - run[1])
         sets: list[RunSet] = []
         while runs:
             width = runs[0][1] - runs[0][0]
             alike = [run for run in runs if run[1] - run[0] >= ALIKE * width]
-            sets.append(self._run_set(alike, width, prefix))
+            sets.append(self._run_set(alike, width))
             runs = runs[len(alike) :]
         order = torch.cat([s.index[s.valid] for s in sets]).argsort()
-        return Blocks(prefix, tuple(sets), order, torch.from_numpy(positions), int(positions.max()) + 1)
+        return Blocks(self.root + 1, tuple(sets), order, torch.from_numpy(positions), int(positions.max()) + 1)
 
-    def _run_set(self, runs: Sequence[tuple[int, int]], width: int, prefix: int) -> RunSet:
+    def _run_set(self, runs: Sequence[tuple[int, int]], width: int) -> RunSet:
+        prefix = self.root + 1
         index = np.zeros((len(runs), width), np.int64)
         valid = np.zeros((len(runs), width), np.bool_)
         mask = np.zeros((len(runs), 1, width, prefix + width), np.bool_)
@@ -183,22 +196,31 @@ class _Tree:
         return RunSet(torch.from_numpy(index), torch.from_numpy(valid), torch.from_numpy(mask))
 
 
-def _early(asked: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, labels = torch.tensor(asked, dtype=torch.int64).reshape(-1, 2).unbind(1)
+def _early(pairs: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, labels = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
     return rows, labels
 
 
 def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
-    """One tree of all rows below one copy of `prefix`; neighbours with a common start of their suffix share it."""
+    """Pack all rows below one copy of `prefix`; neighbours with a common start of their suffix share it."""
     tree = _Tree(prefix)
     for row in rows:
         tree.add(row)
     return tree.batch(len(rows))
 
 
+def pack_by_tools(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
+    """Pack rows with tools of their own. What all have in common, as the tools of rows of one set, moves to the prefix;
+    else rows of the same tools become neighbours, and share what their prompts start with."""
+    alike = takewhile(lambda tokens: len({*tokens}) == 1, zip(*(row.suffix for row in rows), strict=False))
+    shared = min(sum(1 for _ in alike), *(len(row.suffix) - 1 for row in rows))
+    rest = [replace(row, suffix=row.suffix[shared:]) for row in rows]
+    return pack((*prefix, *rows[0].suffix[:shared]), sorted(rest, key=lambda row: row.suffix))
+
+
 def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequence[tuple[int, int]]]]) -> PackedBatch:
-    """One tree of suffixes, below each its own nodes (token, index of the parent node or -1), to read their logits:
-    `label_rows` lists the nodes of the first suffix, then those of the second, ...; the labels mean nothing."""
+    """Pack suffixes, below each its nodes (token, index of the parent node or -1), to read their logits: `label_rows`
+    lists the nodes of the first suffix, then those of the second, ...; the labels mean nothing."""
     tree = _Tree(prefix)
     for ids, nodes in each:
         end = tree.suffix(tuple(ids))
@@ -210,22 +232,23 @@ def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequen
 
 
 def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:
-    """The paper's form: every head of every row is its own causal sequence, one batch each (baseline and oracle)."""
+    """Return the paper's form: every head of every row as a causal sequence, one batch each (baseline and oracle)."""
     batches = []
     for row in rows:
         for k, head in enumerate(row.heads):
             ids = [*prefix, *row.suffix, *head.ids]
-            asked = [i for i, weight in enumerate(head.weights) if weight]
-            early = [(len(prefix) + at, label) for at, label in row.early if k == 0]
-            early += [] if head.early is None else [(len(ids) - len(head.ids), head.early)]
+            start = len(ids) - len(head.ids)
+            trained = [i for i, weight in enumerate(head.weights) if weight]
+            early = [(len(prefix) + index, label) for index, label in row.early if k == 0]
+            early += [] if head.early is None else [(start, head.early)]
             batches.append(
                 PackedBatch(
                     torch.tensor([ids]),
                     torch.arange(len(ids))[None],
-                    torch.tensor(asked) + len(ids) - len(head.ids),
-                    torch.tensor(head.labels)[asked],
-                    torch.tensor(head.weights)[asked],
-                    torch.full((len(asked),), not head.probe),
+                    torch.tensor(trained) + start,
+                    torch.tensor(head.labels)[trained],
+                    torch.tensor(head.weights)[trained],
+                    torch.full((len(trained),), not head.probe),
                     *_early(early),
                     1,
                 )
@@ -234,22 +257,135 @@ def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBa
 
 
 def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
-    """Several causal sequences as one batch, padded on the right (where a causal mask hides the padding)."""
+    """Join several causal sequences in one batch, padded on the right (where a causal mask hides the padding)."""
     length = max(b.tokens.shape[1] for b in batches)
     tokens = torch.zeros((len(batches), length), dtype=torch.int64)
-    rows, early = [], []
     for i, batch in enumerate(batches):
         tokens[i, : batch.tokens.shape[1]] = batch.tokens[0]
-        rows.append(batch.label_rows + i * length)
-        early.append(batch.early_rows + i * length)
     return PackedBatch(
         tokens,
         torch.arange(length).expand(len(batches), length),
-        torch.cat(rows),
+        torch.cat([b.label_rows + i * length for i, b in enumerate(batches)]),
         torch.cat([b.labels for b in batches]),
         torch.cat([b.weights for b in batches]),
         torch.cat([b.counted for b in batches]),
-        torch.cat(early),
+        torch.cat([b.early_rows + i * length for i, b in enumerate(batches)]),
         torch.cat([b.early_labels for b in batches]),
         len(batches),
     )
+
+
+# -- loss -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def bf16_products(on: bool = True) -> Iterator[None]:
+    """Multiply fp32 matrices as bf16 ones meanwhile (PyTorch's autocast; in the backward, too), where the processor has
+    instructions for that: measured, 1.7 times the samples a second of three layers of 640, 1.3 to 1.6 times of small
+    models (docs/base.md); weights, norms and losses stay fp32."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=on and torch.cpu._is_avx512_bf16_supported()):
+        yield
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Scaled dot-product attention; with bf16 products as separate steps where that is quicker: heads of 64 dimensions
+    and short runs, whose scores are few (measured, 36 runs of 77 tokens and 4 such heads: 14 ms, fused 54)."""
+    gqa = q.shape[1] // k.shape[1]
+    few = q.shape[-1] >= STEPS_HEAD and q.shape[-2] * k.shape[-2] <= STEPS_SCORES
+    if not torch.is_autocast_enabled("cpu") or not few:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=gqa > 1)
+    k, v = k.repeat_interleave(gqa, 1), v.repeat_interleave(gqa, 1)
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-1, -2)
+    return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+def tree_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    blocks: Blocks | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention for a Hugging Face model: `query` [batch, heads, length, dim], `key`, `value` [batch, kv_heads, ...].
+
+    Causal without `blocks`; with them (batch 1) the prefix is causal and each run sees prefix and itself; of all these
+    a token sees the newest `sliding_window` alone, itself included, where the layer has a window. Returns
+    [batch, length, heads, dim].
+    """
+    if blocks is None:
+        out = _causal(query, key, value, scaling, sliding_window)
+        return out.transpose(1, 2).contiguous(), None
+    p, q, k, v = blocks.prefix, query[0], key[0], value[0]
+    head = _causal(query[:, :, :p], key[:, :, :p], value[:, :, :p], scaling, sliding_window)
+    window = sliding_window if sliding_window is not None and blocks.longest > sliding_window else None
+
+    def visible(runs: RunSet) -> torch.Tensor:
+        if window is None:
+            return runs.mask
+        places = blocks.positions[runs.index]  # [runs, width]
+        keys = torch.cat([blocks.positions[None, :p].expand(len(places), -1), places], 1)
+        near = places[:, :, None] - keys[:, None, :] < window
+        near |= ~runs.valid[:, :, None]  # padding, which must see something
+        return runs.mask & near[:, None]
+
+    def body(runs: RunSet) -> torch.Tensor:
+        def in_runs(x: torch.Tensor) -> torch.Tensor:
+            return x[:, runs.index].transpose(0, 1)
+
+        def with_prefix(x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x[None, :, :p].expand(len(runs.index), -1, -1, -1), in_runs(x)], 2)
+
+        attended = _attend(in_runs(q), with_prefix(k), with_prefix(v), visible(runs), scaling)
+        return attended.transpose(1, 2)[runs.valid]
+
+    tail = torch.cat([body(runs) for runs in blocks.sets])[blocks.order]
+    return torch.cat([head[0].transpose(0, 1), tail])[None], None
+
+
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, window: int | None) -> torch.Tensor:
+    gqa, length = q.shape[1] != k.shape[1], q.shape[2]
+    if window is None or length <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
+    age = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
+    mask = (age >= 0) & (age < window)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=gqa)
+
+
+AttentionInterface.register(ATTENTION, tree_attention)
+
+
+def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
+    """Return the logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; no other row meets the
+    LM head."""
+    if model.config._attn_implementation != ATTENTION:
+        model.set_attn_implementation(ATTENTION)
+    hidden = model.model(
+        input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, blocks=batch.blocks
+    ).last_hidden_state
+    return model.lm_head(hidden.flatten(0, 1)[batch.label_rows])
+
+
+def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (loss, correct): the sum of weighted cross-entropies divided by `normaliser` (default: the sum of
+    weights), and whether each label is the argmax, bool [labels]. Tokens with an early label are asked for it after the
+    second layer too, by the final norm and head: what is named and known by then can be looked up in later layers."""
+    if not len(batch.early_rows):
+        logits, early = label_logits(model, batch).float(), None
+    else:
+        states: list[torch.Tensor] = []
+        hook = model.model.layers[EARLY_LAYERS - 1].register_forward_hook(lambda *args: states.append(args[2]))
+        try:
+            logits = label_logits(model, batch).float()
+        finally:
+            hook.remove()
+        state = model.lm_head(model.model.norm(states[0].flatten(0, 1)[batch.early_rows])).float()
+        early = F.cross_entropy(state, batch.early_labels, reduction="sum")
+    each = F.cross_entropy(logits, batch.labels, reduction="none")
+    total = (each * batch.weights).sum()
+    if early is not None:
+        total = total + EARLY_WEIGHT * early
+    return total / (normaliser or batch.weights.sum()), logits.detach().argmax(-1) == batch.labels

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.protocol import Budget, Caps, DecodeError, PassCost, PrefixInfo, Work
 from rtcontrol.models.in_flight import Decoding
 from rtcontrol.models.runners.packed import answered
-from rtcontrol.models.train.loss import label_logits
-from rtcontrol.models.train.packing import pack_nodes
-from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.encode import RowEncoder
+from rtcontrol.models.train.packing import label_logits, pack_nodes
 
 BATCH = 64
 EVERYTHING = Budget(1 << 30, 1 << 30)  # a second pass would compute the first one's tokens again
@@ -70,7 +70,7 @@ class TrainingRunner:
         """Nothing is cached."""
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """One packed forward for all, neighbours with the same start next to each other."""
+        """Compute one packed forward for all, neighbours with the same start next to each other."""
         for work in batch:
             work.handle.nodes += zip(work.tree.tokens, work.tree.parents, strict=True)
         order = sorted(range(len(batch)), key=lambda i: batch[i].handle.prompt)
@@ -80,23 +80,21 @@ class TrainingRunner:
         columns: dict[tuple[int, ...], torch.Tensor] = {}
 
         def rows(first: int, nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
-            at = (
-                slice(first + nodes.start, first + nodes.stop)
-                if isinstance(nodes, range)
-                else [first + n for n in nodes]
-            )
+            places: Any = [first + n for n in nodes]
+            if isinstance(nodes, range):
+                places = slice(first + nodes.start, first + nodes.stop)
             if ids is None:
-                return logits[at]
-            if (key := tuple(ids)) not in columns:  # one gather for all: closed heads ask for the same
+                return logits[places]
+            if (key := tuple(ids)) not in columns:  # one gather for all: closed heads have the same
                 columns[key] = logits[:, list(key)]
-            return columns[key][at]
+            return columns[key][places]
 
-        asked, end = [], 0
+        requests, end = [], 0
         for i in order:
             end += len(batch[i].handle.nodes)
-            asked.append((batch[i].tree.asks, partial(rows, end - len(batch[i].tree.tokens))))
-        found = dict(zip(order, answered(asked), strict=True))
-        return [found[i] for i in range(len(batch))]
+            requests.append((batch[i].tree.asks, partial(rows, end - len(batch[i].tree.tokens))))
+        answers = dict(zip(order, answered(requests), strict=True))
+        return [answers[i] for i in range(len(batch))]
 
 
 class TreeDecider:
@@ -108,22 +106,22 @@ class TreeDecider:
         self._decoding = Decoding(runner, core, encoder.prefix, EVERYTHING)
 
     def __call__(self, rows: Sequence[Row]) -> list[Call | DecodeError | None]:
-        """Of each row (its call is not looked at) the call, None where that in force stays, or why none was decoded."""
-        return [made if isinstance(made, DecodeError) else made.call for made in self.decisions(rows)]
+        """Return of each row (whatever its call) the call, None if the active one stays, or why none was decoded."""
+        return [each if isinstance(each, DecodeError) else each.call for each in self.decisions(rows)]
 
     def decisions(self, rows: Sequence[Row]) -> list[Decision | DecodeError]:
-        """Of each row what was decided, with its confidence, or why nothing was."""
+        """Return of each row the decision, with its confidence, or why there is none."""
         training = self._model.training
         self._model.eval()
-        made = self._decoding.decided([self._encoder.suffix(row) for row in rows])
+        decoded = self._decoding.decided([self._encoder.suffix(row) for row in rows])
         self._model.train(training)
-        found: list[Decision | DecodeError] = []
-        for one in made:
+        decisions: list[Decision | DecodeError] = []
+        for each in decoded:
             try:
-                found.append(one.decision())
+                decisions.append(each.decision())
             except DecodeError as error:
-                found.append(error)
-        return found
+                decisions.append(error)
+        return decisions
 
 
 class TreePolicy:
@@ -131,9 +129,8 @@ class TreePolicy:
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         self._decide = TreeDecider(model, encoder)
-        self._decoding = self._decide._decoding
 
     def __call__(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
-        """One call for each (instruction, observation text)."""
+        """Return one call for each (instruction, observation text)."""
         calls = self._decide([Row(instruction, text, None) for instruction, text in situations])
         return [call for call in calls if isinstance(call, Call)]

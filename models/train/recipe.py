@@ -1,4 +1,4 @@
-"""The recipe of a fine-tuning: the paper's numbers as the defaults, other ones from a file or the command line."""
+"""The recipe of a fine-tuning: the paper's numbers as the defaults, others from a file or the command line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.models.schema.tool_schema import MAX_HEADS
-from rtcontrol.models.train.rows import LossWeights
-
-
-def check_extras() -> None:
-    """Raises UserError where peft is missing, before anything is read or written."""
-    if find_spec("peft") is None:
-        raise UserError("Fine-tuning needs peft, not installed here.", "Install it: pip install 'rtcontrol[train]'.")
-
+from rtcontrol.models.train.encode import LossWeights
 
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -30,18 +23,19 @@ PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=M
 class FinetuneRecipe(BaseModel):
     """Hyperparameters (paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
 
-    `rank`, `alpha` (None: twice the rank), `dropout`, `targets`: LoRA; rates of LoRA, of the embeddings and of the LM
-    head (0: frozen; a tied head is the embeddings). `groups` an optimizer step, `device_groups` of them at once. A row
-    whose prompt and longest head are more than `length` tokens is left out. `steps` ends the run, else `epochs`. Head
-    weights: `content`, `function`, `arguments`; `focal` multiplies the labels of an argument that is not null; `end`
-    the label of the end token. `all_heads`: eight heads for every row, as published checkpoints have, those beyond its
-    tools' arity null; without it the heads that our engines read. `dtype`: of the frozen weights and of the products;
-    what is trained, and its sums, are fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
+    `rank` (0: all weights are trained, no LoRA), `alpha` (None: twice the rank), `dropout`, `targets`: LoRA; rates of
+    LoRA (or of all weights but the following), of the embeddings and of the LM head (0: frozen; a tied head is the
+    embeddings). `groups` an optimizer step, `device_groups` of them at once. A row whose prompt and longest head are
+    more than `length` tokens is left out. `steps` ends the run, else `epochs`. Head weights: `content`, `function`,
+    `arguments`; `focal` multiplies the labels of an argument that is not null; `end` the label of the end token.
+    `all_heads`: eight heads for every row, as published checkpoints have, those beyond its tools' null; without it the
+    heads that our engines read. `dtype`: of the frozen weights and of the products; what is trained, and its sums, are
+    fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rank: Count = 512
+    rank: Annotated[int, Field(ge=0)] = 512
     alpha: Count | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("gate_proj", "up_proj", "down_proj")
@@ -75,40 +69,43 @@ class FinetuneRecipe(BaseModel):
         return self
 
     def weights(self) -> LossWeights:
-        """Those of the labels."""
-        return LossWeights(self.function, self.arguments, self.end, focal=self.focal)
+        """Return those of the labels."""
+        heads = {"focal": self.focal, "all_heads": self.all_heads, "content": self.content}
+        return LossWeights(self.function, self.arguments, self.end, **heads)  # type: ignore[arg-type]
 
     def settings(self) -> dict[str, Any]:
-        """What all parts of one run have in common, as JSON has it: not where it runs, and how often it is saved."""
+        """Return as JSON what all parts of one run have in common: not where it runs, and how often it is saved."""
         return self.model_dump(mode="json", exclude={"device", "device_groups", "save_every_s"})
 
 
-def recipe(file: Path | None = None, **given: Any) -> FinetuneRecipe:
-    """The paper's recipe, over it what a TOML or JSON `file` says, over that what is `given` (None: not given).
+def check_extras() -> None:
+    """Raise UserError if peft is missing, before anything is read or written."""
+    if find_spec("peft") is None:
+        raise UserError("Fine-tuning needs peft, not installed here.", "Install it: pip install 'rtcontrol[train]'.")
 
-    Raises UserError naming file and field.
-    """
-    settings = {**({} if file is None else read(file)), **{k: v for k, v in given.items() if v is not None}}
+
+def recipe(file: Path | None = None, **options: Any) -> FinetuneRecipe:
+    """Return the paper's recipe, over it the settings of a TOML or JSON `file`, over those the options that are not
+    None. Raises UserError naming file and field."""
+    settings = {} if file is None else _read(file)
+    settings |= {name: value for name, value in options.items() if value is not None}
     where = f"{file}: " if file is not None else ""
     try:
         return FinetuneRecipe.model_validate(settings)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(FinetuneRecipe.model_fields)
-            raise UserError(f"{where}the recipe has no setting {name!r}.", f"It has: {known}.") from None
-        what = f"{name} is {first['input']!r}: " if name else ""
-        raise UserError(f"{where}{what}{first['msg']}.", "See docs/finetune.md for what it may be.") from None
+        field = f"{name} is {first['input']!r}: " if name else ""
+        known = f"It has: {', '.join(FinetuneRecipe.model_fields)} (docs/finetune.md)."
+        raise UserError(f"{where}{field}{first['msg']}.", known) from None
 
 
-def read(file: Path) -> dict[str, Any]:
-    """A TOML or JSON file's table. Raises UserError."""
+def _read(file: Path) -> dict[str, Any]:
     try:
         text = read_text(file)
-        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        settings = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:  # both decoders raise the latter
         raise UserError(f"{file} cannot be read ({error}).", "Give a TOML or JSON file.") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{file} is no table of settings.", "Write lines such as: rank = 64")
-    return found
+    if not isinstance(settings, dict):
+        raise UserError(f"{file} is not a table of settings.", "Write lines such as: rank = 64")
+    return settings

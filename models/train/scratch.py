@@ -1,4 +1,5 @@
-"""A new small Qwen2-shaped model: configuration, initial weights, and the start under which it learns to look up.
+"""A new small Qwen2-shaped model for tools and rows: its words, shape, initial weights, and the start under which
+it learns to look up; or a checkpoint to start from.
 
 At the usual N(0, 0.02) the attention of a model this narrow starts out uniform and stays so: it answers one of the
 values shown, whichever thing was named. Larger weights help; what helps most is to start with the two layers that every
@@ -9,19 +10,31 @@ Starting from the shape of trained attention is mimetic initialisation (A. Trock
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.train.adopt import initialise_rows
+from rtcontrol.models.data.row import Row, Tools
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.encode import LossWeights, RowEncoder
+from rtcontrol.models.train.export import load_model
+from rtcontrol.models.train.vocabulary import build_tokenizer, initialise_rows
 
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 FAR = 100.0  # hundreds: numbers up to 10,000 begin in proportion
 
 
@@ -104,7 +117,6 @@ FINAL_NORM = 0.1
 # How alike the rows of `red`, ` red` and `Red` start: the cosine of their angle.
 ALIKE = 0.9
 APART = 0.4  # a number's own part of its embedding
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 BACK = 6.5  # bias of the queries and keys that look back: squared, times what neighbours differ by, it is 5 nats
 BACK_PLANES = 6  # the fastest rotations, which tell neighbours apart
 MATCH = 2.0  # scale of the queries and keys that look for the same word
@@ -148,14 +160,14 @@ def _alike(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     forms = sorted(vocabulary.items(), key=lambda entry: entry[1])
     for token, index in forms:
-        if _NUMBER.fullmatch(token):  # neighbours are alike by their order: what is looked up must be told apart, too
+        if NUMBER.fullmatch(token):  # neighbours are alike by their order: what is looked up must be told apart, too
             weight[index] += APART * torch.randn(weight.shape[1])
     # What a space or a capital adds is the same for all words, so that it can be taken off any of them.
     marks = EMBEDDINGS * torch.randn(2, weight.shape[1])
     for token, index in forms:
         bare = token.removeprefix("Ġ")
         word = bare.lower()
-        if word != token and (word.isalpha() or _NUMBER.fullmatch(word)) and word in vocabulary:
+        if word != token and (word.isalpha() or NUMBER.fullmatch(word)) and word in vocabulary:
             mark = (
                 marks[torch.tensor([bare != token, word != bare])].sum(0)
                 / (1 + (bare != token and word != bare)) ** 0.5
@@ -216,3 +228,156 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
 def _orthogonal(rows: int, columns: int) -> torch.Tensor:
     """Random orthonormal rows."""
     return torch.linalg.qr(torch.randn(columns, rows))[0].T
+
+
+# -- a model to train -------------------------------------------------------------------------------------------------
+
+NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
+# For more words, and where numbers decide: measured, the bundled skills need it.
+WIDE = ModelShape(hidden=256, layers=4, heads=8, kv_heads=2, intermediate=512)
+MANY_WORDS, MANY_NUMBERS = 1_500, 150
+MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # each has an embedding; rarer ones are spelt in bytes
+CALL_ROOM = 256  # tokens of a call, and of the marks around the texts
+LONGEST_FEW = 16
+WORD = re.compile(r"[^\W\d_]+")
+WEIGHTS = LossWeights(quote=0.3)  # with 1.0 what follows from what is named is learnt later
+BEHIND = (1, 2)  # tokens
+LARGE = 32_768  # tokens: a language model's
+CALL_SHAPE = '{"name": "", "arguments": {}}'
+# Between the words of every tool definition, each one token: half of a prompt's tools otherwise.
+SCHEMA_PHRASES = (
+    '{"type": "function", "function": {"name": "',
+    '", "description": "',
+    '.", "parameters": {"type": "object", "properties": {',
+    '", "parameters": {"type": "object", "properties": {',
+    '}, "required": []}}}',
+    '": {"type": "integer", "enum": [',
+    '": {"type": "number", "enum": [',
+    '": {"enum": ["',
+    '"], "type": "string"}',
+    ']}}, "required": ["',
+    '"}}, "required": ["',
+    '}, "required": ["',
+    '"]}}}',
+    '"]}',
+    '", "',
+)
+SCHEMA_WORDS = """
+type object properties required description enum integer string number boolean array null minimum maximum function
+parameters name title default items anyOf allOf oneOf const format additionalProperties maxLength minLength pattern
+multipleOf exclusiveMinimum exclusiveMaximum minItems maxItems uniqueItems group tool tools arguments result strict
+true false schema value values id key index
+"""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words and numbers of rows that get a token each; `numbers` also fills the gaps between those of the rows, of
+    which `number_count` are different."""
+
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...]
+    word_count: int
+    number_count: int
+
+
+def words_of(rows: Iterable[Row]) -> Words:
+    """Count them; of too many, the commonest stay."""
+    words: Counter[str] = Counter()
+    numbers: Counter[str] = Counter()
+    marks: dict[str, None] = {}
+    for row in rows:
+        for text in (row.instruction, row.observation, *row.history):
+            numbers.update(NUMBER.findall(text))
+            words.update(WORD.findall(text))
+            marks |= dict.fromkeys(NUMBER.sub(" ", WORD.sub(" ", text)).split())
+    kept = [number for number, _ in numbers.most_common(MOST_NUMBERS)]
+    return Words(
+        (" ".join(word for word, _ in words.most_common(MOST_WORDS)), " ".join(list(marks)[:MOST_WORDS])),
+        tuple(dict.fromkeys([*kept, *_between(kept)])),
+        len(words),
+        len(numbers),
+    )
+
+
+def _between(numbers: Sequence[str]) -> list[str]:
+    """Return numbers between two of these, with as many digits: they may come tomorrow."""
+    filled: list[str] = []
+    by_digits: dict[int, list[Decimal]] = {}
+    for number in numbers:
+        by_digits.setdefault(len(number.partition(".")[2]), []).append(Decimal(number))
+    for digits, values in by_digits.items():
+        step = Decimal(1).scaleb(-digits)
+        low, high = min(values), max(values)
+        # Only if there are enough of them to represent all.
+        if len(values) >= 8 and (count := int((high - low) / step) + 1) <= min(MOST_NUMBERS, 8 * len(values)):
+            filled += [f"{low + i * step:.{digits}f}" for i in range(count)]
+    return [n for n in filled if Decimal(n) or not n.startswith("-")]
+
+
+def shape_for(words: Words) -> ModelShape:
+    """Return a shape as wide as these words need."""
+    return WIDE if words.word_count > MANY_WORDS or words.number_count > MANY_NUMBERS else NARROW
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model to train, with what turns rows into its ids and back; `end` is the token that ends a text, `longest` how
+    many tokens the longest prompt has after the tools."""
+
+    model: Any
+    tokenizer: Tokenizer
+    encoder: RowEncoder
+    template: dict[str, Any]
+    end: str = "<|im_end|>"
+    longest: int = 1
+
+    def sized(self, rows: Sequence[Row]) -> Learner:
+        """Return the same with the longest prompt of these rows. Raises UserError for one without room for a call."""
+        context, prefix = self.model.config.max_position_embeddings, len(self.encoder.prefix)
+        room = context - prefix - CALL_ROOM
+        # Texts have no more tokens than bytes: the longest few tell the longest of all nearly enough.
+        sizes = [len(" ".join((row.instruction, row.observation, *row.history)).encode()) for row in rows]
+        order = sorted(range(len(rows)), key=lambda i: -sizes[i])
+        encoded = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + CALL_ROOM > room]
+        lengths = {i: len(self.encoder.suffix(rows[i])) for i in encoded}
+        longest = max(lengths, key=lambda i: lengths[i])
+        if lengths[longest] > room:
+            raise UserError(
+                f"{rows[longest].where or 'A row'}: its prompt of {prefix + lengths[longest]} tokens leaves no room "
+                f"for the call in the model's context of {context}.",
+                "Shorten its observation or its instruction, describe fewer tools, or leave the row out.",
+            )
+        return replace(self, longest=lengths[longest])
+
+
+def new_learner(tools: Tools, words: Words, goal: str, allow_null: bool, seed: int) -> Learner:
+    """Return a new model for these tools and words. Raises UserError for tools that cannot be decoded."""
+    texts = [tools_text(tools), *words.texts, goal, CALL_SHAPE, SCHEMA_WORDS]
+    tokenizer = build_tokenizer(texts, words.numbers, SCHEMA_PHRASES)
+    wrapped = STTokenizer(tokenizer)
+    template = PromptTemplate(COMPACT, wrapped, "the compact profile")
+    plan = compile_plan(tools, wrapped, allow_null, template.overflow)
+    model = prepare(new_model(shape_for(words), tokenizer, seed), tokenizer, BEHIND)
+    return Learner(model, tokenizer, RowEncoder(template, wrapped, plan, WEIGHTS), dict(COMPACT))
+
+
+def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
+    """Return the checkpoint `base` as a learner of these tools. Raises UserError for one not in ST format."""
+    checkpoint = Checkpoint.open(base)
+    if not isinstance(checkpoint.template, PromptTemplate):
+        hint = "Make it one: `rtcontrol models adopt --base`, then fit from that."
+        raise UserError(f"{base} is not a checkpoint in ST format: a fit cannot start from it.", hint)
+    if checkpoint.tokenizer.size > LARGE:
+        what = f"{base} is a language model of {checkpoint.tokenizer.size:,} tokens, too large to fit."
+        raise UserError(what, "Fine-tune it: `rtcontrol models train --base`.")
+    folder = checkpoint.folder
+    plan = compile_plan(tools, checkpoint.tokenizer, allow_null, checkpoint.template.overflow)
+    named = json.loads((folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")
+    return Learner(
+        load_model(folder, torch.float32),
+        Tokenizer.from_file(str(folder / "tokenizer.json")),
+        RowEncoder(checkpoint.template, checkpoint.tokenizer, plan, WEIGHTS),
+        json.loads((folder / TEMPLATE).read_text("utf-8")),
+        named,
+    )

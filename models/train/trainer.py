@@ -1,8 +1,10 @@
-"""The training loop: rows in chunks, packed trees, AdamW with a cosine schedule, resumable at every checkpoint."""
+"""The training loop: rows in chunks, packed trees, AdamW with a cosine schedule, resumable at every checkpoint.
+
+Fits and fine-tunings are this loop with another schedule, end and batches.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -11,40 +13,32 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.loss import bf16_products, tree_loss
-from rtcontrol.models.train.packing import PackedBatch, pack
-from rtcontrol.models.train.rows import Row, RowEncoder, ToolsEncoder
+from rtcontrol.models.train.encode import RowEncoder, ToolsEncoder
+from rtcontrol.models.train.packing import PackedBatch, bf16_products, pack, tree_loss
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
 PROGRESS_EVERY = 8  # batches
-STATE = "state.pt"  # what a run goes on from
+STATE = "state.pt"  # what a run resumes from
 LOG = "log.jsonl"  # a line a chunk
-
-
-def last_line(out: Path) -> dict[str, Any]:
-    """Return the last whole line of the log of a run, empty where there is none: a power cut may have torn one."""
-    with contextlib.suppress(OSError):
-        for line in reversed((out / LOG).read_text("utf-8").splitlines()):
-            with contextlib.suppress(ValueError):
-                return dict(json.loads(line))
-    return {}
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Hyperparameters.
 
-    `samples` is the whole run; `group` samples share a prefix in one tree and make a batch; runs of `run` rows share an
-    instruction; `forced_share` of the rows also train labels that a constrained walk never asks for (engines that
-    decode without our tries need them). `bf16` rounds what matrices are multiplied with (`bf16_products`).
+    `samples` is the length of the schedule, and of the run, which may `stop` earlier, between chunks; `group` samples
+    share a prefix in one tree and make a batch; runs of `run` rows share an instruction; `forced_share` of the rows
+    also train labels that a constrained walk never asks for (engines that decode without our tries need them). `bf16`
+    rounds what matrices are multiplied with (`bf16_products`).
     """
 
     samples: int
@@ -59,6 +53,34 @@ class TrainConfig:
     forced_share: float = 0.1
     bf16: bool = False
     save_every_s: float = 120.0
+    stop: int | None = None
+
+
+@dataclass
+class Position:
+    """How far a run is: seconds of training, and the loss of the last step."""
+
+    samples: int = 0
+    chunk: int = 0
+    seconds: float = 0.0
+    loss: float = math.nan
+
+
+@dataclass
+class Tally:
+    """Losses of the steps since the last line, and how many labels of calls were right."""
+
+    losses: list[float] = field(default_factory=list)
+    right: int = 0
+    labels: int = 0
+
+    @property
+    def loss(self) -> float:
+        return sum(self.losses) / len(self.losses)
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / max(self.labels, 1)
 
 
 def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> list[list[Row]]:
@@ -75,29 +97,25 @@ def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> 
 class Trainer:
     """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`.
 
-    Fits and fine-tunings are this loop with their own schedule, end and batches. Raises UserError when `out` holds a
-    run with another configuration.
+    Raises UserError when `out` holds a run with another configuration.
     """
 
     BETAS = (0.9, 0.95)
     SAVES_MIDWAY = False  # whether a run that is interrupted within a chunk resumes there
 
     def __init__(
-        self,
-        model: Any,
-        encoder: RowEncoder | ToolsEncoder,
-        source: RowSource,
-        config: TrainConfig,
-        out: Path,
+        self, model: Any, encoder: RowEncoder | ToolsEncoder, source: RowSource, config: TrainConfig, out: Path
     ) -> None:
         self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
         self.optimizer = torch.optim.AdamW(self.parameter_groups(), lr=config.learning_rate, betas=self.BETAS)
-        self.samples = self.chunk = 0
-        self.seconds = 0.0
-        self._whole = True  # no step is half done
+        self.at, self.tally, self.norm = Position(), Tally(), 0.0
+        self._start_s = 0.0
+        self._consistent = True  # no step is half done
         out.mkdir(parents=True, exist_ok=True)
         if (out / STATE).is_file():
             self.resume(self._saved())
+
+    # What a kind of training may have differently.
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return what is trained; a group's rate is the schedule's, times its `share`."""
@@ -106,80 +124,52 @@ class Trainer:
         rest = [p for p in parameters if p.dim() < 2]
         return [{"params": decay, "weight_decay": self.config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
-    def _saved(self) -> Mapping[str, Any]:
-        try:
-            saved: Mapping[str, Any] = torch.load(self.out / STATE, map_location="cpu", weights_only=True)
-        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-            why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ": no whole state"
-            raise UserError(
-                f"{self.out / STATE} is damaged{why}.", "Remove it to begin anew, or give another --out."
-            ) from None
-        return saved
+    def settings(self) -> dict[str, Any]:
+        """Return what a resumed run must have in common with the one that started."""
+        return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
 
     def over(self) -> bool:
-        """Whether the run is at its end."""
-        return self.samples >= self.config.samples
+        """Return whether the run is at its end."""
+        return self.at.samples >= self.config.samples
 
-    def enough(self) -> bool:
-        """Whether training may end before that; asked between chunks."""
-        return False
+    def done(self) -> float:
+        """Return the share of the schedule that is done."""
+        return self.at.samples / self.config.samples
+
+    def rate(self) -> float:
+        """Return the learning rate now: linear warm-up, then cosine to `final_rate` of the peak."""
+        done, config = self.done(), self.config
+        if done < config.warmup:
+            return config.learning_rate * max(done, 1e-3) / config.warmup
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return config.learning_rate * (config.final_rate + (1 - config.final_rate) * cosine)
 
     def groups(self, rng: random.Random) -> Iterable[Sequence[Any]]:
         """Return the chunk's rows, cut into those of each step."""
-        return group_rows(self.source(self.chunk), self.config, rng)
+        return group_rows(self.source(self.at.chunk), self.config, rng)
 
-    def finished(self) -> None:
-        """What is done at the end of a run, before it is saved."""
+    def batches(self, rows: Sequence[Any], rng: random.Random) -> Iterable[PackedBatch]:
+        """Return the batches whose gradients make a step."""
+        encoded = [self.encoder.encode(row, forced=rng.random() < self.config.forced_share) for row in rows]
+        return [pack(self.encoder.prefix, encoded)]
 
-    def run(self, progress: Progress | None = None) -> None:
-        """Train to the end, or until it is `enough`. `progress` gets, every few batches and after each chunk, a dict
-        with samples, loss and accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and
-        samples_per_s; the log gets a line a chunk."""
-        self._began = time.monotonic() - self.seconds
-        at, saved = (self.samples, self.chunk), self._began + self.seconds
-        self.forget()
-        self.model.train()
-        try:
-            while not self.over() and not (self.chunk > 0 and self.enough()):
-                rng = random.Random(f"{self.config.seed}/{self.chunk}")
-                for rows in self.groups(rng):
-                    self._step(rows, rng)
-                    self.samples += len(rows)
-                    self.clock()
-                    self.stepped(progress)
-                    if self.over():
-                        break
-                self.chunk += 1
-                self.chunk_over(progress)
-                if time.monotonic() - saved > self.config.save_every_s and not self.over():
-                    self.save()
-                    saved = time.monotonic()
-        except (KeyboardInterrupt, UserError):  # the latter of a world's own code, or of rows
-            if self.SAVES_MIDWAY and self._whole:
-                self.save()
-            raise
-        self.finished()
-        if (self.samples, self.chunk) != at:
-            self.save()
+    def weight(self, rows: Sequence[Any]) -> float | None:
+        """Return what the losses of a step's batches are divided by; None: its only batch's sum of weights."""
+        return None
 
-    def clock(self) -> None:
-        """Set the seconds of training so far."""
-        self.seconds = time.monotonic() - self._began
-
-    def forget(self) -> None:
-        """Start the losses and the accuracy that a line tells again."""
-        self.losses: list[float] = []
-        self._right = self._labels = 0
+    def products(self) -> AbstractContextManager[object]:
+        """Return the precision in which matrices are multiplied."""
+        return bf16_products(self.config.bf16)
 
     def stepped(self, progress: Progress | None) -> None:
-        """After each step."""
-        if progress and len(self.losses) % PROGRESS_EVERY == 0:
+        """Follow up each step."""
+        if progress and len(self.tally.losses) % PROGRESS_EVERY == 0:
             progress(self.line())
 
     def chunk_over(self, progress: Progress | None) -> None:
-        """After each chunk."""
+        """Follow up each chunk."""
         line = self.line()
-        self.forget()
+        self.tally = Tally()
         self.log(line)
         if progress:
             progress(line)
@@ -187,85 +177,57 @@ class Trainer:
     def line(self) -> dict[str, Any]:
         """Return how far the run is, and how well it does since the last line."""
         return {
-            "samples": self.samples,
-            "loss": round(sum(self.losses) / len(self.losses), 4),
-            "accuracy": round(self.accuracy(), 4),
+            "samples": self.at.samples,
+            "loss": round(self.tally.loss, 4),
+            "accuracy": round(self.tally.accuracy, 4),
             "rate": self.rate(),
-            "seconds": round(self.seconds, 1),
-            "samples_per_s": round(self.samples / max(self.seconds, 1e-9), 1),
+            "seconds": round(self.at.seconds, 1),
+            "samples_per_s": round(self.at.samples / max(self.at.seconds, 1e-9), 1),
         }
 
-    def accuracy(self) -> float:
-        """Return the share of the calls' labels that were right since the last line."""
-        return self._right / max(self._labels, 1)
+    def finished(self) -> None:
+        """Do what is due at the end of a run, before it is saved."""
 
-    def done(self) -> float:
-        """Return the share of the run that is done."""
-        return self.samples / self.config.samples
+    # The loop.
 
-    def rate(self) -> float:
-        """The learning rate now: linear warm-up, then cosine to `final_rate` of the peak."""
-        done = self.done()
-        if done < self.config.warmup:
-            return self.config.learning_rate * max(done, 1e-3) / self.config.warmup
-        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-        return self.config.learning_rate * (self.config.final_rate + (1 - self.config.final_rate) * cosine)
-
-    def settings(self) -> dict[str, Any]:
-        """What a run that goes on must have in common with the one that began."""
-        return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
-
-    def state(self) -> dict[str, Any]:
-        """What a run goes on from; of the model what is trained."""
-        return {
-            "config": self.settings(),
-            "model": {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad},
-            "optimizer": self.optimizer.state_dict(),
-            "samples": self.samples,
-            "chunk": self.chunk,
-            "seconds": self.seconds,
-        }
-
-    def save(self) -> None:
-        """Write the resumable state; the old one stays until the new one is whole. Raises UserError for a full disk."""
-        part = self.out / "state.tmp"
+    def run(self, progress: Progress | None = None) -> None:
+        """Train to the end. `progress` gets, every few batches and after each chunk, a dict with samples, loss and
+        accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and samples_per_s; the log gets a
+        line a chunk. Raises UserError."""
+        config, at = self.config, self.at
+        self._start_s = time.monotonic() - at.seconds
+        before, saved_s = (at.samples, at.chunk), self._start_s + at.seconds
+        self.tally = Tally()
+        self.model.train()
         try:
-            torch.save(self.state(), part)
-            os.replace(part, self.out / STATE)
-        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
-            part.unlink(missing_ok=True)
-            raise self.full(error) from None
+            while not self.over() and not (config.stop and at.chunk > 0 and at.samples >= config.stop):
+                self._chunk(progress)
+                if time.monotonic() - saved_s > config.save_every_s and not self.over():
+                    self.save()
+                    saved_s = time.monotonic()
+        except (KeyboardInterrupt, UserError):  # the latter of a world's code, or of rows
+            if self.SAVES_MIDWAY and self._consistent:
+                self.save()
+            raise
+        self.finished()
+        if (at.samples, at.chunk) != before:
+            self.save()
 
-    def log(self, line: Mapping[str, Any]) -> None:
-        """A line more in the log. Raises UserError for a full disk."""
-        try:
-            with (self.out / LOG).open("a") as log:
-                log.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise self.full(error) from None
+    def _chunk(self, progress: Progress | None) -> None:
+        rng = random.Random(f"{self.config.seed}/{self.at.chunk}")
+        for rows in self.groups(rng):
+            self._step(rows, rng)
+            self.at.samples += len(rows)
+            self.clock()
+            self.stepped(progress)
+            if self.over():
+                break
+        self.at.chunk += 1
+        self.chunk_over(progress)
 
-    def full(self, error: Exception) -> UserError:
-        """Return the error of a disk that has no room."""
-        kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
-        # torch's own writer says where in its code it failed, and not why.
-        why = getattr(error, "strerror", None) or "the file could not be written whole"
-        return UserError(
-            f"The run cannot be saved in {self.out} ({why}); {kept}.",
-            "Make room there, and start the same command again: it goes on.",
-        )
-
-    def _batch(self, rows: Sequence[Row], rng: random.Random) -> PackedBatch:
-        share = self.config.forced_share
-        encoded = [self.encoder.encode(row, forced=rng.random() < share) for row in rows]
-        return pack(self.encoder.prefix, encoded)
-
-    def batches(self, rows: Sequence[Any], rng: random.Random) -> Iterable[PackedBatch]:
-        """Return the batches whose gradients make a step."""
-        return [self._batch(rows, rng)]
-
-    def products(self) -> AbstractContextManager[object]:
-        """Return the precision in which matrices are multiplied."""
-        return bf16_products(self.config.bf16)
+    def clock(self) -> None:
+        """Set the seconds of training so far."""
+        self.at.seconds = time.monotonic() - self._start_s
 
     def _step(self, rows: Sequence[Any], rng: random.Random) -> None:
         for group in self.optimizer.param_groups:
@@ -276,39 +238,80 @@ class Trainer:
                 loss, correct = tree_loss(self.model, batch, normaliser=weight)
                 loss.backward()
             mean += float(loss.detach())
-            self._right += int(correct[batch.counted].sum())
-            self._labels += int(batch.counted.sum())
+            self.tally.right += int(correct[batch.counted].sum())
+            self.tally.labels += int(batch.counted.sum())
         if not math.isfinite(mean):
             raise UserError(
-                f"The loss is {mean} after {self.samples:,} samples: nothing is learnt from it.",
+                f"The loss is {mean} after {self.at.samples:,} samples: nothing is learnt from it.",
                 "Try another --seed or a lower rate; are there numbers of very many digits in the rows?",
             )
         self.norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip))
-        self._whole = False
+        self._consistent = False
         self.optimizer.step()
-        self._whole = True
+        self._consistent = True
         self.optimizer.zero_grad(set_to_none=True)
-        self.losses.append(mean)
+        self.tally.losses.append(mean)
+        self.at.loss = mean
 
-    def weight(self, rows: Sequence[Any]) -> float | None:
-        """Return what the losses of a step's batches are divided by; None: its only batch's sum of weights."""
-        return None
+    # What is kept.
+
+    def state(self) -> dict[str, Any]:
+        """Return what a run resumes from; of the model what is trained."""
+        return {
+            "config": self.settings(),
+            "model": {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad},
+            "optimizer": self.optimizer.state_dict(),
+            "at": asdict(self.at),
+        }
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        now = self.settings()
-        # A setting that the version did not know which began the run is at its default.
-        was = {f.name: f.default for f in fields(TrainConfig) if f.name in now} | state["config"]
-        if was != now:
-            names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-            differs = "; ".join(f"{name} was {_brief(was.get(name))}, is {_brief(now.get(name))}" for name in names)
+        """Resume from there. Raises UserError for the state of another configuration."""
+        old, new = state["config"], self.settings()
+        if old != new:
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            differences = "; ".join(f"{name} was {_brief(old.get(name))}, is {_brief(new.get(name))}" for name in names)
             raise UserError(
-                f"{self.out} holds a run with another configuration: {differs}.",
+                f"{self.out} holds a run with another configuration: {differences}.",
                 "Continue with the old settings, or give another --out.",
             )
         self.model.load_state_dict(state["model"], strict=False)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]
+        self.at = Position(**state["at"])
+
+    def _saved(self) -> Mapping[str, Any]:
+        try:
+            state: Mapping[str, Any] = torch.load(self.out / STATE, map_location="cpu", weights_only=True)
+        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+            why = getattr(error, "strerror", None) or "it is not whole"
+            raise UserError(f"{self.out / STATE} is damaged ({why}).", "Remove it, or give another --out.") from None
+        return state
+
+    def save(self) -> None:
+        """Write the resumable state; the old one stays until the new one is whole. Raises UserError for a full disk."""
+        part = self.out / "state.tmp"
+        try:
+            torch.save(self.state(), part)
+            os.replace(part, self.out / STATE)
+        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
+            part.unlink(missing_ok=True)
+            raise self._full(error) from None
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Write a line more in the log. Raises UserError for a full disk."""
+        try:
+            with (self.out / LOG).open("a") as log:
+                log.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise self._full(error) from None
+
+    def _full(self, error: Exception) -> UserError:
+        kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
+        # torch's writer says where in its code it failed, and not why.
+        why = getattr(error, "strerror", None) or "the file could not be written whole"
+        return UserError(
+            f"The run cannot be saved in {self.out} ({why}); {kept}.",
+            "Make room there, and start the same command again: it resumes.",
+        )
 
 
 def _brief(value: Any) -> str:

@@ -8,27 +8,63 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.special_tokens import NULL, ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 
 SPACE = "Ġ"  # as byte-level letters
+CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# Signed numbers with their space, letter runs, underscores, punctuation runs, white space: they cover all text.
+PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+# The words whose rows are averaged into a new token's row. A base tokenizer may split a word; its pieces all count.
+INITIAL_WORDS: dict[str, tuple[str, ...]] = {
+    "<content>": ("content", "response", "answer", "<", ">"),
+    "</content>": ("content", "end", "stop", "</", ">"),
+    "<function>": ("function", "call", "name", "<", ">"),
+    "</function>": ("function", "end", "stop", "</", ">"),
+    NULL: ("null", "none", "empty", "nothing"),
+    **{
+        f"<arg{k}>": ("argument", "parameter", "value", str(k), word, "<", ">")
+        for k, word in enumerate(_ORDINALS, start=1)
+    },
+    **{f"</arg{k}>": ("argument", "end", "stop", str(k), word, "</", ">") for k, word in enumerate(_ORDINALS, start=1)},
+}
+
+
+def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: Iterable[str] = ()) -> Tokenizer:
+    """Return a byte-level tokenizer whose pieces are those of `texts` (each word also capitalised and without its
+    space), `numbers` (with and without a leading space) and whole `phrases`, wherever they are; then the 17 ST tokens.
+    """
+    split = _splitter(phrases)
+    pieces: dict[str, None] = {}
+    for text in texts:
+        for piece, _ in split.pre_tokenize_str(text):
+            bare = piece.removeprefix(SPACE)
+            for form in (piece, bare, bare.capitalize(), f"{SPACE}{bare}") if bare.isalpha() else (piece,):
+                pieces[form] = None
+    for number in numbers:
+        pieces[number] = pieces[f"{SPACE}{number}"] = None
+    vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    for piece in sorted(pieces):
+        vocabulary.setdefault(piece, len(vocabulary))
+    # No merges: a piece is either one token (ignore_merges looks it up whole) or its bytes.
+    return _tokenizer(vocabulary, [], split)
 
 
 def build_subwords(
     texts: Iterable[str], size: int, numbers: Iterable[str] = (), phrases: Iterable[str] = ()
 ) -> Tokenizer:
-    """A byte-level BPE tokenizer of at most `size` tokens, special ones included: `numbers` (with and without a leading
-    space) and `phrases` whole, the rest pieces of `texts`, the most frequent first."""
+    """Return a byte-level BPE tokenizer of at most `size` tokens, special ones included: `numbers` (with and without a
+    leading space) and `phrases` whole, the rest pieces of `texts`, the most frequent first."""
     phrases = list(phrases)
-    split = splitter(phrases)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    whole: dict[str, None] = {}
-    for phrase in phrases:
-        for piece, _ in split.pre_tokenize_str(phrase):
-            whole[piece] = None
+    split = _splitter(phrases)
+    whole = {piece: None for phrase in phrases for piece, _ in split.pre_tokenize_str(phrase)}
     for number in numbers:
         whole[number] = whole[f"{SPACE}{number}"] = None
     whole = {piece: None for piece in whole if len(piece) > 1}
@@ -36,12 +72,14 @@ def build_subwords(
     learner.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(SPACE, "removed")])
     # Every piece of letters comes twice, so half of the room is for those without a space.
     room = size - len(whole) - len(CONTROL_TOKENS) - len(ST_TOKENS)
-    trainer = trainers.BpeTrainer(vocab_size=room // 2, initial_alphabet=sorted(alphabet), show_progress=False)
-    learner.train_from_iterator(texts, trainer)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    learner.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=room // 2, initial_alphabet=alphabet, show_progress=False)
+    )
     learnt = json.loads(learner.to_str())["model"]
     vocabulary = dict(learnt["vocab"])
     merges = [(a, b) for a, b in learnt["merges"]]
-    # The space joins last, so that a word is cut alike wherever it stands.
+    # The space joins last, so that a word is cut alike wherever it is.
     for piece in [piece for piece in vocabulary if piece != SPACE]:
         if f"{SPACE}{piece}" not in vocabulary:
             vocabulary[f"{SPACE}{piece}"] = len(vocabulary)
@@ -49,46 +87,22 @@ def build_subwords(
     for piece in whole:
         vocabulary.setdefault(piece, len(vocabulary))
     # A piece that is a token is that token; the merges spell the others.
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
+    return _tokenizer(vocabulary, merges, split)
+
+
+def _tokenizer(
+    vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], split: pre_tokenizers.PreTokenizer
+) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(vocab=dict(vocabulary), merges=list(merges), ignore_merges=True))
     tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(CONTROL_TOKENS))
-    add_st_tokens(tokenizer, ST_TOKENS)
+    add_st_tokens(tokenizer)
     return tokenizer
 
 
-CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Signed numbers with their space, letter runs, underscores, punctuation runs, white space: they cover all text.
-PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
-
-
-def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: Iterable[str] = ()) -> Tokenizer:
-    """A byte-level tokenizer whose pieces are those of `texts` (each word also capitalised and without its space),
-    `numbers` (with and without a leading space) and whole `phrases`, wherever they stand; then the 17 ST tokens."""
-    split = splitter(phrases)
-    pieces: dict[str, None] = {}
-    for text in texts:
-        for piece, _ in split.pre_tokenize_str(text):
-            bare = piece.removeprefix("Ġ")
-            for form in (piece, bare, bare.capitalize(), f"Ġ{bare}") if bare.isalpha() else (piece,):
-                pieces[form] = None
-    for number in numbers:
-        pieces[number] = pieces[f"Ġ{number}"] = None
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate(alphabet)}
-    for piece in sorted(pieces):
-        vocabulary.setdefault(piece, len(vocabulary))
-    # No merges: a piece is either one token (ignore_merges looks it up whole) or its bytes.
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    tokenizer.pre_tokenizer = split
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(CONTROL_TOKENS))
-    add_st_tokens(tokenizer, ST_TOKENS)
-    return tokenizer
-
-
-def splitter(phrases: Iterable[str]) -> pre_tokenizers.PreTokenizer:
-    """Cuts text into pieces, whole `phrases` before all others, and writes these as byte-level letters."""
+def _splitter(phrases: Iterable[str]) -> pre_tokenizers.PreTokenizer:
+    """Return what cuts text into pieces, whole `phrases` before all others, and writes them as byte-level letters."""
     whole = [re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True)]
     return pre_tokenizers.Sequence(
         [
@@ -99,7 +113,7 @@ def splitter(phrases: Iterable[str]) -> pre_tokenizers.PreTokenizer:
 
 
 def number_words(limit: int = 200, decimal_limit: float = 2.0) -> list[str]:
-    """Signed integers up to `limit`, and decimals of one and two digits up to `decimal_limit`."""
+    """Return signed integers up to `limit`, and decimals of one and two digits up to `decimal_limit`."""
     words = [str(i) for i in range(-limit, limit + 1)]
     hundredths = int(decimal_limit * 100)
     for i in range(-hundredths, hundredths + 1):
@@ -109,6 +123,15 @@ def number_words(limit: int = 200, decimal_limit: float = 2.0) -> list[str]:
     return [w for w in words if w not in ("-0.00", "-0.0")]
 
 
-def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
-    """Add special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])
+def add_st_tokens(tokenizer: Tokenizer) -> None:
+    """Add the special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ST_TOKENS])
+
+
+def initialise_rows(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequence[str] = ST_TOKENS) -> None:
+    """Set the rows of `tokens` in an embedding or LM head `weight` [vocabulary, hidden], in place, to the mean of the
+    rows of their related words' tokens."""
+    with torch.no_grad():
+        for token in tokens:
+            ids = [i for word in INITIAL_WORDS[token] for i in tokenizer.encode(word)]
+            weight[tokenizer.special_id(token)] = weight[ids].float().mean(0).to(weight.dtype)

@@ -15,12 +15,10 @@ import torch
 import transformers as hf
 
 from rtcontrol.bench.timing import Progress, wait
-from rtcontrol.models.train.finetune import adapted
-from rtcontrol.models.train.groups import pack_groups
-from rtcontrol.models.train.loss import tree_loss
-from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
+from rtcontrol.models.train.encode import EncodedRow, HeadTarget
+from rtcontrol.models.train.finetune import trainable
+from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_together, separate, tree_loss
 from rtcontrol.models.train.recipe import FinetuneRecipe
-from rtcontrol.models.train.rows import EncodedRow, HeadTarget
 
 HEADS = 8
 VOCABULARY = 151_936
@@ -69,7 +67,7 @@ def _model(gpu: bool) -> Any:
     device = torch.device("cuda" if gpu else "cpu")
     with device:
         base = hf.Qwen2ForCausalLM(config)
-    return adapted(base.to(torch.bfloat16) if gpu else base, FinetuneRecipe()).to(device).train().get_base_model()
+    return trainable(base.to(torch.bfloat16) if gpu else base, FinetuneRecipe()).to(device).train().get_base_model()
 
 
 def random_groups(count: int) -> list[EncodedRow]:
@@ -100,7 +98,7 @@ def _batches(groups: Sequence[EncodedRow], gpu: bool) -> dict[str, list[PackedBa
         parts = [pad_together(sequences[i : i + n]) for i in range(0, len(sequences), n)]
         ways[f"separate, length-sorted, batch {n}"] = parts
     for n in (1, 2, 4, 8, 16) if gpu else (1, 2, 4):
-        ways[f"packed, {n} together"] = [pack_groups((1,), groups[i : i + n]) for i in range(0, len(groups), n)]
+        ways[f"packed, {n} together"] = [pack_by_tools((1,), groups[i : i + n]) for i in range(0, len(groups), n)]
     return ways
 
 

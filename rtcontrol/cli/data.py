@@ -16,7 +16,7 @@ from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_peop
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
-    from rtcontrol.models.data.row import DataRow
+    from rtcontrol.models.data.row import Row
     from rtcontrol.models.data.sample import Tally
 
 app = group()
@@ -65,18 +65,17 @@ def convert(
       rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
     """
     from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.balance import PAPER, balanced, shares_of
+    from rtcontrol.models.data import sets
     from rtcontrol.models.data.row import write_rows
     from rtcontrol.models.data.sample import Tally
-    from rtcontrol.models.data.sources import registry
 
     if purpose == "eval" and balance:
         raise UserError("--balance is for training.", "Leave it out with --for eval.")
-    shares = shares_of(PAPER if balance == "paper" else balance) if balance else None
-    tally, found = Tally(), chain.from_iterable(map(registry.read, sources))
-    rows: Iterable[DataRow] = count_rows(converting.rows(found, tally, purpose, seed))
+    shares = converting.shares_of(balance) if balance else None
+    tally, samples = Tally(), chain.from_iterable(map(sets.read, sources))
+    rows: Iterable[Row] = count_rows(converting.rows(samples, tally, purpose, seed))
     if shares is not None:
-        rows = balanced(list(rows), shares, seed, tally)
+        rows = converting.balanced(list(rows), shares, seed, tally)
     count, console = write_rows(out, _some(rows, tally)), for_people(json_file)
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
@@ -135,22 +134,21 @@ def synthesise(
 
     Example: rtcontrol data synthesise --tools tools.json --rows 2000 --out made.jsonl
     """
-    from rtcontrol.models.data.balance import PAPER, shares_of
+    from rtcontrol.models.data.convert import shares_of
     from rtcontrol.models.data.row import write_rows
     from rtcontrol.models.data.sample import Tally
     from rtcontrol.models.data.synthesis import read_tools
     from rtcontrol.models.data.synthesis import rows as made
 
     sets, tally, console = read_tools(tools), Tally(), for_people(json_file)
-    shares = shares_of(PAPER if balance == "paper" else balance)
-    count = write_rows(out, count_rows(made(sets, rows, seed, tally, shares)))
+    count = write_rows(out, count_rows(made(sets, rows, seed, tally, shares_of(balance))))
     for (_, reason), refused in tally.dropped.most_common():
         console.print(f"{refused} refused: {reason}", highlight=False)
     say(console, f"{count} rows: {out}")
     save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
-def _some(rows: Iterable[DataRow], tally: Tally) -> Iterator[DataRow]:
+def _some(rows: Iterable[Row], tally: Tally) -> Iterator[Row]:
     """The rows; that there is none is told before anything is written."""
     empty = True
     for row in rows:

@@ -20,7 +20,7 @@ from rtcontrol.telemetry.table import FigureTable, Terminal
 from rtcontrol_client.console import printable
 
 if TYPE_CHECKING:
-    from rtcontrol.models.data.row import DataRow
+    from rtcontrol.models.data.row import Row
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")]
 
@@ -42,7 +42,7 @@ STDOUT = Path("-")
 ROWS = 10_000  # between two lines of progress where there is no terminal
 
 
-def count_rows(rows: Iterable[DataRow]) -> Iterator[DataRow]:
+def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the rows, and show on stderr how many there are so far."""
     console = Terminal(stderr=True)
     with console.status("reading") as status:

@@ -59,9 +59,9 @@ def fit(
     """
     from rtcontrol.run.toolsets import tools_from
     from rtcontrol.run.user_code import load_module
-    from rtcontrol.training.dataset import tools_of
+    from rtcontrol.training.examples import tools_of
+    from rtcontrol.training.fit import TRAINING
     from rtcontrol.training.fit import fit as work
-    from rtcontrol.training.train import TRAINING
 
     console = for_people(json_file)
     tell = partial(say, console)

@@ -107,7 +107,7 @@ def adopt(
 def _make_base(base: str, out: Path) -> None:
     """Adopt a base model, and say what was made of it."""
     from rtcontrol.models.checkpoint.checkpoint import resolve
-    from rtcontrol.models.train.base import adopt_base
+    from rtcontrol.models.train.adopt import adopt_base
 
     checkpoint = adopt_base(resolve(base), out)
     config = checkpoint.config
@@ -210,10 +210,10 @@ def train(
 
     with interrupted(out, TRAINING):
         outcome = finetune(Job(base, tuple(rows), out, made, drop_bad), told)
-    for reason, count in outcome.groups.dropped.items():
+    for reason, count in outcome.rows.dropped.items():
         console.print(f"left out: {count} rows, {reason}", soft_wrap=True, markup=False)
     save(json_file, outcome.to_dict())
-    console.print(f"Checkpoint: {outcome.model} ({outcome.steps} steps on {len(outcome.groups)} rows)", soft_wrap=True)
+    console.print(f"Checkpoint: {outcome.model} ({outcome.steps} steps on {len(outcome.rows)} rows)", soft_wrap=True)
 
 
 def _parameters(folder: Path) -> int:

@@ -19,7 +19,6 @@ from rtcontrol.cli.figures import (
     check_writable,
     for_people,
     save,
-    show_table,
     widened,
 )
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
@@ -29,7 +28,7 @@ from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import Shutdown
 
 if TYPE_CHECKING:
-    from rtcontrol.evaluation.answers import Prediction
+    from rtcontrol.models.evaluate.judge import Answer
 
 LOG_WIDTH = 160
 
@@ -81,8 +80,8 @@ def score(
     Exit status: 0; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (what was measured is shown and
     kept).
     """
-    from rtcontrol.evaluation.score import Scoring, Settings
-    from rtcontrol.evaluation.score_tables import tables
+    from rtcontrol.score.score import Scoring, Settings
+    from rtcontrol.score.tables import tables
 
     if json_file == STDOUT:
         raise UserError("--json - cannot hold a score, which is kept while it grows.", "Name a file.")
@@ -150,20 +149,21 @@ def evaluate(
 
       rtcontrol eval seal-tools=data/seal_tools --model runs/mine --out answers.jsonl --json scores.json
     """
-    from rtcontrol.evaluation import rows as evaluating
-    from rtcontrol.evaluation.answers import HeadsAnswerer
+    from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.models.evaluate import rows as evaluating
 
     if out is not None and out.exists():
         raise UserError(f"--out {out} is there already.", "Name a new file.")
     read = evaluating.read(source, limit)
-    answerer = HeadsAnswerer(model, engine, dtype, device, threads, value_tokens)
+    spec = DeciderSpec(model, (), engine, dtype, device, threads, value_tokens=value_tokens)
+    answerer = evaluating.Answerer(spec)
     with ExitStack() as opened, Tenths("answering", "answered: {done} of {total}") as progress:
-        keep: Callable[[Prediction], object] = lambda answer: None  # noqa: E731
+        keep: Callable[[Answer], object] = lambda answer: None  # noqa: E731
         if out is not None:
-            keep = partial(evaluating.written, opened.enter_context(out.open("w", encoding="utf-8")))
+            keep = partial(evaluating.write_answer, opened.enter_context(out.open("w", encoding="utf-8")))
         answers = evaluating.answer_all(read.rows, answerer, keep, progress)
     document = evaluating.document(read, answers, answerer.about)
     console = widened(for_people(json_file), LOG_WIDTH)
     for table in evaluating.tables(document):
-        show_table(console, table, title_justify="left", caption_justify="left")
+        console.print(table)
     save(json_file, document)

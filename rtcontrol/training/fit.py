@@ -1,4 +1,4 @@
-"""The one verb: from rows and tools to a folder that `--model` takes."""
+"""The one verb: from rows, a function that knows the right call, or a world, to a folder that `--model` takes."""
 
 from __future__ import annotations
 
@@ -8,38 +8,104 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
+
 from rtcontrol.agents import Tools
+from rtcontrol.agents.phrasing import FILLERS
+from rtcontrol.models import __version__
+from rtcontrol.models.call import Decision
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.rows import Row
-from rtcontrol.models.train.trainer import Progress
+from rtcontrol.models.files import owned
+from rtcontrol.models.train.export import export, markdown_table, not_saved, write_card
+from rtcontrol.models.train.scratch import WORD, Words, from_base, new_learner, words_of
+from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import contents
 from rtcontrol.run.user_module import is_gym
-from rtcontrol.training.dataset import (
+from rtcontrol.training.examples import (
     LEAST_ROWS,
+    Expert,
+    ExpertRows,
     Situations,
-    Teacher,
-    TeacherRows,
     check,
     contradictions,
     examples,
     is_text,
     read_files,
+    too_few,
     tools_of,
 )
-from rtcontrol.training.fit_run import GivenRows, name_things
-from rtcontrol.training.train import Fitted, Lessons, check_folder, make
-from rtcontrol.training.validation import split
-from rtcontrol.training.world_rows import lessons_of
+from rtcontrol.training.fit_run import (
+    MOST,
+    SAMPLE,
+    FitData,
+    FitRun,
+    FitSchedule,
+    GivenRows,
+    HeldOut,
+    Share,
+    Truth,
+    name_things,
+    split,
+)
+from rtcontrol.training.gate import fit_gate
+from rtcontrol.training.world_rows import world_data
 
-DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
+SAMPLED = 8_000  # situations whose words are the model's, and of which some are held out
 MOST_SITUATIONS = 200_000
 HZ = 16.0
+TRAINING = "training"  # the run's folder, in the checkpoint's
+STARTED = {LOG, "state.tmp"}  # what it holds before anything is saved
+ELSEWHERE = "Give another folder with --out."
+PROMPTS = 12  # instructions that the card lists
+MOST_WORDS = 400  # of observations, that a checkpoint lists
+NO_GATE = (
+    "No row shows what means nothing here, so it has no gate: it calls something whatever the instruction is. "
+    "`--min-confidence` of run and serve holds calls of low confidence; a fit from a world learns what to leave undone."
+)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The result of `fit`: the checkpoint's folder, how it does on held-out rows, notes on the rows, and the `tools`
+    with their functions."""
+
+    folder: Path
+    truth: Truth
+    notes: tuple[str, ...]
+    instruction: str | None
+    tools: Tools | None = None
+
+    @property
+    def score(self) -> Share:
+        """Held-out rows that are right."""
+        return self.truth.score
+
+    def session(self, **options: Any) -> Any:
+        """Return a session of the model for its tools, with their functions where such were given
+        (`rtcontrol.run.api.ModelSession`)."""
+        from rtcontrol.run.api import Model
+
+        return Model(str(self.folder)).session(self.tools, **options)
+
+    def decide(self, observation: str, instruction: str | None = None) -> Decision:
+        """Decide once, by default for the goal that was fitted. Raises UserError."""
+        instruction = instruction or self.instruction
+        if instruction is None:
+            what = "No instruction, and none was fitted as the goal."
+            raise UserError(what, "Give decide(observation, instruction).")
+        if not hasattr(self, "_session"):
+            object.__setattr__(self, "_session", self.session())
+        decision: Decision = self._session.decide(observation, instruction)  # type: ignore[attr-defined]
+        return decision
 
 
 def fit(
@@ -59,35 +125,35 @@ def fit(
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
-    """Fit a controller to rows, a teacher or a world's expert, and write it to the folder `out`, which `--model` and
+    """Fit a controller to rows, a function or a world's expert, and write it to the folder `out`, which `--model` and
     `rtcontrol.load` take.
 
     `rows` is a file of rows (JSONL, the format of docs/fit.md), several, or rows: dicts, or tuples (observation, call)
     and (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
     `tools` as `rtcontrol.load(...).session` takes them, or names with descriptions (None: those that the rows name).
-    Or `teacher` is a function (instruction, observation) or (observation) that gives such a call, and `situations` what
-    it is asked: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
-    observation where there is a `goal`.
+    Or `teacher` is a function (instruction, observation) or (observation) that returns such a call, and `situations`
+    its arguments: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
+    observation if there is a `goal`.
     Or `env` and `agent` are the files of a world and of an agent with an expert and goals, as of `rtcontrol run`:
     rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium world once a step of its).
 
-    `base` is a checkpoint to go on from (None: a new model, sized by what is to be learnt). `goal` is the instruction
-    of rows that have none, and what the model is told by default. `minutes` is the most it takes; it ends earlier where
-    all held-out rows are right. Started again with the same arguments, a run that was interrupted goes on. `tell` gets
-    a dict now and then: seconds, left_s, samples, loss, accuracy, held_out; `say` a line that people should read.
+    `base` is a checkpoint to start from (None: a new model, sized by what is to be learnt). `goal` is the instruction
+    of rows that have none, and the model's default. `minutes` is the most it takes; it ends earlier if all held-out
+    rows are right. Started again with the same arguments, an interrupted run resumes. `tell` gets a dict now and then:
+    seconds, left_s, samples, loss, accuracy, held_out; `say` a line that people should read.
 
-    Raises UserError for rows that do not fit the tools (by file and line), for what a teacher's or a world's own code
-    gets wrong, for a folder that holds something else or another run, and for a full disk; what was done is kept.
+    Raises UserError for rows that do not fit the tools (by file and line), for errors of the function or the world, for
+    a folder that holds something else or another run, and for a full disk; what was done is kept.
     """
     say = say or (lambda text: None)
     if not isinstance(minutes, int | float) or not 0 < minutes <= 7 * 24 * 60:
-        raise UserError(f"minutes={minutes!r} is no time to train.", "Give a number of minutes above 0.")
+        raise UserError(f"minutes={minutes!r} is out of range.", "Give a number of minutes above 0.")
     if goal is not None and not is_text(goal):
-        raise UserError(f"goal={goal!r} is no instruction.", "Write it as UTF-8 text.")
+        raise UserError(f"goal={goal!r} is not an instruction.", "Write it as UTF-8 text.")
     if not 0 <= seed < 1 << 63:
         raise UserError(f"seed={seed} is out of range.", "Give one from 0 on.")
-    given = {"rows": rows, "teacher": teacher, "env": env}
-    if len(named := [name for name, value in given.items() if value is not None]) != 1:
+    sources = {"rows": rows, "teacher": teacher, "env": env}
+    if len(named := [name for name, value in sources.items() if value is not None]) != 1:
         what = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
         raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, and a world (env, agent).")
     if (situations is None) != (teacher is None):
@@ -95,94 +161,216 @@ def fit(
     if env is None and any(value is not None for value in (agent, hz)):
         raise UserError("agent and hz are a world's.", "Give env, too.")
     folder = Path(out)
-    with ExitStack() as worlds:
+    with ExitStack() as stack:
         if env is not None:
             if tools is not None or goal is not None:
                 raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
-            skill = _own_skill(env, agent)
-            worlds.callback(skill.close)
-            check_folder(folder)
-            if hz is None:
-                hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
-            # By name alone, so that a folder may be moved.
-            files = contents((env, agent, skill.all_goals.source)).items()
-            lessons = lessons_of(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
+            data = _world(env, agent, hz, seed, folder, stack)
         else:
-            if isinstance(tools, str | os.PathLike):
-                tools = tools_from(str(tools))
-            known = None if tools is None else tools_of(tools)
-            if teacher is not None:
-                lessons = _taught(teacher, situations, known, goal, seed)
-            else:
-                source, found = _read(rows, known, goal)
-                lessons = _of_rows(source, *found, goal)
+            known = None if tools is None else tools_of(tools_from(str(tools)) if _is_path(tools) else tools)
+            data = _rows(rows, known, goal) if teacher is None else _expert(teacher, situations, known, goal, seed)
             check_folder(folder)
         if base is not None:
-            lessons = replace(lessons, base=base, identity={**lessons.identity, "base": base})
-        return make(lessons, folder, float(minutes), seed, tell, say)
+            data = replace(data, base=base, identity={**data.identity, "base": base})
+        return _fitted(data, folder, FitSchedule(float(minutes), seed), tell, say)
 
 
-def _of_rows(source: str, tools: Tools, taught: Sequence[Row], goal: str | None) -> Lessons:
-    """Rows there are, over and over."""
-    ceiling, told = contradictions(taught)
-    learn, held = split(taught)
-    return Lessons(
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _world(env: str, agent: str | None, hz: float | None, seed: int, folder: Path, stack: ExitStack) -> FitData:
+    """Return what a world of one's own has to learn; it is closed with the stack."""
+    skill = skill_of(env, agent)
+    if not isinstance(skill, UserSkill):
+        hint = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
+        raise UserError(f"The agent of {env} is bundled, and has its own recipe.", hint)
+    stack.callback(skill.close)
+    check_folder(folder)
+    if hz is None:
+        hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
+    # By name alone, so that a folder may be moved.
+    files = contents((env, agent, skill.all_goals.source)).items()
+    return world_data(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
+
+
+def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
+    """Return rows, over and over."""
+    listed = [rows] if _is_path(rows) else list(rows)
+    files = [Path(row) for row in listed if _is_path(row) and not str(row).startswith("{")]
+    if files and len(files) == len(listed):
+        return _data(f"Rows of {', '.join(file.name for file in files)}", *read_files(files, tools, goal), goal)
+    numbered = ((f"row {n}", row) for n, row in enumerate(listed, start=1))
+    return _data("Rows given in Python", *check(numbered, tools, goal), goal)
+
+
+def _expert(function: Any, situations: Any, tools: Tools | None, goal: str | None, seed: int) -> FitData:
+    """Return an expert's calls: of a list of situations as rows, of endless ones fresh without end."""
+    if tools is None:
+        raise UserError("A teacher without tools.", "Give the tools that it calls.")
+    expert, source = Expert(function, tools), Situations(situations, goal)
+    rng = random.Random(f"{seed}/situations")
+    rows = examples(expert, source, SAMPLED if source.endless else MOST_SITUATIONS, rng)
+    if len(rows) < LEAST_ROWS:
+        raise too_few(len(rows), "different situations")
+    data = _data(f"The teacher at {expert.place}", tools, rows, goal)
+    if not source.endless:
+        return data
+    return replace(data, stream=ExpertRows(expert, source, data.held), count=None)
+
+
+def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:
+    ceiling, note = contradictions(rows)
+    known, held = split(rows)
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(repr((row.question, row.call, row.weight, row.allowed)).encode())
+    return FitData(
         tools,
-        GivenRows(learn),
-        learn,
+        GivenRows(known),
+        known,
         held,
         source,
-        len(learn),
-        goal or _commonest(learn),
-        {"rows": _digest(taught), "goal": goal},
-        allow_null=any(one.call is None for one in taught),
-        probes=name_things(learn),
+        len(known),
+        goal or Counter(row.instruction for row in known).most_common(1)[0][0],
+        {"rows": f"{len(rows)} rows, {digest.hexdigest()[:16]}", "goal": goal},
+        allow_null=any(row.call is None for row in rows),
+        probes=name_things(known),
         ceiling=ceiling,
-        notes=() if told is None else (told,),
+        notes=() if note is None else (note,),
     )
 
 
-def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | None, seed: int) -> Lessons:
-    """What a teacher says: of a list of situations as rows, of endless ones anew for ever."""
-    if tools is None:
-        raise UserError("A teacher without tools.", "Give the tools that it calls.")
-    teacher, asked = Teacher(function, tools), Situations(situations, goal)
-    rng = random.Random(f"{seed}/situations")
-    found = examples(teacher, asked, DRAWN if asked.endless else MOST_SITUATIONS, rng)
-    if len(found) < LEAST_ROWS:
-        what = f"There are {len(found)} different situations: too few to learn from and to hold some out."
-        raise UserError(what, f"Give at least {LEAST_ROWS}; a few thousand are a good start.")
-    source = f"The teacher at {teacher.place}"
-    lessons = _of_rows(source, tools, found, goal)
-    if not asked.endless:
-        return lessons
-    return replace(lessons, stream=TeacherRows(teacher, asked, lessons.held), count=None)
+def _fitted(
+    data: FitData, folder: Path, schedule: FitSchedule, tell: Progress | None, say: Callable[[str], object]
+) -> Fitted:
+    """Train on one thread and write the checkpoint. Raises UserError."""
+    for note in data.notes:
+        say(note)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(1)  # a second one gains a small model little, and loses much on a busy machine
+    try:
+        with ExitStack() as stack:
+            run, judge = _prepared(data, folder, schedule, say, stack)
+            run.run(tell)
+            return _exported(run, judge, folder, say)
+    finally:
+        torch.set_num_threads(threads_before)
 
 
-def _own_skill(env: str, agent: str | None) -> UserSkill:
-    skill = skill_of(env, agent)
-    if not isinstance(skill, UserSkill):
-        remedy = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
-        raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)
-    return skill
+def _prepared(
+    data: FitData, folder: Path, schedule: FitSchedule, say: Callable[[str], object], stack: ExitStack
+) -> tuple[FitRun, HeldOut]:
+    """Return run and judge; nothing is written before all is checked, and no other run may write until `stack` ends."""
+    counts: Words = words_of([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
+    allow_null = data.allow_null or bool(data.nonsense)
+    if data.base is not None:
+        learner = from_base(data.base, data.tools.schemas, allow_null)
+    else:
+        learner = new_learner(data.tools.schemas, counts, data.instruction, allow_null, schedule.seed)
+    rows = "New rows as long as it trains" if data.count is None else f"{data.count:,} rows to learn from"
+    size = f"{_size(learner.model)}, {counts.word_count:,} words, {counts.number_count:,} numbers"
+    say(f"{rows}, {len(data.held):,} held out; {size}.")
+    learner = learner.sized([*data.known, *data.held])
+    training = folder / TRAINING
+    try:
+        training.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(owned(folder))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}).", ELSEWHERE) from None
+    judge = HeldOut(learner, data.held)
+    run = FitRun(learner, data, judge, schedule, training, say)
+    data.stream.start(judge, run)
+    if run.at.samples:
+        say(f"Resumes from {run.at.samples:,} samples, {run.at.seconds:.0f} s of training.")
+    return run, judge
 
 
-def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[Tools, list[Row]]]:
-    if isinstance(rows, str | os.PathLike):
-        rows = [rows]
-    listed = list(rows)
-    files = [Path(r) for r in listed if isinstance(r, os.PathLike) or (isinstance(r, str) and not r.startswith("{"))]
-    if files and len(files) == len(listed):
-        return f"Rows of {', '.join(f.name for f in files)}", read_files(files, tools, goal)
-    return "Rows given in Python", check(((f"row {n}", r) for n, r in enumerate(listed, start=1)), tools, goal)
+def _size(model: Any) -> str:
+    shape = model.config
+    return f"{model.num_parameters():,} parameters ({shape.num_hidden_layers} layers of {shape.hidden_size})"
 
 
-def _digest(rows: Sequence[Row]) -> str:
-    found = hashlib.sha256()
-    for one in rows:
-        found.update(repr((one, one.allowed)).encode())
-    return f"{len(rows)} rows, {found.hexdigest()[:16]}"
+def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
+    data, learner = run.data, run.learner
+    truth = judge.look(MOST)
+    gate = _gate(judge, data, run.schedule.seed)
+    learnt = TrainingMetadata(
+        (tuple(data.tools.openai()),),
+        history=max(len(row.history) for row in data.known),
+        allow_null=learner.encoder.plan.allow_null,
+        gate=gate,
+        instruction=data.instruction,
+        observation=dict.fromkeys(_observed(data.known)),
+        rate_hz=data.rate_hz,
+        words=_instruction_words(data),
+    )
+    note = NO_GATE if gate is None else f"What means nothing here it leaves undone, at a gate of {gate:g}."
+    fitted = Fitted(folder, truth, (*data.notes, note), data.instruction, data.tools)
+    try:
+        export(learner.model, learner.tokenizer, learner.template, folder, end=learner.end)
+        learnt.write(folder)
+        _card(fitted, run)
+    except (OSError, SafetensorError) as error:  # the latter of the weights' own writer
+        raise not_saved(folder, error) from None
+    say(note)
+    return fitted
 
 
-def _commonest(rows: Sequence[Row]) -> str:
-    return Counter(one.instruction for one in rows).most_common(1)[0][0]
+def _card(fitted: Fitted, run: FitRun) -> None:
+    """Write the model card: what it learnt, from what, and how well."""
+    data = run.data
+    calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in data.tools.schemas)
+    instructions = list(dict.fromkeys(row.instruction for row in data.known if row.meant != ""))[:PROMPTS]
+    count = "rows without end" if data.count is None else f"{data.count:,} rows learnt from"
+    seed = f"seed {run.schedule.seed}; `{TRAINING}/{LOG}` is the log."
+    sections = {
+        "Data": f"{data.source}: {count}, {len(data.held):,} held out, never trained on;\n"
+        f"the first {min(len(data.held), SAMPLE)} of them also chose the weights and the end of the run. Notes:\n\n"
+        + "\n".join(f"- {note}" for note in fitted.notes)
+        + "\n\nInstructions, among others:\n\n"
+        + "\n".join(f"- {text}" for text in instructions),
+        "Training": f"{run.at.samples:,} samples in {run.at.seconds:.0f} s, {seed}",
+        "Score": f"Held-out rows: {fitted.score.message()}.\n\n"
+        + markdown_table(("", "right", "of"), [(n, s.right, s.count) for n, s in fitted.truth.parts.items()]),
+    }
+    about = f"{_size(run.model)}. It knows {calls}, and nothing else. By `rtcontrol fit` (rtcontrol {__version__})."
+    write_card(fitted.folder, f"{fitted.folder.name}: a small SimpleTool controller", about, sections)
+
+
+def _instruction_words(data: FitData) -> str:
+    """Return the words that an instruction may have: those that were trained to mean something, and fillers."""
+    instructions = [row.instruction for row in data.known if row.meant != ""]
+    return " ".join(sorted({*words(" ".join([*instructions, data.words, data.instruction])), *FILLERS}))
+
+
+def _observed(rows: Sequence[Row]) -> list[str]:
+    """Return the commonest words of the observations."""
+    counts: Counter[str] = Counter(word for row in rows for word in WORD.findall(row.observation))
+    return [word for word, _ in counts.most_common(MOST_WORDS)]
+
+
+def _gate(judge: HeldOut, data: FitData, seed: int) -> float | None:
+    """Return the gate below which the model understands nothing, determined on what it never saw."""
+    if not data.nonsense:
+        return None
+    rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
+    return fit_gate(judge.decide, rows, data.nonsense, seed)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse to write over what is not a run of ours. Raises UserError."""
+    training = folder / TRAINING
+    try:
+        if not (training / STATE).is_file() and not _empty(folder, training):
+            raise UserError(f"{folder} holds something else.", ELSEWHERE)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
+
+
+def _empty(folder: Path, training: Path) -> bool:
+    """Return whether it has nothing but the start of a run, and empty files, as other commands create first."""
+    if not folder.is_dir():
+        return not folder.exists()
+    others = [path for path in folder.iterdir() if path != training and (path.is_dir() or path.stat().st_size)]
+    return not others and (not training.is_dir() or {path.name for path in training.iterdir()} <= STARTED)

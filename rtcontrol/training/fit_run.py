@@ -1,56 +1,196 @@
-"""The training run within a budget of time: it ends well whenever it ends, and goes on where it was stopped."""
+"""A training run within a budget of time, judged on held-out rows: it may end at any moment, and resumes where it was
+stopped."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from rtcontrol.models.train.rows import Row, with_word_probes
-from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
-from rtcontrol.training.model_size import WORD, Learner
-from rtcontrol.training.validation import SAMPLE, HeldOut, Share, score_of
+from rtcontrol.agents import Tools
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import Row
+from rtcontrol.models.decode.protocol import DecodeError
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.intervals import wilson
+from rtcontrol.models.train.encode import with_word_probes
+from rtcontrol.models.train.policy import TreeDecider
+from rtcontrol.models.train.scratch import WORD, Learner
+from rtcontrol.models.train.trainer import Progress, Tally, TrainConfig, Trainer, group_rows
+
+if TYPE_CHECKING:
+    import torch
 
 NAMING = 0.2  # of the rows
+CHUNK = 1_024
+FEW = 64  # held-out rows
+TOGETHER = 20_480  # tokens in a batch: its memory grows with them, and with the square of the longest sample
+SHARE = 0.1
+MOST = 1_000
+SAMPLE = 256  # of an evaluation during training
+GOOD = 0.97
+KEEP = "(keep)"  # where the active call stays
+Answer = Call | None | DecodeError
 
 
-class RowStream(Protocol):
-    """Rows without end. A world's go on as the world does: they are asked for once a run, not once a chunk."""
+def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return (rows to learn from, held-out rows): about a tenth of the different questions is held out, in whatever
+    order they are. Rows with the same question are on the same side. Raises UserError if all have one."""
+    order = sorted({row.question for row in rows}, key=lambda q: hashlib.sha256(repr(q).encode()).digest())
+    if len(order) < 2:
+        raise UserError(
+            f"All {len(rows)} rows have the same question: there is nothing to tell apart, and nothing to hold out.",
+            "Give rows with other observations or instructions.",
+        )
+    held = set(order[: min(MOST, max(1, round(SHARE * len(order))))])
+    sides: tuple[list[Row], list[Row]] = ([], [])
+    for row in rows:
+        sides[row.question in held].append(row)
+    # The first of these are looked at during training: rows are often sorted by instruction, or by run.
+    random.Random(0).shuffle(sides[1])
+    return sides[0], sides[1][:MOST]
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many right."""
+
+    right: int
+    count: int
+
+    @property
+    def value(self) -> float:
+        return self.right / max(self.count, 1)
+
+    def message(self) -> str:
+        """Return it for people, with its Wilson interval at 95 %."""
+        low, high = wilson(self.right, self.count)
+        return f"{self.right} of {self.count} right ({self.value:.1%}, Wilson 95 % {low:.1%} to {high:.1%})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        low, high = wilson(self.right, self.count)
+        return {"right": self.right, "count": self.count, "wilson_95": [round(low, 4), round(high, 4)]}
+
+
+@dataclass(frozen=True)
+class Truth:
+    """How a model does on held-out rows: its score; its `parts`, by the tool that was to be called and, where the tool
+    was right, by its arguments."""
+
+    score: Share
+    parts: Mapping[str, Share]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        parts = {name: [share.right, share.count] for name, share in self.parts.items()}
+        return {"held_out": self.score.to_dict(), "parts": parts}
+
+    def worst(self) -> str | None:
+        """Return a sentence on the part of ten rows or more that is least right, if it is not good."""
+        poor = {name: share for name, share in self.parts.items() if share.count >= 10 and share.value < GOOD}
+        name = min(poor, key=lambda name: poor[name].value, default=None)
+        return None if name is None else f"Least right is the {name}: {poor[name].right} of {poor[name].count}."
+
+
+class HeldOut:
+    """Judges the model in training."""
+
+    def __init__(self, learner: Learner, rows: Sequence[Row]) -> None:
+        self.rows, self._plan = rows, learner.encoder.plan
+        self.decide = TreeDecider(learner.model, learner.encoder)
+
+    def answers(self, rows: Iterable[Row]) -> list[Answer]:
+        """Return the model's call for each."""
+        return self.decide(list(rows))
+
+    def key(self, call: Answer) -> tuple[str | None, ...]:
+        """Return the same for calls that the heads write alike (1 and 1.0 of a number)."""
+        if isinstance(call, DecodeError):
+            return ("", "no call")
+        return tuple(text for _, text in self._plan.head_values(call))
+
+    def look(self, most: int) -> Truth:
+        """Judge the model on the first `most` rows."""
+        rows = self.rows[:most]
+        parts: dict[str, list[bool]] = defaultdict(list)
+        verdicts = []
+        for row, answer in zip(rows, self.answers(rows), strict=True):
+            call = row.call
+            right = self.key(answer) in {self.key(call), *map(self.key, row.allowed)}
+            verdicts.append(right)
+            parts[f"tool {KEEP if call is None else call.name}"].append(right)
+            if isinstance(call, Call) and isinstance(answer, Call) and answer.name == call.name:
+                for name in dict.fromkeys((*call.arguments, *answer.arguments)):
+                    same = right or call.arguments.get(name) == answer.arguments.get(name)
+                    parts[f"argument {call.name}.{name}"].append(same)
+        shares = {name: Share(sum(each), len(each)) for name, each in sorted(parts.items(), reverse=True)}
+        return Truth(Share(sum(verdicts), len(verdicts)), shares)
+
+
+class RowStream:
+    """Rows without end. A world's continue as the world does: they are requested once a run, not once a chunk."""
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
-        """Rows for ever."""
+        """Yield rows without end."""
+        raise NotImplementedError
+
+    def start(self, judge: HeldOut, run: FitRun) -> None:
+        """Get the model in training, for streams that let it act."""
 
 
-class GivenRows:
+class GivenRows(RowStream):
     """The same rows again and again, each time in another order."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = list(rows)
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
-        """Epoch after epoch."""
         while True:
             epoch = list(self._rows)
             rng.shuffle(epoch)
             yield from epoch
 
 
+@dataclass(frozen=True)
+class FitData:
+    """What is learnt from. The model's words are those of `known` rows and of `texts`; `held` rows are never trained
+    on; `source` says where rows come from, `count` how many there are (None: no end); `instruction` is the default;
+    `identity` is what a resumed run must share, `ceiling` the share that can be right at all; `base` a checkpoint to
+    start from; `words` are those that sentences can hold besides `known`; `nonsense` asks for nothing here and is held
+    out: the rows train the model to notice such; with `probes` rows also ask for words of the observation."""
+
+    tools: Tools
+    stream: RowStream
+    known: Sequence[Row]
+    held: Sequence[Row]
+    source: str
+    count: int | None
+    instruction: str
+    identity: Mapping[str, Any]
+    texts: str = ""
+    words: str = ""
+    allow_null: bool = False
+    probes: bool = False
+    nonsense: Sequence[str] = ()
+    ceiling: float = 1.0
+    notes: tuple[str, ...] = ()
+    rate_hz: float | None = None
+    base: str | None = None
+
+
 def name_things(rows: Sequence[Row]) -> bool:
-    """Whether instructions name what is seen: a word of theirs, now this and now that, stands in the observation."""
-    told: Counter[str] = Counter(word for row in rows for word in dict.fromkeys(WORD.findall(row.instruction)))
-    # A word that every instruction has, as `the`, tells them not apart.
-    apart = {word for word, count in told.items() if count < 0.9 * len(rows)}
+    """Return whether instructions name what is seen: their words, now this and now that, are in the observation."""
+    counts: Counter[str] = Counter(word for row in rows for word in dict.fromkeys(WORD.findall(row.instruction)))
+    # A word that every instruction has, as `the`, does not tell them apart.
+    apart = {word for word, count in counts.items() if count < 0.9 * len(rows)}
     naming = [apart & set(WORD.findall(row.instruction)) & set(WORD.findall(row.observation)) for row in rows]
     return sum(map(bool, naming)) >= NAMING * len(rows) and len(set().union(*naming)) > 1
-
-
-CHUNK = 1_024
-FEW = 64  # held-out rows
-TOGETHER = 20_480  # tokens in a batch: its memory grows with them, and with the square of the longest sample
 
 
 @dataclass(frozen=True)
@@ -59,18 +199,35 @@ class FitSchedule:
     at any moment, by decaying from there (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4)."""
 
     minutes: float = 15.0
-    learning_rate: float = 1e-3
+    seed: int = 0
+    learning_rate: float = 5e-4  # twice as much stays on a plateau of the yard (docs/fit.md)
     warmup_samples: int = 1_024
     decay: float = 0.4
     final: float = 0.03
 
 
+@dataclass
+class Course:
+    """What a run decides on its way, in seconds: its end, the end that was asked for, the start of the decay; the
+    lines of its looks, and the weights of the best one."""
+
+    ends: float
+    asked_s: float
+    decays_from: float | None = None
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    best: tuple[float, dict[str, torch.Tensor] | None] = (-1.0, None)
+
+
+def score_of(line: Mapping[str, Any]) -> float:
+    """Return the held-out score of a line of the log."""
+    return float(line["held_out"]["right"] / line["held_out"]["count"])
+
+
 class FitRun(Trainer):
     """Trains until the time is out, or until the held-out rows say that there is nothing left to learn.
 
-    `identity` is what a run that goes on must share, by name; `longest` the tokens of a sample. Everything is kept in
-    `out`; a run that is started again goes on there, a finished one where it is given more time. Raises UserError where
-    it belongs to another configuration.
+    Everything is kept in `out`; a run that is started again resumes there, a finished one if it is given more time.
+    Raises UserError for a run of another configuration.
     """
 
     SAVES_MIDWAY = True
@@ -78,69 +235,73 @@ class FitRun(Trainer):
     def __init__(
         self,
         learner: Learner,
-        stream: RowStream,
+        data: FitData,
         judge: HeldOut,
         schedule: FitSchedule,
-        identity: Mapping[str, Any],
         out: Path,
-        ceiling: float = 1.0,
-        longest: int = 1,
-        probes: bool = False,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
-        self.schedule, self._judge, self._identity, self._ceiling = schedule, judge, dict(identity), ceiling
-        self._stream, self._probes, self._say = stream, probes, say
-        self.decays_from: float | None = None
-        self.ends = self.asked_s = schedule.minutes * 60
-        self.lines: list[dict[str, Any]] = []
-        self._best: tuple[float, Any] = (-1.0, None)
+        self.learner, self.data, self.schedule = learner, data, schedule
+        self._judge, self._say = judge, say
+        self.course = Course(schedule.minutes * 60, schedule.minutes * 60)
         config = TrainConfig(
             samples=1 << 60,
-            seed=identity.get("seed", 0),
+            seed=schedule.seed,
             learning_rate=schedule.learning_rate,
-            group=max(1, min(TrainConfig.group, TOGETHER // longest)),
+            group=max(1, min(TrainConfig.group, TOGETHER // learner.longest)),
             bf16=True,
         )
         super().__init__(learner.model, learner.encoder, lambda chunk: (), config, out)
 
-    def rate(self) -> float:
-        """The learning rate now."""
-        peak, s = self.schedule.learning_rate, self.schedule
-        if self.decays_from is not None:
-            share = (self.seconds - self.decays_from) / max(self.ends - self.decays_from, 1e-9)
-            return peak * (1 - (1 - s.final) * min(1.0, share))
-        return peak * min(1.0, (self.samples + self.config.group) / s.warmup_samples)
-
     def settings(self) -> dict[str, Any]:
-        schedule = asdict(self.schedule)
+        schedule, shape = asdict(self.schedule), self.model.config
         del schedule["minutes"]
-        return {**self._identity, **schedule}
+        model = {
+            "tools": [schema.canonical_json() for schema in self.data.tools.schemas],
+            "layers": shape.num_hidden_layers,
+            "hidden": shape.hidden_size,
+            "heads": f"{shape.num_attention_heads} of {shape.num_key_value_heads}",
+            "tokenizer": self.encoder.tokenizer.digest(),
+        }
+        return {**self.data.identity, **schedule, **model}
 
     def state(self) -> dict[str, Any]:
-        more = ("decays_from", "ends", "asked_s", "lines", "_best")
-        return super().state() | {"fit": {name: getattr(self, name) for name in more}}
+        return super().state() | {"course": vars(self.course)}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         super().resume(state)
-        for name, value in state["fit"].items():
-            setattr(self, name, value)
-        if (asked_s := self.schedule.minutes * 60) > self.asked_s:
+        self.course = course = Course(**state["course"])
+        if (asked_s := self.schedule.minutes * 60) > course.asked_s:
             # More time than before: on from there, at the steady rate.
-            self.ends, self.asked_s, self.decays_from = asked_s, asked_s, None
-        elif asked_s < self.asked_s and self.seconds < self.ends:
-            # Less: what is left of it, falling from here.
-            self.ends, self.asked_s, self.decays_from = max(self.seconds, asked_s), asked_s, self.seconds
+            course.ends, course.asked_s, course.decays_from = asked_s, asked_s, None
+        elif asked_s < course.asked_s and self.at.seconds < course.ends:
+            # Less: what is left of it, decaying from here.
+            course.ends, course.asked_s = max(self.at.seconds, asked_s), asked_s
+            course.decays_from = self.at.seconds
 
     def over(self) -> bool:
-        """Whether its time is out; a run that was stopped in its only look is looked at."""
-        return self.seconds >= self.ends and bool(self.lines)
+        """Return whether its time is out; a run that was stopped in its only look is looked at."""
+        return self.at.seconds >= self.course.ends and bool(self.course.lines)
+
+    def done(self) -> float:
+        """Return the share of its time that is over."""
+        return self.at.seconds / self.course.ends
+
+    def rate(self) -> float:
+        """Return the learning rate now."""
+        schedule, course = self.schedule, self.course
+        if course.decays_from is not None:
+            share = (self.at.seconds - course.decays_from) / max(course.ends - course.decays_from, 1e-9)
+            return schedule.learning_rate * (1 - (1 - schedule.final) * min(1.0, share))
+        return schedule.learning_rate * min(1.0, (self.at.samples + self.config.group) / schedule.warmup_samples)
 
     def run(self, progress: Progress | None = None) -> None:
-        """Train to the end, or on from where it was stopped; then the model has its best weights. Raises UserError for
-        a disk that is full: what was saved stays."""
-        rng = random.Random(f"{self.config.seed}/{self.samples}")
-        self._rows = with_word_probes(self._stream.rows(rng), rng) if self._probes else self._stream.rows(rng)
-        self._due = max(self.seconds, 1.0)
+        """Train to the end, from the start or where it was stopped; then the model has its best weights. Raises
+        UserError for a full disk: what was saved stays."""
+        rng = random.Random(f"{self.config.seed}/{self.at.samples}")
+        rows = self.data.stream.rows(rng)
+        self._rows = with_word_probes(rows, rng) if self.data.probes else rows
+        self._due_s = max(self.at.seconds, 1.0)
         super().run(progress)
 
     def groups(self, rng: random.Random) -> Iterator[list[Row]]:
@@ -150,56 +311,60 @@ class FitRun(Trainer):
 
     def stepped(self, progress: Progress | None) -> None:
         """Look at the held-out rows now and then, seldom enough to cost little."""
-        if self.decays_from is None and self.seconds >= self.ends * (1 - self.schedule.decay):
-            self.decays_from = self.seconds
-        if self.seconds < min(self._due, self.ends):
+        course = self.course
+        if course.decays_from is None and self.at.seconds >= course.ends * (1 - self.schedule.decay):
+            course.decays_from = self.at.seconds
+        if self.at.seconds < min(self._due_s, course.ends):
             super().stepped(progress)
             return
-        looked, line = self.seconds, self._look()
+        start_s, line = self.at.seconds, self._look()
         if progress:
             progress(line)
-        self.forget()
+        self.tally = Tally()
         self.clock()
-        self._due = self.seconds + max(1.0, 0.12 * self.seconds, 10 * (self.seconds - looked))
+        self._due_s = self.at.seconds + max(1.0, 0.12 * self.at.seconds, 10 * (self.at.seconds - start_s))
 
     def chunk_over(self, progress: Progress | None) -> None:
-        """A line is told by looks, not by chunks."""
+        """Do nothing: there is a line a look, not a chunk."""
 
     def finished(self) -> None:
         # What was trained since the last look is not known to be better than that look's weights.
-        if self.lines[-1]["samples"] < self.samples or self._best[0] > score_of(self.lines[-1]):
-            self.model.load_state_dict(self._best[1])
+        last, (best, weights) = self.course.lines[-1], self.course.best
+        if weights is not None and (last["samples"] < self.at.samples or best > score_of(last)):
+            self.model.load_state_dict(weights)
 
     def line(self) -> dict[str, Any]:
         line = super().line()
         del line["samples_per_s"]
-        return line | {"left_s": round(max(0.0, self.ends - self.seconds), 1)}
+        return line | {"left_s": round(max(0.0, self.course.ends - self.at.seconds), 1)}
 
     def _look(self) -> dict[str, Any]:
-        line = self.line()
-        found = self._judge.look(SAMPLE)
-        score = found.score
-        line |= found.to_dict()
-        self.lines.append(line)
+        course, line = self.course, self.line()
+        truth = self._judge.look(SAMPLE)
+        score = truth.score
+        line |= truth.to_dict()
+        course.lines.append(line)
         self.log(line)
-        if score.value > self._best[0]:
+        if score.value > course.best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
-            self._best = (score.value, weights)
-        if self.decays_from is None and (self._all_right(score, self.accuracy()) or self._learnt_by_heart(score)):
+            course.best = (score.value, weights)
+        if course.decays_from is None and (self._all_right(score, self.tally.accuracy) or self._known(score)):
             # What is left to gain is what a falling rate gives.
-            self.decays_from, self.ends = self.seconds, min(self.ends, self.seconds * (1 + self.schedule.decay))
+            course.decays_from = self.at.seconds
+            course.ends = min(course.ends, self.at.seconds * (1 + self.schedule.decay))
             why = "All held-out rows of this look are right" if score.right == score.count else "No more is learnt"
-            self._say(f"{why}: the learning rate falls, and it ends in {self.ends - self.seconds:.0f} s.")
+            self._say(f"{why}: the learning rate falls, and it ends in {course.ends - self.at.seconds:.0f} s.")
         return line
 
     @staticmethod
     def _all_right(score: Share, accuracy: float) -> bool:
-        """Every held-out row; where those are few, what is rare is among the rows that are trained."""
+        """Return whether every held-out row is right; if those are few, the rows that are trained must be, too."""
         return score.right == score.count and (score.count >= FEW or accuracy > 0.99)
 
-    def _learnt_by_heart(self, score: Share) -> bool:
-        """The rows are known, and the held-out ones have not got better for a third of the time."""
-        scores = [*map(score_of, self.lines)]
-        since = next(line["seconds"] for line, s in zip(self.lines, scores, strict=True) if s == max(scores))
-        known = self.lines[-1]["accuracy"] > 0.999 or score.value >= self._ceiling
-        return known and self.seconds > 20 and self.seconds - since > self.seconds / 3
+    def _known(self, score: Share) -> bool:
+        """Return whether the rows are known, and the held-out ones have not improved for a third of the time."""
+        lines, seconds = self.course.lines, self.at.seconds
+        best = max(map(score_of, lines))
+        since = next(line["seconds"] for line in lines if score_of(line) == best)
+        known = lines[-1]["accuracy"] > 0.999 or score.value >= self.data.ceiling
+        return known and seconds > 20 and seconds - since > seconds / 3

@@ -21,8 +21,8 @@ from typing import Any
 from rtcontrol.agents.phrasing import Phrasings, bare, casual, nonsense, words_of
 from rtcontrol.envs import registry
 from rtcontrol.models.call import Decision
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.policy import TreeDecider
-from rtcontrol.models.train.rows import Row
 
 HELD = 0.95  # of nonsense, at least
 SPARED = 0.02  # of canonical instructions, at most

@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.prompt import COMPACT
-from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decode.core import DecoderCore
@@ -29,7 +28,7 @@ from rtcontrol.models.in_flight import Decoding
 from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
-from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.export import export
 from rtcontrol.models.train.vocabulary import add_st_tokens, build_tokenizer, number_words
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
@@ -55,7 +54,7 @@ def law(examples: int) -> settings:
 def qwen(data: Path) -> STTokenizer:
     """Qwen2's tokenizer with the ST tokens."""
     base = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
-    add_st_tokens(base, ST_TOKENS)
+    add_st_tokens(base)
     return STTokenizer(base)
 
 

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data import synthesis
-from rtcontrol.models.data.balance import PAPER, balanced, shares_of
-from rtcontrol.models.data.convert import canonical, check_call
-from rtcontrol.models.data.row import DataRow, read_rows, write_rows
+from rtcontrol.models.data.convert import PAPER, balanced, canonical, check_row, shares_of
+from rtcontrol.models.data.row import Row, read_rows, write_rows
 from rtcontrol.models.data.sample import Tally, Unusable
-from rtcontrol.models.data.synthesis import draw, read_tools
-from rtcontrol.models.data.written import tool
+from rtcontrol.models.data.synthesis import read_tools, sample_value
+from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from tests.models.small import tool_lists
@@ -36,24 +35,25 @@ values = st.recursive(
     max_leaves=6,
 )
 calls = st.builds(Call, st.just("go"), st.dictionaries(text, values, max_size=3))
+name = text.filter(bool)
 rows = st.builds(
-    DataRow,
+    Row,
     text,
     text,
-    text,
-    text,
-    text,
-    st.just((TOOL,)),
-    st.lists(text, max_size=3).map(tuple),
     st.none() | calls,
-    st.lists(calls, max_size=2).map(tuple),
-    st.floats(0, 1e9),
+    st.lists(text, max_size=3).map(tuple),
+    st.just((canonical(TOOL),)),
+    allowed=st.lists(calls, max_size=2).map(tuple),
+    weight=st.floats(1e-9, 1e6),
+    id=name,
+    sample=name,
+    source=name,
 )
 
 
 @settings(max_examples=40)
 @given(st.lists(rows, max_size=4, unique_by=lambda row: row.id))
-def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, made: list[DataRow]) -> None:
+def test_written_rows_are_read_again(tmp_path_factory: pytest.TempPathFactory, made: list[Row]) -> None:
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     assert write_rows(path, made) == len(made)
     assert list(read_rows(path)) == made
@@ -62,17 +62,17 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tools": [{"function": {"name": ""}}]}, "function definitions, with names"),
+        ({"tools": [{"function": {"name": ""}}]}, "A tool without a name"),
         ({"history": [{"name": "go"}]}, "history.0 is"),
         ({"history": "go()"}, "valid list"),
         ({"instruction": 3}, "instruction is 3"),
-        ({"call": {"name": "go"}}, "call.arguments is"),
+        ({"call": {"name": "go", "arguments": 3}}, "call.arguments is"),
         ({"call": {"name": "stay", "arguments": {}}}, "calls 'stay'"),
         ({"allowed": [None]}, "allowed.0 is null"),
         ({"weight": -1}, "weight is -1"),
     ],
 )
-def test_what_is_wrong_with_a_row_is_said_with_file_and_line(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_wrong_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(LEAST)}\n{json.dumps({**LEAST, **change})}\n")
     with pytest.raises(UserError) as caught:
@@ -84,15 +84,15 @@ def test_what_is_wrong_with_a_row_is_said_with_file_and_line(tmp_path: Path, cha
     ("line", "said"),
     [
         (b"[1]", "the row is"),
-        (b"{", "is no JSON"),
+        (b"{", "is not JSON"),
         (json.dumps({k: v for k, v in LEAST.items() if k != "call"}).encode(), "call is .*Field required"),
         (json.dumps({**LEAST, "weight": float("nan")}).encode(), "NaN is no JSON number"),
         (json.dumps({**LEAST, "instruction": "\ud800"}).encode(), "half a character"),
-        (b'{"a": "\xff"}', "no UTF-8"),
-        (b"[" * 100_000, "is no JSON"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b"[" * 100_000, "is not JSON"),
     ],
 )
-def test_a_line_that_is_no_row_is_told(tmp_path: Path, line: bytes, said: str) -> None:
+def test_line_without_a_row_is_named(tmp_path: Path, line: bytes, said: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(json.dumps(LEAST).encode() + b"\n" + line + b"\n")
     with pytest.raises(UserError, match=said) as caught:
@@ -107,12 +107,12 @@ def test_two_rows_of_one_id_are_refused(tmp_path: Path) -> None:
         list(read_rows(path))
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_file_is_whole_or_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("before")
 
-    def full() -> Iterator[DataRow]:
-        yield DataRow.from_dict(LEAST)
+    def full() -> Iterator[Row]:
+        yield Row.from_dict(LEAST)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(UserError, match="No space left"):
@@ -123,15 +123,14 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
 # Rows balanced by the number of their calls' arguments.
 
 
-def row_with(n: int, arguments: int | None) -> DataRow:
+def row_with(n: int, arguments: int | None) -> Row:
     names = [f"p{k}" for k in range(arguments or 0)]
-    shown = tool("f", "", {"type": "object", "properties": {name: {"type": "string"} for name in names}})
     call = None if arguments is None else Call("f", dict.fromkeys(names, "v"))
-    return DataRow(f"r{n}", f"r{n}", "set", f"Query {n}.", "", (shown,), (), call)
+    return Row(f"Query {n}.", "", call, id=f"r{n}", source="set")
 
 
 @given(st.lists(st.none() | st.integers(0, 8), max_size=40), st.integers(0, 3))
-def test_shares_hold_in_whatever_is_left(others: list[int | None], seed: int) -> None:
+def test_balanced_rows_have_the_shares(others: list[int | None], seed: int) -> None:
     made = [row_with(n, count) for n, count in enumerate([1, 2, 3, 4, 5, 6, *others])]
     shares = shares_of(PAPER)
     found = balanced(made, shares, seed, Tally())
@@ -147,7 +146,7 @@ def test_a_count_without_rows_cannot_have_a_share() -> None:
         balanced([row_with(0, 1), row_with(1, 2)], shares_of("1,1,1,0,0,0"), 0, Tally())
     assert shares_of("1,1,0,0,0,0,0") == {0: 0.5, 1: 0.5, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}
     for bad in ("1,2", "a,b,c,d,e,f", "0,0,0,0,0,0", "-1,1,1,1,1,1", "nan,1,1,1,1,1"):
-        with pytest.raises(UserError, match="no shares"):
+        with pytest.raises(UserError, match="not shares"):
             shares_of(bad)
 
 
@@ -167,8 +166,7 @@ def test_every_row_is_one_of_its_tools(tools: list[dict[str, Any]], seed: int) -
         assert "different rows" in str(error)
     for row in made:
         assert row.call is not None
-        called = next(one for one in row.tools if one["function"]["name"] == row.call.name)
-        check_call(row.call, canonical(called))
+        check_row(row)
         assert all(v in row.instruction for v in row.call.arguments.values() if isinstance(v, str))
     assert len({(row.instruction, row.call.text()) for row in made if row.call}) == len(made)
 
@@ -182,16 +180,16 @@ def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
     assert made == list(synthesis.rows(sets, 600, 1, Tally(), shares_of("1,0,1,0,0,0")))
 
 
-def test_tools_that_give_too_little_are_told() -> None:
-    with pytest.raises(UserError, match="4 were made"):
+def test_too_few_different_rows_are_refused() -> None:
+    with pytest.raises(UserError, match="templates: 4"):
         list(synthesis.rows([(canonical(tool("stop", "", None)),)], 5, 0, Tally(), ANY))
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": "a+"}, {"type": "array"}, {"type": "object"}])
-def test_what_only_a_model_could_make_up_is_no_value(schema: dict[str, Any]) -> None:
+def test_value_that_needs_a_model_is_refused(schema: dict[str, Any]) -> None:
     made = canonical(tool("f", "", {"type": "object", "properties": {"p": schema}}))
-    with pytest.raises(Unusable, match="cannot be drawn"):
-        draw(made.parameters[0], Random(0))
+    with pytest.raises(Unusable, match="cannot be made up"):
+        sample_value(made.parameters[0], Random(0))
 
 
 def test_tools_are_read_from_definitions_and_from_rows(tmp_path: Path) -> None:
@@ -203,7 +201,7 @@ def test_tools_are_read_from_definitions_and_from_rows(tmp_path: Path) -> None:
     lines = tmp_path / "rows.jsonl"
     lines.write_text("\n".join(json.dumps(row.to_dict()) for row in made))
     assert read_tools(lines) == sets
-    for text, said in (("{", "is no JSON"), ("[]", "has no tools"), ("[3]", "no list of tools")):
+    for text, said in (("{", "is not a list of tools"), ("[]", "has no tools"), ("[3]", "is not a list of tools")):
         path.write_text(text)
         with pytest.raises(UserError, match=said):
             read_tools(path)

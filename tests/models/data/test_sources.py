@@ -18,12 +18,12 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, canonical, rows
 from rtcontrol.models.data.row import read_rows, write_rows
 from rtcontrol.models.data.sample import Dropped, Sample, Tally
-from rtcontrol.models.data.sources import chat, registry
-from rtcontrol.models.data.sources.files import data_file, items, located, version
+from rtcontrol.models.data.sets import chats, data_file, located, version
+from rtcontrol.models.data.sets import read as read_source
 from rtcontrol.models.errors import UserError
 
 
-def test_a_set_that_is_nowhere_is_told(tmp_path: Path) -> None:
+def test_missing_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no"):
         located(str(tmp_path / "none.jsonl"), "the set")
     (tmp_path / "a.json").write_text("[]")
@@ -31,21 +31,6 @@ def test_a_set_that_is_nowhere_is_told(tmp_path: Path) -> None:
     assert data_file(tmp_path, "b*.json").name == "b.json"
     with pytest.raises(UserError, match="a.json, b.json"):
         data_file(tmp_path, "dataset.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("a.json", "{", "is no JSON"),
-        ("a.json", '"text"', "is no list"),
-        ("a.json.gz", "no gzip", "cannot be read"),
-        ("a.jsonl", '{"a": 1}\n{', "a.jsonl:2"),
-    ],
-)
-def test_a_file_that_is_no_set_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=said):
-        list(items(tmp_path / name))
 
 
 def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +43,7 @@ def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monk
     (tmp_path / "datasets--o--n" / "refs" / "main").write_text(path.parent.name)
     assert located("o/n", "the set") == path.parent and version(path) == "revision 01234567"
     path.unlink()
-    with pytest.raises(UserError, match="is no path, and the hub does not give it"):
+    with pytest.raises(UserError, match="is neither a path nor to be had from the hub"):
         located("o/none", "the set")
     other = tmp_path / "d.jsonl"
     other.write_text("{}")
@@ -75,7 +60,7 @@ def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monk
 )
 def test_a_source_that_is_not_known_says_how_to_write_one(given: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        registry.read(given)
+        read_source(given)
 
 
 # Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.
@@ -91,18 +76,18 @@ def split(found: Any) -> tuple[list[Sample], Counter[str]]:
 
 
 def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
-    samples, dropped = split(registry.read(f"seal-tools={sets}/seal_tools"))
+    samples, dropped = split(read_source(f"seal-tools={sets}/seal_tools"))
     assert len(samples) == 200 and not dropped
     assert {len(one.tools) for one in samples} == {5}
     kinds = Counter(type(v).__name__ for one in samples for v in one.calls[0].arguments.values())
     assert kinds["int"] == 34 and kinds["float"] == 26
-    several, dropped = split(registry.read(f"seal-tools:in-domain-several={sets}/seal_tools"))
+    several, dropped = split(read_source(f"seal-tools:in-domain-several={sets}/seal_tools"))
     later, unshown = "a call that takes the result of an earlier one", "a call of a function that is not shown"
     assert dropped == {later: 30, unshown: 2} and len(several) == 468
 
 
 def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
-    samples, dropped = split(registry.read(f"openfunctions={sets}/openfunctions_v1"))
+    samples, dropped = split(read_source(f"openfunctions={sets}/openfunctions_v1"))
     assert len(samples) == 109 and dropped == {"a function without parameters": 3}
     by_query = {one.instruction: one.calls[0] for one in samples}
     coffee = by_query["Find a coffee shop near me with free Wi-Fi in San Francisco."]
@@ -110,8 +95,8 @@ def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
 
 
 def test_toolalpacas_single_golden_calls(sets: Path) -> None:
-    samples, dropped = split(registry.read(f"toolalpaca={sets}/toolalpaca"))
-    assert len(samples) == 51 and dropped == {"several calls in a row": 43, "arguments that are no JSON": 6}
+    samples, dropped = split(read_source(f"toolalpaca={sets}/toolalpaca"))
+    assert len(samples) == 51 and dropped == {"several calls in a row": 43, "arguments that are not JSON": 6}
     assert not any(tool["function"]["name"] == "components" for one in samples for tool in one.tools)
     search = {t["function"]["name"]: t["function"]["parameters"] for t in samples[0].tools}["searchAxolotlImages"]
     assert search["properties"]["color"]["enum"] == ["wild", "leucistic", "albino"] and search["required"] == []
@@ -134,7 +119,7 @@ def xlam_row() -> dict[str, Any]:
     return {"id": 3, "query": "Where?", "answers": json.dumps(answers), "tools": json.dumps(tools)}
 
 
-def test_what_xlams_card_says_of_required_comes_before_type_and_default(tmp_path: Path) -> None:
+def test_xlam_required_comes_before_type_and_default(tmp_path: Path) -> None:
     parameters = {
         "told": {"type": "int, optional", "default": 3, "required": True},
         "free": {"type": "list", "description": None, "required": False},
@@ -143,7 +128,7 @@ def test_what_xlams_card_says_of_required_comes_before_type_and_default(tmp_path
     answers = [{"name": "f", "arguments": {"told": 1, "plain": "a"}}]
     row = {"query": "Go.", "tools": [{"name": "f", "description": None, "parameters": parameters}], "answers": answers}
     (tmp_path / "xlam.json").write_text(json.dumps([row]))
-    (one,), _ = split(registry.read(f"xlam={tmp_path}/xlam.json"))
+    (one,), _ = split(read_source(f"xlam={tmp_path}/xlam.json"))
     own = one.tools[0]["function"]["parameters"]
     assert own["required"] == ["told", "plain"] and own["properties"]["told"]["default"] == 3
     assert own["properties"]["plain"] == {"type": "string", "description": ""}
@@ -189,20 +174,20 @@ def _lines(folder: Path, name: str, *values: Any) -> Path:
 def _seal(folder: Path, value: Any) -> Any:
     _lines(folder, "tool.jsonl", *({**API, "api_name": name} for name in ("lamp", "a", "b", "c", "d", "e")))
     _lines(folder, "dev.jsonl", value)
-    return registry.read(f"seal-tools:dev={folder}")
+    return read_source(f"seal-tools:dev={folder}")
 
 
 def _list(name: str, source: str) -> Callable[[Path, Any], Any]:
     def samples(folder: Path, value: Any) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps([value], indent=1))
-        return registry.read(f"{source}={folder / name}")
+        return read_source(f"{source}={folder / name}")
 
     return samples
 
 
 SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
-    "chat": (CHAT, lambda folder, value: chat.samples(_lines(folder, "chats.jsonl", value), "chats")),
+    "chat": (CHAT, lambda folder, value: chats("", str(_lines(folder, "chats.jsonl", value)))),
     "openfunctions": (OPEN, _list("o.json", "openfunctions")),
     "seal-tools": (SEAL, _seal),
     "toolalpaca": (ALPACA, _list("eval_x.json", "toolalpaca")),
@@ -230,7 +215,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", SETS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_anything_anywhere_is_a_row_or_a_reason(
+def test_any_value_anywhere_gives_row_or_reason(
     name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     value, read = SETS[name]
@@ -270,7 +255,7 @@ def answered(function: dict[str, Any]) -> dict[str, Any]:
 def read(tmp_path: Path, *lines: Any) -> list[Sample | Dropped]:
     path = tmp_path / "chats.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
-    return list(chat.samples(path, "chats"))
+    return list(chats("", str(path)))
 
 
 @pytest.mark.parametrize(
@@ -283,8 +268,8 @@ def read(tmp_path: Path, *lines: Any) -> list[Sample | Dropped]:
             line(USER, {"role": "assistant", "content": "?"}, USER, {"role": "assistant", "tool_calls": [CALL]}),
             "a call in a later turn",
         ),
-        ([1], "a line that is no chat with tools"),
-        (answered({"name": "lamp", "arguments": '{"on": true, "on": false}'}), "arguments that are no JSON"),
+        ([1], "a line that is not a chat with tools"),
+        (answered({"name": "lamp", "arguments": '{"on": true, "on": false}'}), "arguments that are not JSON"),
         (
             line(USER, {"role": "assistant", "tool_calls": [CALL]}, tools=[{"name": "lamp", "parametr": {"on": {}}}]),
             "a tool that cannot be decoded",
@@ -336,17 +321,6 @@ def test_null_falls_only_where_the_argument_may_be_left_out(tmp_path: Path) -> N
     assert [reason for _, reason in tally.dropped] == ["a value that its parameter does not take"]
 
 
-@pytest.mark.parametrize("system", [None, [], "It is late.", [{"type": "text", "text": "It is late."}]])
-@pytest.mark.parametrize("role", ["system", "developer"])
-def test_tools_and_system_texts_are_read_in_every_form(tmp_path: Path, system: Any, role: str) -> None:
-    said = [{"role": role, "content": system}, USER, grip(width=8, force=1)]
-    tools = [{"type": "function", "function": GRIP}]
-    for written in ({"messages": said, "tools": tools}, {"messages": json.dumps(said), "tools": json.dumps(tools)}):
-        (one,) = read(tmp_path, written)
-        assert isinstance(one, Sample) and one.calls == (Call("grip", {"width": 8, "force": 1}),)
-        assert one.observation == ("It is late." if system else "")
-
-
 @pytest.mark.parametrize("arguments", [" ", "null", None, "{}"])
 def test_a_call_without_arguments_is_one_in_every_form(tmp_path: Path, arguments: Any) -> None:
     (one,) = read(tmp_path, answered({"name": "lamp", "arguments": arguments}))
@@ -357,7 +331,7 @@ def result(text: Any, own: str | None = None) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": own, "content": text}
 
 
-def test_each_answer_is_a_sample_with_the_calls_before_it_and_their_own_results(tmp_path: Path) -> None:
+def test_each_answer_has_calls_and_results_as_history(tmp_path: Path) -> None:
     """One id for all, as some servers give; and none."""
     for own in ("x", "", None):
         first, second, third = (grip(own, width=w, force=1) for w in (1, 2, 3))
@@ -374,7 +348,7 @@ def test_each_answer_is_a_sample_with_the_calls_before_it_and_their_own_results(
     assert isinstance(lost, Dropped) and (lost.reason, lost.detail) == ("a result of no call before it", "messages[2]")
 
 
-def test_an_answer_of_weight_zero_is_history_and_no_target(tmp_path: Path) -> None:
+def test_answer_of_weight_zero_is_history_alone(tmp_path: Path) -> None:
     words = {"role": "assistant", "content": "Which one?", "weight": 0}
     wrong, right = {**grip("1", width=1, force=1), "weight": 0}, {**grip("2", width=2, force=1), "weight": 0.5}
     said = [USER, words, {"role": "user", "content": "The left one."}, wrong, result("slipped", "1"), right]
@@ -384,12 +358,9 @@ def test_an_answer_of_weight_zero_is_history_and_no_target(tmp_path: Path) -> No
     assert isinstance(one, Sample) and one.instruction == "The left one."
     assert (one.calls[0].arguments["width"], one.weight) == (2, 1.5)
     assert one.history == ("grip(width=1, force=1) -> slipped",)
-    for weight in (-1, "0", True):
-        (odd,) = read(tmp_path, {**given, "weight": weight})
-        assert isinstance(odd, Dropped) and odd.reason.startswith("a weight that is no number")
 
 
-def test_a_tables_nulls_are_no_parameters_and_no_arguments(tmp_path: Path) -> None:
+def test_nulls_of_a_table_are_dropped(tmp_path: Path) -> None:
     """As a set is written whose rows were a table: every tool has the columns of all."""
     on = {"type": "BOOLEAN", "description": None, "enum": None}
     schema = {"type": "OBJECT", "properties": {"on": on, "to": None}, "required": ["on"]}
@@ -402,12 +373,6 @@ def test_a_tables_nulls_are_no_parameters_and_no_arguments(tmp_path: Path) -> No
     assert isinstance(one, Sample) and one.calls == (Call("lamp", {"on": True}),)
     lamp, stop = (each["function"]["parameters"]["properties"] for each in one.tools)
     assert lamp == {"on": {"type": "boolean"}} and stop == {}
-    # In objects and their alternatives, too.
-    arms = [{"properties": {k: {"type": "integer"} for k in keys}, "required": [*keys]} for keys in ("xy", "z")]
-    to = {"name": "to", "parameters": {"properties": {"at": {"type": "array", "items": {"anyOf": arms}}}}}
-    padded = {"name": "to", "arguments": {"at": [{"x": 1, "y": 2, "z": None}, {"x": None, "y": None, "z": 3}]}}
-    (one,) = read(tmp_path, answered(padded) | {"tools": [{"function": to}]})
-    assert isinstance(one, Sample) and one.calls == (Call("to", {"at": [{"x": 1, "y": 2}, {"z": 3}]}),)
 
 
 def test_mobile_actions_are_split_by_their_metadata(tmp_path: Path) -> None:
@@ -415,5 +380,5 @@ def test_mobile_actions_are_split_by_their_metadata(tmp_path: Path) -> None:
     path = tmp_path / "dataset.jsonl"
     parts = ("train", "eval", "train")
     path.write_text("\n".join(json.dumps(line(USER, answer, metadata=part)) for part in parts))
-    counts = [len([*registry.read(f"mobile-actions{part}={tmp_path}")]) for part in (":train", ":eval", "")]
+    counts = [len([*read_source(f"mobile-actions{part}={tmp_path}")]) for part in (":train", ":eval", "")]
     assert counts == [2, 1, 3]

@@ -16,8 +16,8 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.models.train.adopt import INITIAL_WORDS, adopt
-from rtcontrol.models.train.base import adopt_base
+from rtcontrol.models.train.adopt import adopt, adopt_base
+from rtcontrol.models.train.vocabulary import INITIAL_WORDS
 from tests.models.small import Oracle, build, prompt_of, qwen, shown, tool
 from tests.models.small import plain_base as plain
 
@@ -79,7 +79,7 @@ def test_python_source_is_parsed_and_never_run(tmp_path: Path, checkpoint: Path)
         ("a.txt", "{tools} {history}", "holds {history}, which belongs to the user turn"),
         ("a.py", "OTHER = 1", "assigns no SYSTEM_TEMPLATE"),
         ("a.py", "SYSTEM_TEMPLATE = open('x').read()", "SYSTEM_TEMPLATE is not a plain string"),
-        ("a.py", "SYSTEM_TEMPLATE = (", "is no Python file"),
+        ("a.py", "SYSTEM_TEMPLATE = (", "is not Python"),
         ("a.txt", b"\xff\xfe{tools}", "cannot be read"),
     ],
 )
@@ -94,12 +94,6 @@ def test_unusable_source_is_refused(
     assert str(source) in error.value.what
     assert error.value.remedy
     assert not (checkpoint / "st_template.json").exists()
-
-
-def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:
-    (tmp_path / "a.txt").write_text("{tools}")
-    with pytest.raises(UserError, match="cannot be written"):
-        adopt(checkpoint, tmp_path / "a.txt", tmp_path / "a.txt" / "b.json")
 
 
 # A server file as the authors' later ones are; the words are not theirs.
@@ -134,25 +128,6 @@ def test_format_v2_equals_what_the_server_writes_byte_for_byte(
     assert qwen.decode(ids) == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "options", "message"),
-    [
-        (("{system_prompt}", "{system_prompt} {older}"), {}, "cannot be filled in ('older')"),
-        (("V2_DEFAULT_SYSTEM", "OTHER"), {}, "has no default prompt"),
-        (("", ""), {"system": "about {history}"}, "its system text holds {history}"),
-    ],
-)
-def test_a_v2_file_that_cannot_be_used_is_refused(
-    server: Path, checkpoint: Path, change: tuple[str, str], options: dict[str, str], message: str
-) -> None:
-    server.write_text(SERVER.replace(*change) if change[0] else SERVER)
-    with pytest.raises(UserError) as error:
-        adopt(checkpoint, server, **options)  # type: ignore[arg-type]
-    assert message in error.value.what
-    assert error.value.remedy
-    assert not (checkpoint / "st_template.json").exists()
-
-
 # Any base model becomes a checkpoint of the ST format that the engines load, its other scores as they were.
 
 
@@ -165,7 +140,7 @@ BASE_SHAPE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_base_model_becomes_one_that_both_engines_decide_with_alike(tmp_path: Path, data: Path) -> None:
+def test_adopted_base_decides_alike_in_both_engines(tmp_path: Path, data: Path) -> None:
     """A random model with Qwen's own tokenizer, rows to spare and a tied head."""
     torch.manual_seed(1)
     source, rows = tmp_path / "base", 151_936
@@ -210,7 +185,7 @@ def test_the_prompts_markers_are_tokens_that_the_base_has(
     assert build(tmp_path / "out", BASE_TOOLS).decide("x=1", "go").call is not None
 
 
-def test_what_cannot_be_adopted_is_refused_and_nothing_is_written(folder: Path, tmp_path: Path) -> None:
+def test_refused_base_leaves_nothing_written(folder: Path, tmp_path: Path) -> None:
     nameless = plain(tmp_path / "nameless", ("[X]",))
     quantised = plain(tmp_path / "quantised", ("<s>", "</s>"))
     config = json.loads((quantised / "config.json").read_text())

@@ -92,7 +92,7 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, k
     learnt = TrainingMetadata.of(whole.model)
     assert learnt is not None and learnt.tools is not None and len(learnt.tools) == 2 and not learnt.allow_null
     card = (whole.model / "README.md").read_text()
-    assert all(sha in card for sha in whole.groups.files.values()) and "| rank | 8 |" in card
+    assert all(sha in card for sha in whole.rows.files.values()) and "| rank | 8 |" in card
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def stopped(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -
     return out
 
 
-def test_ctrl_c_keeps_what_was_trained(small: Path, rows: Path, tmp_path: Path, trained: Path) -> None:
+def test_interrupted_run_resumes_to_the_same_weights(small: Path, rows: Path, tmp_path: Path, trained: Path) -> None:
     made = job(small, rows, tmp_path / "out", save_every_s=1e6)
 
     def stop(line: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ def test_each_row_comes_once_an_epoch_in_another_order(
     assert first == second and drawn[0] != drawn[3]
 
 
-def test_bf16_trains_its_parameters_in_fp32_and_a_done_run_no_further(small: Path, rows: Path, tmp_path: Path) -> None:
+def test_bf16_trains_in_fp32_and_stops_when_done(small: Path, rows: Path, tmp_path: Path) -> None:
     once = job(small, rows, tmp_path / "out", dtype="bf16", embedding_rate=1e-6)
     made, kept = finetune(once), weights(tmp_path / "out" / "model")
     saved = torch.load(tmp_path / "out" / "training" / "state.pt", weights_only=True)["model"]
@@ -181,6 +181,12 @@ def test_bf16_trains_its_parameters_in_fp32_and_a_done_run_no_further(small: Pat
     assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
 
 
+def test_rank_zero_trains_all_weights(small: Path, rows: Path, tmp_path: Path) -> None:
+    finetune(job(small, rows, tmp_path / "out", rank=0, steps=2))
+    before = weights(small)
+    assert all(not torch.equal(weight, before[name]) for name, weight in weights(tmp_path / "out" / "model").items())
+
+
 def test_another_configuration_rows_or_base_is_refused_by_name(
     small: Path, rows: Path, stopped: Path, tmp_path: Path
 ) -> None:
@@ -189,7 +195,7 @@ def test_another_configuration_rows_or_base_is_refused_by_name(
     kept = (out / "training" / "state.pt").read_bytes()
     another = build_checkpoint(tmp_path / "another", seed=3, scale=0.1)
     for changed, told in (
-        (job(small, rows, out, rank=4, seed=9), r"seed was 0, is 9; rank was 8, is 4"),
+        (job(small, rows, out, rank=4, seed=9), r"rank was 8, is 4; seed was 0, is 9"),
         (job(small, rows, out, steps=5), r"steps was 4, is 5"),
         (job(small, other, out), r"rows was rows.jsonl \(\w{12}\), is other.jsonl \(\w{12}\)"),
         (job(another, rows, out), r"base was m \(\w{12}\), is another \(\w{12}\)"),
@@ -217,15 +223,6 @@ def test_a_full_disk_leaves_what_was_whole(
     assert {p.name for p in (tmp_path / "out" / "training").iterdir()} == {"state.pt", "log.jsonl"}
     made, expected = finetune(job(small, rows, tmp_path / "out")), weights(trained / "model")  # there is room again
     assert all(torch.equal(w, expected[n]) for n, w in weights(made.model).items())
-
-
-def test_a_full_disk_at_the_export_keeps_the_training(small: Path, rows: Path, trained: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained, tmp_path / "out")
-    kept = weights(tmp_path / "out" / "model")
-    with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved .*the training is kept"):
-        finetune(job(small, rows, tmp_path / "out"))
-    assert not list((tmp_path / "out").rglob("*.part"))
-    assert all(torch.equal(w, kept[n]) for n, w in weights(tmp_path / "out" / "model").items())
 
 
 def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_path: Path) -> None:

@@ -17,11 +17,9 @@ from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, opening
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.models.train.finetune import adapted, parameter_groups
-from rtcontrol.models.train.groups import GroupEncoder, Groups, load, pack_groups
-from rtcontrol.models.train.loss import tree_loss
-from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
+from rtcontrol.models.train.encode import EncodedRows, ToolsEncoder, load
+from rtcontrol.models.train.finetune import parameter_groups, trainable
+from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_together, separate, tree_loss
 from rtcontrol.models.train.recipe import FinetuneRecipe, recipe
 from tests.models.small import build_checkpoint, law, tool
 from tests.models.train.finetune_rows import random_rows, write
@@ -30,33 +28,34 @@ pytest.importorskip("peft")
 RECIPE = FinetuneRecipe(rank=4, alpha=8, dropout=0.0, dtype="fp32")
 
 
-def trained(model: Any) -> dict[str, torch.nn.Parameter]:
+def trained_parts(model: Any) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3", "gemma3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = build_checkpoint(tmp_path_factory.mktemp("model") / "m", request.param, seed=2, scale=0.1)
-    made = adapted(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), RECIPE).get_base_model()
+    made = trainable(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), RECIPE).get_base_model()
     with torch.no_grad():  # LoRA's B starts at zero, where A has no gradient
-        for name, weight in trained(made).items():
+        for name, weight in trained_parts(made).items():
             if "lora_B" in name:
                 weight.normal_(0, 0.1)
     return made
 
 
-def encoded(folder: Path, path: Path, seed: int, count: int, all_heads: bool) -> tuple[tuple[int, ...], Groups]:
+def encoded(folder: Path, path: Path, seed: int, count: int, all_heads: bool) -> tuple[tuple[int, ...], EncodedRows]:
     checkpoint = Checkpoint.open(str(folder))
     template: Any = checkpoint.template
-    encoder = GroupEncoder(template, checkpoint.tokenizer, RECIPE.model_copy(update={"all_heads": all_heads}))
-    return encoder.prefix, load([write(path / "rows.jsonl", random_rows(seed, count))], encoder)
+    weights = RECIPE.model_copy(update={"all_heads": all_heads}).weights()
+    encoder = ToolsEncoder(template, checkpoint.tokenizer, weights, allow_null=True)
+    return encoder.prefix, load([write(path / "rows.jsonl", random_rows(seed, count))], encoder, RECIPE.length)
 
 
 def gradients(model: Any, batch: PackedBatch) -> tuple[float, dict[str, torch.Tensor]]:
     model.zero_grad()
     loss, _ = tree_loss(model, batch)
     loss.backward()
-    return float(loss.detach()), {name: p.grad for name, p in trained(model).items() if p.grad is not None}
+    return float(loss.detach()), {name: p.grad for name, p in trained_parts(model).items() if p.grad is not None}
 
 
 @law(8)
@@ -66,7 +65,7 @@ def test_packed_groups_have_the_gradients_of_separate_sequences(
 ) -> None:
     prefix, groups = encoded(folder, tmp_path_factory.mktemp("rows"), seed, count, all_heads)
     rows = [groups[i] for i in range(len(groups))]
-    loss, found = gradients(model, pack_groups(prefix, rows))
+    loss, found = gradients(model, pack_by_tools(prefix, rows))
     expected, wanted = gradients(model, pad_together(separate(prefix, rows)))
     assert loss == pytest.approx(expected, abs=1e-5)
     assert found.keys() == wanted.keys()
@@ -79,7 +78,7 @@ def test_a_prefix_that_rows_share_is_computed_once(folder: Path, tmp_path: Path)
     """In whatever order rows of two tool sets come, and with nothing shared between the sets."""
     prefix, groups = encoded(folder, tmp_path, 1, 4, True)
     mixed = [groups[i] for i in (0, 1, 2, 3, 0, 1, 2, 3)]
-    once, twice = pack_groups(prefix, mixed[:4]), pack_groups(prefix, mixed)
+    once, twice = pack_by_tools(prefix, mixed[:4]), pack_by_tools(prefix, mixed)
     heads = sum(len(head.ids) for group in mixed[:4] for head in group.heads)
     assert twice.tokens.shape[1] == once.tokens.shape[1] + heads
     assert twice.samples == 8
@@ -91,7 +90,7 @@ def test_each_part_has_the_papers_rate(model: Any) -> None:
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     assert rates == {"lora": 1.0, "embeddings": 0.1} | ({} if tied else {"head": 0.1})
     listed = [id(p) for group in groups for p in group["params"]]
-    assert sorted(listed) == sorted(map(id, trained(model).values()))
+    assert sorted(listed) == sorted(map(id, trained_parts(model).values()))
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert frozen and not any("lora" in name or "embed" in name for name in frozen)
 
@@ -108,7 +107,7 @@ def test_options_stand_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("rnk = 4", "no setting 'rnk'"),
+        ("rnk = 4", "rnk is 4: Extra inputs are not permitted"),
         ("lora_rate = nan", "lora_rate is nan"),
         ("function = 0\narguments = [0, 0, 0, 0, 0, 0]", "nothing is learnt"),
         ("rank = ", "cannot be read"),
@@ -130,18 +129,21 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def encoder(folder: Path, overflow: str = "merge", **settings: Any) -> GroupEncoder:
+def encoder(folder: Path, overflow: str = "merge", all_heads: bool = True) -> ToolsEncoder:
     tokenizer = Checkpoint.open(str(folder)).tokenizer
-    return GroupEncoder(
-        PromptTemplate(COMPACT | {"overflow": overflow}, tokenizer, ""), tokenizer, FinetuneRecipe(**settings)
-    )
+    template = PromptTemplate(COMPACT | {"overflow": overflow}, tokenizer, "")
+    return ToolsEncoder(template, tokenizer, FinetuneRecipe(all_heads=all_heads).weights(), allow_null=True)
 
 
-def test_a_group_has_the_papers_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Path) -> None:
+def loaded(file: Path, encoder: ToolsEncoder, length: int = 2048, drop_bad: bool = False) -> EncodedRows:
+    return load([file], encoder, length, drop_bad)
+
+
+def test_row_has_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Path) -> None:
     made = encoder(folder)
     file = write(tmp_path / "rows.jsonl", [ROW | {"weight": 0.5}])
-    (group,) = load([file], made)
-    assert [len(group.heads) for group in load([file], encoder(folder, all_heads=False))] == [4]
+    (group,) = loaded(file, made)
+    assert [len(group.heads) for group in loaded(file, encoder(folder, all_heads=False))] == [4]
     tokenizer = Checkpoint.open(str(folder)).tokenizer
     null = tokenizer.special_id("<|null|>")
     heads = {head.ids[0]: head for head in group.heads}
@@ -161,56 +163,46 @@ def test_a_group_has_the_papers_eight_heads_with_the_papers_weights(folder: Path
         assert heads[tokenizer.special_id(opening(name))].labels == (null,)
     # A null that its tool could have filled counts as much as one beyond its arity.
     without = ROW | {"call": {"name": "go", "arguments": {"a": "left"}}}
-    (other,) = load([write(tmp_path / "rows.jsonl", [without])], made)
+    (other,) = loaded(write(tmp_path / "rows.jsonl", [without]), made)
     third = next(h for h in other.heads if h.ids == (tokenizer.special_id("<arg3>"),))
     assert third.labels == (null,) and third.weights == (1.3,)
-
-
-def test_prompts_are_those_that_are_decided_behind(folder: Path, tmp_path: Path) -> None:
-    made = encoder(folder)
-    (group,) = load([write(tmp_path / "rows.jsonl", [ROW])], made)
-    template = Checkpoint.open(str(folder)).template
-    told = [*template.prefix_ids(tool_schemas(ROW["tools"])), *template.suffix_ids("go left", "x=1")]
-    assert [*made.prefix, *group.suffix] == told
 
 
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ("{", "no JSON"),
-        (ROW | {"tools": [{"name": ""}]}, "function definitions, with names"),
+        ("{", "not JSON"),
+        (ROW | {"tools": [{"name": ""}]}, "A tool without a name"),
         (ROW | {"call": {"name": "go", "arguments": {"a": "up"}}}, 'does not take: go.a = "up"'),
         (ROW | {"call": {"name": "go", "arguments": {"a": "left", "z": 1}}}, "its tool does not have: go.z"),
     ],
 )
-def test_a_row_that_cannot_be_represented_is_named_with_file_and_line(
-    folder: Path, tmp_path: Path, row: Any, why: str
-) -> None:
+def test_unrepresentable_row_is_named_with_file_and_line(folder: Path, tmp_path: Path, row: Any, why: str) -> None:
     file = write(tmp_path / "rows.jsonl", [ROW, ROW])
     with file.open("a") as lines:
         lines.write((row if isinstance(row, str) else json.dumps(row)) + "\n")
     with pytest.raises(UserError, match=why) as error:
-        load([file], encoder(folder))
+        loaded(file, encoder(folder))
     assert error.value.what.startswith(f"{file}:3: ")
-    kept = load([file], encoder(folder), drop_bad=True)
-    assert len(kept) == 2 and sum(kept.dropped.values()) == 1 and kept.rows == 3
+    kept = loaded(file, encoder(folder), drop_bad=True)
+    assert len(kept) == 2 and sum(kept.dropped.values()) == 1 and kept.lines == 3
 
 
-def test_a_call_with_more_arguments_than_a_cut_schema_has_heads_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_argument_without_a_head_is_refused(folder: Path, tmp_path: Path) -> None:
     many = tool("go", 0, **{c: ["left", "right"] for c in "abcdefg"})
     row = ROW | {"tools": [many], "call": {"name": "go", "arguments": {"a": "left", "g": "right"}}}
     file = write(tmp_path / "rows.jsonl", [row])
-    assert len(load([file], encoder(folder))) == 1
+    assert len(loaded(file, encoder(folder))) == 1
     with pytest.raises(UserError, match=r"rows.jsonl:1: go: g has no head"):
-        load([file], encoder(folder, overflow="cut"))
+        loaded(file, encoder(folder, overflow="cut"))
 
 
 def test_rows_beyond_the_length_are_left_out_and_counted(folder: Path, tmp_path: Path) -> None:
     rows = [ROW, ROW | {"observation": "x=1 " * 500}]
     file = write(tmp_path / "rows.jsonl", rows)
-    (only,) = load([file], encoder(folder, length=512))
-    assert load([file], encoder(folder, length=512)).dropped == {"longer than 512 tokens": 1}
+    (only,) = loaded(file, encoder(folder), 512)
+    assert loaded(file, encoder(folder), 512).dropped == {"longer than 512 tokens": 1}
     size = 1 + len(only.suffix) + max(len(h.ids) for h in only.heads)
-    assert len(load([file], encoder(folder, length=size))) == 1
+    assert len(loaded(file, encoder(folder), size)) == 1
     with pytest.raises(UserError, match="no row is left"):
-        load([file], encoder(folder, length=size - 1))
+        loaded(file, encoder(folder), size - 1)

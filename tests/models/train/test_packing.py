@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.models.train.loss import tree_loss
-from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate
-from rtcontrol.models.train.rows import Row, RowEncoder, ToolsEncoder, with_word_probes
+from rtcontrol.models.train.encode import RowEncoder, ToolsEncoder, with_word_probes
+from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate, tree_loss
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
@@ -154,7 +154,7 @@ def test_separate_sequences_lose_what_plain_hugging_face_loses(kind: str, encode
         assert torch.equal(correct, logits.argmax(-1) == batch.labels)
 
 
-def test_targets_start_behind_the_head_token_and_end_with_its_end(encoder: RowEncoder) -> None:
+def test_targets_start_and_end_with_their_heads_tokens(encoder: RowEncoder) -> None:
     row = encoder.encode(Row("go", "x", Call("set_value", {"a": "green blue", "b": 2, "d": "alpha beta go", "e": ""})))
     assert len(row.heads) == len(encoder.plan.heads) == 7
     for plan, head in zip(encoder.plan.heads, row.heads, strict=True):
@@ -167,6 +167,19 @@ def test_targets_start_behind_the_head_token_and_end_with_its_end(encoder: RowEn
     assert [h.labels for h in short.heads[2:]] == [(encoder.plan.heads[2].null_id,)] * 5
 
 
+def test_context_of_a_head_precedes_its_labels(encoder: RowEncoder, folder: Path) -> None:
+    context = tuple(encoder.tokenizer.encode("set value left"))
+    template = PromptTemplate(COMPACT, encoder.tokenizer, "")
+    contexts = {("set_value", "arg1"): context}
+    named = RowEncoder(template, encoder.tokenizer, encoder.plan, contexts=contexts)
+    row = Row("go", "x", Call("set_value", {"a": "left", "b": 2, "d": "alpha beta go", "e": ""}))
+    for forced in (True, False):
+        (_, plain, *rest), (_, head, *others) = (each.encode(row, forced).heads for each in (encoder, named))
+        assert rest == others and head.ids == (*context, *plain.ids[1:])
+        assert head.labels == (*context[1:], *plain.labels)
+        assert head.weights == (*[0.0] * (len(context) - 1), *plain.weights)
+
+
 # Word probes quote the observation's own words, ask for the named one, and change neither call nor accuracy.
 
 
@@ -176,9 +189,7 @@ TEXTS = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
 
 @law(200)
 @given(TEXTS, TEXTS, st.integers(0, 3), st.integers(0, 9))
-def test_quotes_stand_in_the_observation_and_the_rest_of_the_row_stays(
-    told: str, seen: str, count: int, seed: int
-) -> None:
+def test_quotes_are_passages_of_the_observation(told: str, seen: str, count: int, seed: int) -> None:
     row = Row(told, seen, Call("wait"), ("go()",))
     (probed,) = with_word_probes([row], random.Random(seed), count)
     assert (probed.instruction, probed.observation, probed.call, probed.history) == (told, seen, row.call, row.history)
@@ -236,13 +247,12 @@ def test_a_row_with_its_tools_has_the_ids_of_a_prompt_with_these_tools(made: Any
         assert found.heads == want.heads
 
 
-def test_a_row_with_its_tools_may_have_no_call_and_says_what_is_meant(made: Any) -> None:
+def test_row_with_tools_may_have_no_call(made: Any) -> None:
     _, encoder, template = made
-    nullable = encoder.nullable()
+    nullable = ToolsEncoder(template, encoder.tokenizer, allow_null=True)
     for one in drawn(12):
         own = RowEncoder(template, encoder.tokenizer, compile_plan(one.tools, encoder.tokenizer, allow_null=True))
         row = replace(one, call=None, meant="")
         found, want = nullable.encode(row, forced=False), own.encode(replace(row, tools=()), forced=False)
         assert found.heads == want.heads and found.heads[0].labels
         assert found.early == tuple((at + len(own.prefix) - 1, label) for at, label in want.early) != ()
-        assert not nullable.acting(one.tools).plan.allow_null and nullable.of(one.tools).plan.allow_null

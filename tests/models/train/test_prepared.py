@@ -18,7 +18,7 @@ NAMES = ["red", "blue", "green", "black", "white", "amber", "violet", "silver"]
 SYLLABLES = ("ba", "ke", "lo", "mi", "nu", "ra", "se", "ven")
 
 
-def test_heads_of_the_first_layer_look_back_and_those_of_the_next_find_the_word_again() -> None:
+def test_prepared_heads_look_back_and_find_words_again() -> None:
     heads = 4
     shape = ModelShape(hidden=256, layers=5, heads=heads, kv_heads=2)
     words = build_tokenizer([" ".join(NAMES)], number_words(100))
@@ -78,7 +78,7 @@ def test_a_word_is_cut_alike_with_and_without_its_space(tokenizer: Tokenizer, wo
     assert spaced == [f" {bare[0]}", *bare[1:]]
 
 
-def test_numbers_phrases_and_common_words_are_one_token_and_new_words_several_known_ones(tokenizer: Tokenizer) -> None:
+def test_common_words_are_one_token_new_words_several(tokenizer: Tokenizer) -> None:
     mine = STTokenizer(tokenizer)
     for text in ("12", " 12", " -0.5", *PHRASES, " red", "amber"):
         assert len(mine.encode(text)) == 1, text

@@ -46,7 +46,7 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
     rows = list(read_rows(out))
     assert [row.sample for row in rows] == ["c0", "c1", "c2", "c2"]
     assert rows[3].history == (rows[2].call.text() if rows[2].call else "",)
-    assert list(rows[0].tools[0]["function"]["parameters"]["properties"]) == ["on", "room"]
+    assert [p.name for p in rows[0].tools[0].parameters] == ["on", "room"]
     found = json.loads(counts.read_text())
     assert found["rows_written"] == 4
     assert {one["reason"]: one["count"] for one in found["dropped"]} == {
@@ -65,7 +65,7 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
         (["convert", "nothing", "--out", "{tmp}/o.jsonl"], "neither a file nor a set"),
         (["convert", "openai={tmp}/none", "--out", "{tmp}/o.jsonl"], "There is no {tmp}/none"),
         (["convert", "openai={chats}", "--balance", "paper", "--out", "{tmp}/o.jsonl"], "No row has a call of 3"),
-        (["convert", "openai={chats}", "--balance", "1,2", "--out", "{tmp}/o.jsonl"], "are no shares"),
+        (["convert", "openai={chats}", "--balance", "1,2", "--out", "{tmp}/o.jsonl"], "are not shares"),
         (["convert", "openai={chats}", "--out", "/proc/o.jsonl"], "/proc/o.jsonl cannot be written"),
         (["convert", "openai={tmp}/bad.jsonl", "--out", "{tmp}/o.jsonl"], "bad.jsonl:2"),
         (["convert", "openai={tmp}/no_row.jsonl", "--out", "{tmp}/o.jsonl"], "There is no row. Dropped most: 1 for no"),

@@ -20,7 +20,7 @@ from rtcontrol.run import interpreting
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema, topic_of
 from tests.helpers.processes import until
-from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
+from tests.rtcontrol.hosts.chat_server import ChatServer, chat_server, completion
 
 pytestmark = pytest.mark.realtime
 GOALS = Goals({"go to {x}": ["move to {x}"], "wait": []}, {"x": [-2.0, -0.5, 0, 0.5, 2.0]})

@@ -18,7 +18,7 @@ from rtcontrol.hosts.standby import two_hosts
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import until
-from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
+from tests.rtcontrol.hosts.chat_server import ChatServer, chat_server, completion
 from tests.rtcontrol.hosts.pooled import naming, reply_of
 from tests.rtcontrol.run.yard import agent_file, world_file
 from tests.rtcontrol.serve.conftest import serving

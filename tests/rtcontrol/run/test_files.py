@@ -20,7 +20,7 @@ from rtcontrol.run import toolsets
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_module import user_goals
-from rtcontrol.training.dataset import read_files
+from rtcontrol.training.examples import read_files
 from rtcontrol_client.ros2 import EXAMPLE
 
 TOOL: dict[str, Any] = {

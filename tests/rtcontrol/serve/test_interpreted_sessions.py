@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rtcontrol_client.wire.messages import ErrorMessage, Instruct
-from tests.rtcontrol.evaluation.chat_server import chat_server, completion
+from tests.rtcontrol.hosts.chat_server import chat_server, completion
 from tests.rtcontrol.serve.conftest import Bench
 from tests.rtcontrol.serve.wire_peer import WirePeer
 

@@ -126,14 +126,3 @@ def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None
     assert not any(learnt.knows(other.tools.schemas) for other in others)
     words = {word for seen in situations(name, 3) for word in seen.observation.split() if word.isalpha()}
     assert set(learnt.observation) <= words
-
-
-def test_base_lands_with_tools_that_it_knows() -> None:
-    base = DeciderSpec("base", tuple(lander.agent.tools.openai()), history=0).build()
-
-    def policy(situations: Sequence[tuple[str, str]]) -> list[Call]:
-        made = base.decide_many([(seen, told) for told, seen in situations])
-        return [decision.call for decision in made if decision.call is not None]
-
-    episodes = evaluate(LANDER, policy, cases(LANDER.goals[0], range(5000, 5003)), parallel=16)
-    assert summary(episodes)["successes"] >= 2

@@ -14,7 +14,7 @@ from rtcontrol.envs.lander.skill import SKILL as LANDER
 from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.train.rows import Row
+from rtcontrol.models.data.row import Row
 from rtcontrol.training.gate import HELD, SPARED, WORLDS, Nonsense, gate_between, sureness, with_nonsense
 
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
@@ -22,7 +22,7 @@ of_each = pytest.mark.parametrize("name", SKILLS)
 
 
 @of_each
-def test_nonsense_is_of_many_kinds_and_asks_for_none_of_the_agents_goals(name: str) -> None:
+def test_nonsense_asks_for_none_of_the_goals(name: str) -> None:
     rng, skill, draw = random.Random(0), SKILLS[name], Nonsense(name, SKILLS[name].recognise)
     module: Any = WORLDS[name]
     meant = {bare(module.spoken_sentence(rng, module.sample_goal(rng))) for _ in range(3000)}
@@ -35,7 +35,7 @@ def test_nonsense_is_of_many_kinds_and_asks_for_none_of_the_agents_goals(name: s
     assert sum(skill.recognise(text) is not None for text in drawn) < 0.05 * len(drawn)
 
 
-def test_a_share_of_the_rows_is_told_nonsense_and_keeps_what_it_saw() -> None:
+def test_share_of_rows_gets_nonsense_and_keeps_observation() -> None:
     rows = [Row(f"say {i // 4}", f"x {i}", Call("move", {"velocity": 1})) for i in range(1000)]
     draw = Nonsense("paddle", PADDLE.recognise)
     mixed = with_nonsense(rows, draw, 0.1, random.Random(0))
@@ -50,7 +50,7 @@ shares = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=300)
 
 
 @given(shares, shares)
-def test_a_gate_never_holds_more_of_what_is_understood_than_it_may(nonsense: list[float], known: list[float]) -> None:
+def test_gate_holds_at_most_the_spared_share(nonsense: list[float], known: list[float]) -> None:
     gate = gate_between(nonsense, known)
     assert sum(value < gate for value in known) <= SPARED * len(known)
     held = sum(value < gate for value in nonsense)
@@ -58,7 +58,7 @@ def test_a_gate_never_holds_more_of_what_is_understood_than_it_may(nonsense: lis
     assert held >= HELD * len(nonsense) or sum(value <= gate for value in known) > SPARED * len(known)
 
 
-def test_a_gate_lies_between_what_is_told_apart() -> None:
+def test_gate_lies_between_separated_confidences() -> None:
     assert 0.3 < gate_between([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
     assert sureness(Decision(None, {"function": 0.9}, 1, 1, 0)) == 0.0
     assert sureness(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, 1, 1, 0)) == 0.7

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import rtcontrol
-from rtcontrol.evaluation.score import MOST, PHRASING_SEED
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import UserSkill, skill_of
+from rtcontrol.score.score import MOST, PHRASING_SEED
 from rtcontrol.training import world_rows
-from rtcontrol.training.world_rows import WorldLesson, WorldRows, lessons_of
+from rtcontrol.training.world_rows import WorldCurriculum, WorldRows, world_data
 from tests.rtcontrol.commands import call
 from tests.rtcontrol.run.yard import agent_file, world_file
 
@@ -44,7 +44,7 @@ def yard(folder: Path, *changes: tuple[str, str]) -> UserSkill:
     return skill
 
 
-def test_each_row_is_what_the_expert_calls_for_what_is_seen_and_told(tmp_path: Path) -> None:
+def test_each_row_has_the_experts_call(tmp_path: Path) -> None:
     skill = yard(tmp_path)
     told = set()
     for row in itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 800):
@@ -58,33 +58,33 @@ def test_each_row_is_what_the_expert_calls_for_what_is_seen_and_told(tmp_path: P
     assert {"go to the barrel", "find the red box", "visit blue box"} <= told
 
 
-def test_some_rows_are_told_nothing_that_this_world_knows(small: None, tmp_path: Path) -> None:
+def test_some_rows_ask_for_nothing_here(small: None, tmp_path: Path) -> None:
     skill = yard(tmp_path)
     rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 2_000))
     unheard = [row for row in rows if row.meant == ""]
     assert 0.04 < len(unheard) / len(rows) < 0.12 and not any(row.call for row in unheard)
-    held = set(lessons_of(skill, 16.0, 0).unheard)
+    held = set(world_data(skill, 16.0, 0).nonsense)
     assert len(held) > 100 and held.isdisjoint(row.instruction for row in rows)
     for said in {*held, *(row.instruction for row in unheard)}:
         assert skill.recognise(said) is None
     assert not any(word in said.lower().split() for said in held for word in ("red", "blue", "box", "barrel", "visit"))
 
 
-def test_held_out_rows_are_of_seeds_that_are_never_trained_on(small: None, tmp_path: Path) -> None:
+def test_held_out_seeds_are_never_trained_on(small: None, tmp_path: Path) -> None:
     skill = yard(tmp_path)
-    lessons = lessons_of(skill, 16.0, 0)
-    assert len(lessons.held) == world_rows.HELD_ROWS and lessons.count is None
-    assert lessons.notes == ()
+    data = world_data(skill, 16.0, 0)
+    assert len(data.held) == world_rows.HELD_ROWS and data.count is None
+    assert data.notes == ()
     seeds: list[int] = []
     for held in (False, True):
-        lesson = WorldLesson(skill, random.Random(0), 16.0, held)
-        lesson._world.reset = seeds.append  # type: ignore[method-assign]
-        lesson._begin()
+        world = WorldCurriculum(skill, random.Random(0), 16.0, held)
+        world._world.reset = seeds.append  # type: ignore[method-assign]
+        world._begin()
     # Those of `rtcontrol score` are below all of them.
     assert PHRASING_SEED + MOST < world_rows.TRAINED <= seeds[0] < world_rows.HELD <= seeds[1]
 
 
-def test_the_learner_flies_where_it_is_let_and_the_expert_still_labels(tmp_path: Path) -> None:
+def test_learner_plays_and_the_expert_labels(tmp_path: Path) -> None:
     skill = yard(tmp_path, ("fallback", "history = 2\nfallback"))
     stream = WorldRows(skill, 16.0)
     asked: list[Row] = []
@@ -93,19 +93,20 @@ def test_the_learner_flies_where_it_is_let_and_the_expert_still_labels(tmp_path:
         asked.extend(rows)
         return [STILL] * len(rows)
 
-    run = SimpleNamespace(seconds=0.0, ends=100.0)
-    stream.begin(SimpleNamespace(answers=answers, key=repr), run)  # type: ignore[arg-type]
+    done = [0.0]
+    run = SimpleNamespace(done=lambda: done[0])
+    stream.start(SimpleNamespace(answers=answers, key=repr), run)  # type: ignore[arg-type]
     rows = stream.rows(random.Random(0))
     list(itertools.islice(rows, 1_000))
     assert not asked
-    run.seconds = 50.0
+    done[0] = 0.5
     after = list(itertools.islice(rows, 3_000))
     still = sum(row.history == (STILL.text(), STILL.text()) for row in after)
     assert 0.1 < still / len(after) < 0.6 and len(asked) > 500
     assert sum(row.call == STILL for row in after) / len(after) < 0.1
 
 
-def test_what_is_fitted_is_a_model_of_its_world(small: None, fast_clock: None, tmp_path: Path) -> None:
+def test_fitted_model_knows_its_world(small: None, fast_clock: None, tmp_path: Path) -> None:
     world, agent, out = world_file(tmp_path), agent_file(tmp_path), tmp_path / "made"
     arguments = ("fit", "--env", world, "--agent", agent, "--out", str(out), "--minutes", "0.02", "--hz", "8")
     assert call(*arguments, "--json", str(tmp_path / "made.json")) == 0
@@ -120,9 +121,7 @@ def test_what_is_fitted_is_a_model_of_its_world(small: None, fast_clock: None, t
     assert decided.call is not None and decided.call.name == "drive"
 
 
-def test_a_world_that_fails_while_it_is_learnt_keeps_what_was_done(
-    small: None, fast_clock: None, tmp_path: Path
-) -> None:
+def test_failing_world_keeps_the_training(small: None, fast_clock: None, tmp_path: Path) -> None:
     # It fails in the learner's worlds, some time after the first look.
     tired = ("self.ticks += 1", "self.ticks += 1\n        assert not (TIRED and random.random() < 0.01), 'tired'")
     world = world_file(tmp_path, tired, ("import random", "import random\nTIRED = False"))
@@ -143,31 +142,6 @@ def test_a_world_that_fails_while_it_is_learnt_keeps_what_was_done(
         rtcontrol.fit(**given)
 
 
-def test_situations_that_read_alike_and_ask_for_other_calls_are_told(small: None, tmp_path: Path) -> None:
-    (*_, note) = lessons_of(yard(tmp_path, ("{data[name][0]}", "{data[name][0] // 9}")), 16.0, 0).notes
-    assert 'told "' in note and "tell the states apart in the observation" in note
-
-
-def test_the_same_situation_is_also_told_other_goals(tmp_path: Path) -> None:
-    lesson = WorldLesson(skill := yard(tmp_path), random.Random(1), 16.0)
-    seen = lesson.moment()
-    rows = [lesson.otherwise(seen) for _ in range(30)]
-    assert {row.observation for row in rows} == {seen.row.observation} and len({row.instruction for row in rows}) > 5
-    for row in rows:
-        assert row.meant is not None
-        assert [row.call] == skill.expert_policy([(row.meant, row.observation)])
-
-
-@pytest.mark.parametrize("hz", [1.0, 200.0])
-def test_what_is_held_out_is_of_whole_episodes_at_any_rate(tmp_path: Path, hz: float) -> None:
-    # Things that come into sight late, at 400 ticks of 0.05 s: 12 s on.
-    late = (
-        "for name, (x, y) in self.things",
-        "for name, (x, y) in (self.things if self.ticks > 240 else dict.fromkeys(self.things, (99, 99))).items()",
-    )
-    world = world_file(tmp_path, ("for name, (x, y) in self.things.items()", late[1]))
-    skill = skill_of(world, agent_file(tmp_path))
-    assert isinstance(skill, UserSkill)
-    rows = world_rows._held_out(skill, hz, 0)
-    assert len(rows) == world_rows.HELD_ROWS
-    assert sum("99" not in row.observation for row in rows) > 20
+def test_ambiguous_observations_are_noted(small: None, tmp_path: Path) -> None:
+    (*_, note) = world_data(yard(tmp_path, ("{data[name][0]}", "{data[name][0] // 9}")), 16.0, 0).notes
+    assert 'instruction "' in note and "tell the states apart in the observation" in note

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 import rtcontrol
 from rtcontrol.agents import Goal, Tools
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.rows import Row
+from rtcontrol.models.train.scratch import NARROW, WIDE, new_learner, shape_for, words_of
 from rtcontrol.training import world_rows
-from rtcontrol.training.dataset import check, contradictions, read_files, tools_of
-from rtcontrol.training.fit_run import name_things
-from rtcontrol.training.model_size import NARROW, WIDE, learner, shape_for, words_of
-from rtcontrol.training.validation import MOST, HeldOut, split
+from rtcontrol.training.examples import check, contradictions, read_files, tools_of
+from rtcontrol.training.fit_run import MOST, HeldOut, split
 from rtcontrol.training.world_rows import Moment, Rehearsal
 from tests.rtcontrol.training.signals import TOOLS, rows, teacher, write
 
@@ -36,25 +35,28 @@ def row(**other: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ('{"instruction": "a",', "no JSON"),
-        ("[1]", "a list, no row"),
-        (json.dumps({"observation": "x", "call": GO}), "no instruction"),
+        ('{"instruction": "a",', "not JSON"),
+        ("[1]", "a list is not a row"),
+        (json.dumps({"observation": "x", "call": GO}), "there is no instruction"),
         (json.dumps(row(observation="")), "its observation is empty"),
-        (json.dumps(row(observation=[1, 2])), "its observation is a list"),
-        (json.dumps({"instruction": "a", "observation": "b"}), "no call"),
-        (json.dumps(row(call={"name": "jump", "arguments": {}})), "unknown tool 'jump'; the tools are stop, go"),
+        (json.dumps(row(observation=[1, 2])), "observation is [1, 2]"),
+        (json.dumps({"instruction": "a", "observation": "b"}), "call is"),
+        (
+            json.dumps(row(call={"name": "jump", "arguments": {}})),
+            "calls 'jump', which its tools do not have. They have: go, stop",
+        ),
         (json.dumps(row(call={"name": "go", "arguments": {"speed": "warp"}})), "speed='warp' is not one of its values"),
-        (json.dumps(row(call={"name": "go", "arguments": [1]})), "arguments of its call are a list"),
-        (json.dumps(row(call=7)), "7 is no call"),
-        (json.dumps(row(weight=-1)), "its weight is -1"),
-        ("[" * 100_000, "no JSON"),
-        (json.dumps(row(observation="light \ud83d")), "its observation holds half a character"),
-        (json.dumps(row(history="stop()")), "no list"),
-        (json.dumps(row(allowed=[{"name": "fly"}])), "unknown tool 'fly'"),
+        (json.dumps(row(call={"name": "go", "arguments": [1]})), "call.arguments is [1]"),
+        (json.dumps(row(call=7)), "call is 7"),
+        (json.dumps(row(weight=-1)), "weight is -1"),
+        ("[" * 100_000, "not JSON"),
+        (json.dumps(row(observation="light \ud83d")), "holds half a character"),
+        (json.dumps(row(history="stop()")), "valid list"),
+        (json.dumps(row(allowed=[{"name": "fly"}])), "calls 'fly'"),
         (json.dumps(row(tools=TOOLS[:1])), "its tools are not those that are fitted"),
     ],
 )
-def test_a_wrong_row_is_named_by_file_and_line_and_nothing_is_written(wrong: str, says: str, tmp_path: Path) -> None:
+def test_wrong_row_is_named_and_nothing_written(wrong: str, says: str, tmp_path: Path) -> None:
     given = write(tmp_path / "rows.jsonl", [*rows(60), wrong, *rows(5)])
     with pytest.raises(UserError) as refused:
         rtcontrol.fit(given, TOOLS, out=tmp_path / "made")
@@ -74,13 +76,13 @@ def test_a_file_that_is_missing_or_too_short_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="no UTF-8 text"):
         read_files([tmp_path / "binary"], Tools(TOOLS), None)
-    with pytest.raises(UserError, match="All 60 rows ask the same"):
+    with pytest.raises(UserError, match="All 60 rows have the same question"):
         split(check((("", GOOD) for _ in range(60)), Tools(TOOLS))[1])
     with pytest.raises(UserError, match="10 rows: too few"):
         read_files([write(tmp_path / "few.jsonl", rows(10))], Tools(TOOLS), None)
 
 
-def test_tools_are_the_rows_own_where_none_are_given() -> None:
+def test_tools_come_from_rows_without_option() -> None:
     found, _ = check((("", r | {"tools": TOOLS}) for r in rows(60)), None)
     assert [t.name for t in found] == ["stop", "go"]
     with pytest.raises(UserError, match="No tools"):
@@ -92,11 +94,11 @@ def test_pairs_and_names_are_rows_and_tools_too() -> None:
     _, found = check((("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on")
     assert found[0].call == Call("LEFT") and found[1].call == Call("RIGHT")
     assert {one.instruction for one in found} == {"on"}
-    with pytest.raises(UserError, match="no list of tools"):
+    with pytest.raises(UserError, match="not a list of tools"):
         tools_of("LEFT")
 
 
-def test_contradictory_rows_are_counted_with_the_best_that_a_model_can_do() -> None:
+def test_contradictory_rows_are_counted_with_the_best_score() -> None:
     one = {"instruction": "a", "observation": "b"}
     stop, go = one | {"call": "stop"}, one | {"call": GO}
     listed = [(f"f:{n}", r) for n, r in enumerate([stop, stop, stop, go, *rows(60)], start=1)]
@@ -107,7 +109,7 @@ def test_contradictory_rows_are_counted_with_the_best_that_a_model_can_do() -> N
     assert contradictions(check(either, Tools(TOOLS))[1]) == (1.0, None)
 
 
-def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:
+def test_rows_of_one_question_are_held_out_together() -> None:
     _, given = check((("", r) for r in rows(600)), Tools(TOOLS))
     learnt, held = split(given)
     assert len(learnt) + len(held) == 600 and 30 < len(held) < 120
@@ -115,7 +117,7 @@ def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:
     assert {one.question for one in split(given[::-1])[1]} == {one.question for one in held}
 
 
-def test_words_and_numbers_between_those_seen_get_tokens_and_decide_the_width() -> None:
+def test_words_and_numbers_decide_tokens_and_width() -> None:
     _, given = check((("", r) for r in rows(300)), Tools(TOOLS))
     words = words_of(given)
     assert {str(n) for n in range(21)} <= set(words.numbers) and shape_for(words) == NARROW
@@ -127,41 +129,12 @@ def moment(call: str | None, seen: object, kind: str = "go") -> Moment:
     return Moment(Row(kind, str(seen), None if call is None else Call(call)), Goal(kind), {})
 
 
-def test_a_rare_decision_is_drawn_as_often_as_a_common_one() -> None:
+def test_rare_decision_is_sampled_as_often_as_common() -> None:
     kept, rng = Rehearsal(), random.Random(0)
     for tick in range(5_000):
         kept.add(moment("door" if tick % 1_000 == 0 else "ride", tick))
-    drawn = Counter(kept.draw(rng).row.call.name for _ in range(2_000))  # type: ignore[union-attr]
+    drawn = Counter(kept.sample(rng).row.call.name for _ in range(2_000))  # type: ignore[union-attr]
     assert 900 < drawn["door"] < 1_100
-
-
-def test_another_goal_and_what_the_learner_missed_are_decisions_of_their_own() -> None:
-    kept = Rehearsal()
-    for seen, kind, more in (("a", "go", ()), ("b", "stay", ()), ("c", "go", ("missed",))):
-        for _ in range(100):
-            kept.add(moment("ride", seen, kind), *more)
-    drawn = Counter(kept.draw(random.Random(i)).row.observation for i in range(600))
-    assert set(drawn) == {"a", "b", "c"} and min(drawn.values()) > 120
-
-
-def test_old_moments_and_decisions_that_are_met_no_more_are_forgotten() -> None:
-    kept, rng = Rehearsal(), random.Random(0)
-    for tick in range(1_000):
-        kept.add(moment("ride", tick))
-    assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - world_rows.EACH, 1_000))
-    for number in range(2 * world_rows.TOOLS):
-        kept.add(moment(f"act_{number}", number))
-    assert not any(kept.draw(rng).row.call == Call("ride") for _ in range(5_000))
-
-
-def test_a_rare_decision_that_always_looks_alike_is_among_those_that_are_spread() -> None:
-    kept = Rehearsal()
-    for seen in range(world_rows.EACH):
-        kept.add(moment("drop", "at the door"))
-        for way in range(10):
-            kept.add(moment(f"ride_{way}", f"{way} {seen}"))
-    found = [one.row.call for one in kept.spread(random.Random(0), 200)]
-    assert found.count(Call("drop")) == 1 and len(found) == 200
 
 
 @given(
@@ -169,7 +142,7 @@ def test_a_rare_decision_that_always_looks_alike_is_among_those_that_are_spread(
     st.integers(1, 40),
     st.integers(0, 9),
 )
-def test_what_is_spread_is_different_and_each_decision_has_its_share(
+def test_spread_moments_differ_and_cover_each_decision(
     ticks: list[tuple[str | None, int]], count: int, seed: int
 ) -> None:
     kept = Rehearsal()
@@ -194,7 +167,7 @@ def taught(given: list[dict[str, Any]]) -> list[Row]:
 
 def test_the_score_is_split_by_tool_and_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = taught(rows(150))
-    held = HeldOut(learner(Tools(TOOLS), listed, None, False, 0)[0], listed)
+    held = HeldOut(new_learner(Tools(TOOLS).schemas, words_of(listed), "", False, 0), listed)
     slow = [Call.from_dict(teacher("slow", one.observation)) for one in listed]  # deaf to how fast it shall go
     monkeypatch.setattr(held, "answers", lambda asked: slow)
     found = held.look(MOST)
@@ -203,10 +176,3 @@ def test_the_score_is_split_by_tool_and_argument(monkeypatch: pytest.MonkeyPatch
         sum(share.count for name, share in found.parts.items() if name.startswith("tool")) == found.score.count == 150
     )
     assert str(found.worst()).startswith("Least right is the ") and found.to_dict()["parts"]["tool stop"][0] > 0
-
-
-def test_rows_that_name_what_is_seen_are_told_from_those_that_do_not() -> None:
-    assert not name_things(taught(rows(80)))
-    rng = random.Random(0)
-    naming = [row | {"instruction": f"go to the {rng.choice(['red', 'green'])} light"} for row in rows(80)]
-    assert name_things(taught(naming))

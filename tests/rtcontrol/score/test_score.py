@@ -16,13 +16,13 @@ from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
 from rtcontrol.envs.skill import Skill
-from rtcontrol.evaluation.policies import SCRIPTED, Flyer, ModelFlyer, scripted
-from rtcontrol.evaluation.score import Document, Saying, Settings, measure, plan, sayings, subjects
-from rtcontrol.evaluation.score_tables import paired, phrasing_shares, pick, share, tables
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
+from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted
+from rtcontrol.score.score import Document, Saying, Settings, measure, plan, sayings, subjects
+from rtcontrol.score.tables import paired, phrasing_shares, pick, share, tables
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
 
@@ -133,13 +133,13 @@ def score(
     """A small score of walkers, four seeds a goal."""
     settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(gate,) * len(models))
     document = Document(settings, said, path)
-    flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
-    flyers |= {name: ModelFlyer(AGENT, source, HZ, gate) for name, source in models.items()}
-    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), flyers, document, HZ, lambda *_: None)
+    policies: dict[str, BatchPolicy] = {name: scripted(SKILL, name) for name in SCRIPTED}
+    policies |= {name: ModelPolicy(AGENT, source, HZ, gate) for name, source in models.items()}
+    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), policies, document, HZ, lambda *_: None)
     return document
 
 
-def test_who_ignores_the_instruction_succeeds_when_told_another_goal() -> None:
+def test_model_ignoring_instructions_succeeds_when_told_another() -> None:
     cells = list(score({"hears": KNOWS_BOTH, "deaf": DEAF}).data["cells"].values())
     for goal in ("go left", "go right"):
         assert pick(cells, "goals", goal, "hears") == pick(cells, "goals", goal, "expert") == [1] * 4
@@ -160,17 +160,11 @@ def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
         return [Call("walk", {"step": 1}) if seats[0].tick == 0 else None]
 
     # At 30 Hz two of three ticks of this world have no step: the first one's call is in force all the same.
-    flown = play(SKILL, decide, [Case("go right", RIGHT, 1)], 30.0)
-    assert called[1] == ["walk(step=1)"] and flown[0].episode.detail["end"] == "fell"
+    played = play(SKILL, decide, [Case("go right", RIGHT, 1)], 30.0)
+    assert called[1] == ["walk(step=1)"] and played[0].episode.detail["end"] == "fell"
 
 
-def test_a_world_that_never_ends_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.LIMIT_S", 1e9)
-    flown = play(SKILL, scripted(SKILL, "no-op"), cases(LEFT, [0]), HZ, longest_s=2.0)
-    assert (flown[0].episode.success, flown[0].episode.detail["end"]) == (False, "no end")
-
-
-def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_held() -> None:
+def test_held_calls_count_as_wrong_and_unsure() -> None:
     for gate, counts, held in (
         (0.5, {"said": 2, "right": 1, "canonical_right": 2, "unsure": 1}, 1),
         (0.0, {"said": 2, "right": 2, "canonical_right": 2, "unsure": 0}, 0),
@@ -182,36 +176,36 @@ def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_hel
         assert found["by_meaning"]["go left"]["said"] == 1
 
 
-def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
+def test_long_hold_ends_in_the_safe_call() -> None:
     made: list[Call | None] = []
-    flyer = ModelFlyer(AGENT, KNOWS_BOTH, HZ, 0.95)
+    policy = ModelPolicy(AGENT, KNOWS_BOTH, HZ, 0.95)
 
     def decide(seats: Sequence[Seat]) -> Sequence[Call | None]:
-        made.extend(flyer(seats))
+        made.extend(policy(seats))
         return made[-1:]
 
-    flown = play(SKILL, decide, cases(LEFT, [0]), HZ)
+    played = play(SKILL, decide, cases(LEFT, [0]), HZ)
     assert made[:4] == [None, None, AGENT.fallback.safe_call, None] and not any(made[3:])
-    assert flown[0].kept["held"] == len(made)
+    assert played[0].kept["held"] == len(made)
 
 
-def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:
+def test_null_that_means_doubt_is_held() -> None:
     class Lost(Walker):
         def decide(self, request: Any) -> Decision:
             return Decision(None, {"function": 0.9})
 
-    flyer = ModelFlyer(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
-    flown = play(SKILL, flyer, cases(LEFT, [0]), HZ)
-    assert flown[0].kept["held"] == 30 and flown[0].kept["sure"] == pytest.approx([0.1] * 30)
+    policy = ModelPolicy(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
+    played = play(SKILL, policy, cases(LEFT, [0]), HZ)
+    assert played[0].kept["held"] == 30 and played[0].kept["sure"] == pytest.approx([0.1] * 30)
 
 
-def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_score_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score({"hears": KNOWS_BOTH}, said=SAID).data
-    path, flown = tmp_path / "scores.json", list[int]()
+    path, played = tmp_path / "scores.json", list[int]()
 
     def stop(self: Document, *given: Any) -> None:
-        flown.append(1)
-        if len(flown) == 4:
+        played.append(1)
+        if len(played) == 4:
             raise KeyboardInterrupt
         add(self, *given)
 
@@ -237,8 +231,8 @@ def test_model_that_never_decides_is_refused() -> None:
     ("line", "what"),
     [
         ("{", "list.jsonl:3"),
-        ('{"say": "go"}', "line 3: no object with `say` and `means`"),
-        ('{"say": "go", "means": 3}', "neither a text nor null"),
+        ('{"say": "go"}', "line 3: it needs `say`"),
+        ('{"say": "go", "means": 3}', "a text or null"),
         ('{"say": "go", "means": "fly"}', "'fly', which names no goal"),
         ('{"say": "west", "means": null}', "\"west\" means None, and 'go left'"),
     ],
@@ -248,16 +242,6 @@ def test_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Pa
     path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
     with pytest.raises(UserError, match=f"list.jsonl.*{what}|{what}"):
         sayings(SKILL, str(path), ("walk",))
-
-
-def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "list.jsonl"
-    path.write_text(
-        '{"say": "west", "means": "go left", "env": "walk"}\n{"say": "up", "means": "x", "env": "paddle"}\n'
-    )
-    assert sayings(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
-    with pytest.raises(UserError, match="has 0 sentences for walk"):
-        sayings(SKILL, str(path), ("lander",))
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +286,7 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no goals" in refused(capsys, "score", "--env", "remote")
-    assert "stands in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
+    assert "is in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
     assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
     assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
     assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
@@ -321,7 +305,7 @@ class Partly(Walker):
         return super().decide(request)
 
 
-def test_a_sentence_that_nothing_is_decided_for_is_unsure_and_the_others_keep_their_places() -> None:
+def test_undecided_sentence_is_unsure() -> None:
     found = phrasing_shares(
         score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly"
     )

@@ -10,14 +10,13 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rtcontrol.evaluation.answers import Prediction
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.row import Row
 from rtcontrol.models.intervals import share
 from rtcontrol.models.schema.domain import same
 
@@ -28,6 +27,30 @@ PERCENTS = (50, 90, 95, 99)
 MOST_REASONS = 12
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(\.\d+)?")
 NAMED = re.compile(r"^(function|argument) \S+")
+OPTIONAL = ("ms", "passes", "tokens", "error")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one row: its calls (none: the active call stays, or `error` says why there is none), `confidence`
+    by head, milliseconds from text to call, forward passes, and tokens through the model."""
+
+    id: str
+    calls: tuple[Call, ...]
+    confidence: Mapping[str, float] = field(default_factory=dict)
+    ms: float | None = None
+    passes: int | None = None
+    tokens: int | None = None
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a line has it, without what is not known."""
+        return {
+            "id": self.id,
+            "calls": [call.to_dict() for call in self.calls],
+            "confidence": {name: round(value, 6) for name, value in self.confidence.items()},
+            **{name: value for name in OPTIONAL if (value := getattr(self, name)) is not None},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +62,37 @@ class Judgement:
     why: str = ""
 
 
-def judge(calls: Sequence[Call], row: DataRow, rule: str) -> Judgement:
-    """Return the verdict on the answer to a row: no call, one, or several. Where the row's call is null, no call is
+def judge(calls: Sequence[Call], row: Row, rule: str) -> Judgement:
+    """Return the verdict on the answer to a row: no call, one, or several. If the row's call is null, no call is
     right."""
     assert rule in RULES, rule
     if row.call is None:
         return Judgement(not calls, not calls, "a call where none is due" if calls else "")
-    right = [one for one in (row.call, *row.allowed) if calls and one.name == calls[0].name]
+    candidates = [right for right in (row.call, *row.allowed) if calls and right.name == calls[0].name]
     if len(calls) != 1:
-        return Judgement(bool(right), False, f"{len(calls)} calls" if calls else "no call")
-    call, why = calls[0], ""
-    for one in right:
-        names = [*one.arguments, *(k for k in call.arguments if k not in one.arguments)]
-        wrong = [name for name in names if not argument_right(call, one, name, rule)]
+        return Judgement(bool(candidates), False, f"{len(calls)} calls" if calls else "no call")
+    call, why = calls[0], f"function {calls[0].name}"
+    for right in candidates:
+        names = [*right.arguments, *(k for k in call.arguments if k not in right.arguments)]
+        wrong = [name for name in names if not _argument_right(call, right, name, rule)]
         if not wrong:
             return Judgement(True, True)
         why = f"argument {wrong[0]}"
-    return Judgement(bool(right), False, why or f"function {call.name}")
+    return Judgement(bool(candidates), False, why)
 
 
-def argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
+def _argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
     """Return whether a call has the right call's value of an argument, or neither has one. By the strict rule a call
     may leave out what is null or "" in the right one."""
     if name not in right.arguments:
         return name not in call.arguments
-    value, wanted = call.arguments.get(name, LEFT_OUT), right.arguments[name]
-    return alike(value, wanted) if rule == "strict" else name in call.arguments and same(value, wanted)
+    value, expected = call.arguments.get(name, LEFT_OUT), right.arguments[name]
+    return alike(value, expected) if rule == "strict" else name in call.arguments and same(value, expected)
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two values are taken for the same: numbers within 1e-6 of each other, however they are written (`"3"`,
-    `3.0`), texts but for case and spaces, lists item by item; whatever else by its text."""
+    """Return whether two values are the same but for spelling: numbers within 1e-6 of each other, however written
+    (`"3"`, `3.0`), texts but for case and spaces, lists item by item; others by their text."""
     if a == b or {repr(a), repr(b)} == {"None", "''"}:
         return True
     if (x := _number(a)) is not None and (y := _number(b)) is not None and abs(x - y) < NEAR:
@@ -93,39 +116,39 @@ def _number(value: Any) -> float | None:
 class JudgedRow:
     """A row, the answer to it, and the verdict."""
 
-    row: DataRow
-    answer: Prediction
+    row: Row
+    answer: Answer
     verdict: Judgement
 
 
-def judged(rows: Sequence[DataRow], answers: Mapping[str, Prediction], rule: str) -> list[JudgedRow]:
-    """Judge the answer of every row. A failed answer is no call, and never right, also where none is due."""
-    made = []
+def judged(rows: Sequence[Row], answers: Mapping[str, Answer], rule: str) -> list[JudgedRow]:
+    """Judge the answer of every row. A failed answer is never right, also where no call is due."""
+    results = []
     for row in rows:
         answer = answers[row.id]
-        failed = answer.error is not None
-        verdict = Judgement(False, False, answer.error or "") if failed else judge(answer.calls, row, rule)
-        made.append(JudgedRow(row, answer, verdict))
-    return made
+        verdict = judge(answer.calls, row, rule) if answer.error is None else Judgement(False, False, answer.error)
+        results.append(JudgedRow(row, answer, verdict))
+    return results
 
 
 def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
     """Return all figures. A sample of several calls is right where each of its rows is. Shares have Wilson's 95 %
     interval."""
     sources: dict[str, list[JudgedRow]] = defaultdict(list)
-    for one in rows:
-        sources[one.row.source].append(one)
+    for each in rows:
+        sources[each.row.source].append(each)
+    errors = [_plain(each.answer.error) for each in rows if each.answer.error]
     document: dict[str, Any] = {
         "rule": rule,
         **_shares(rows),
-        "rows": share(sum(one.verdict.right for one in rows), len(rows)),
+        "rows": share(sum(each.verdict.right for each in rows), len(rows)),
         "by_source": {name: _shares(some) for name, some in sources.items()},
         "wrong": _reasons(rows),
-        "errors": dict(Counter(_plain(one.answer.error) for one in rows if one.answer.error).most_common()),
-        "latency_ms": latency([one.answer.ms for one in rows if one.answer.ms is not None]),
+        "errors": dict(Counter(errors).most_common()),
+        "latency_ms": latency([each.answer.ms for each in rows if each.answer.ms is not None]),
     }
     for name in ("passes", "tokens"):
-        if counts := [n for one in rows if (n := getattr(one.answer, name)) is not None]:
+        if counts := [n for each in rows if (n := getattr(each.answer, name)) is not None]:
             p50, p90 = np.percentile(counts, [50, 90])
             document[name] = {"mean": round(float(np.mean(counts)), 3), "p50": float(p50), "p90": float(p90)}
     document["samples"] = {name: int(right) for name, right in _samples(rows, "right").items()}
@@ -148,26 +171,26 @@ def latency(ms: Sequence[float]) -> dict[str, Any]:
 
 
 def _shares(rows: Sequence[JudgedRow]) -> dict[str, Any]:
-    right, named = _samples(rows, "right").values(), _samples(rows, "function").values()
-    return {"overall": share(sum(right), len(right)), "function": share(sum(named), len(named))}
+    right, function = _samples(rows, "right").values(), _samples(rows, "function").values()
+    return {"overall": share(sum(right), len(right)), "function": share(sum(function), len(function))}
 
 
-def _samples(rows: Sequence[JudgedRow], what: str) -> dict[str, bool]:
-    """Return of each sample whether all its verdicts have `what` ("right", "function")."""
-    made: dict[str, bool] = {}
-    for one in rows:
-        made[one.row.sample] = made.get(one.row.sample, True) and getattr(one.verdict, what)
-    return made
+def _samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:
+    """Return of each sample whether all its verdicts have `part` ("right", "function")."""
+    samples: dict[str, bool] = {}
+    for each in rows:
+        samples[each.row.sample] = samples.get(each.row.sample, True) and getattr(each.verdict, part)
+    return samples
 
 
 def _reasons(rows: Sequence[JudgedRow]) -> dict[str, int]:
     """Return the first reason of each wrong answer; where there are many, by what kind they are."""
-    whys = [_plain(one.verdict.why) for one in rows if not one.verdict.right]
+    whys = [_plain(each.verdict.why) for each in rows if not each.verdict.right]
     if len(set(whys)) > MOST_REASONS:
         whys = [NAMED.sub(r"\1 …", why) for why in whys]
     return dict(Counter(whys).most_common(MOST_REASONS))
 
 
 def _plain(why: str | None) -> str:
-    """Return a reason without what is of one row alone."""
+    """Return a reason without what is particular to one row."""
     return QUOTED.sub("…", why or "")[:100]

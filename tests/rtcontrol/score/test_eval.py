@@ -12,7 +12,7 @@ from commands import call, refused
 
 from rtcontrol.bench.situations import situations
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import DataRow, write_rows
+from rtcontrol.models.data.row import Row, write_rows
 from rtcontrol.run import assembly
 from rtcontrol.run.api import Model
 
@@ -20,23 +20,22 @@ ROWS = 12
 
 
 @pytest.fixture(scope="session")
-def lander_rows() -> list[DataRow]:
+def lander_rows() -> list[Row]:
     """What the lander sees, and what its model calls there; but the first row's call is another one."""
-    tools = tuple(assembly.agents()["lander"].tools.openai())
+    tools = assembly.agents()["lander"].tools.schemas
     session = Model("lander").session()
     rows = []
     for n, one in enumerate(situations("lander", ROWS)):
         call = session.decide(one.observation, one.instruction).call
         assert call is not None
         right = Call(call.name, {**call.arguments, "main": 0 if call.arguments["main"] else 100}) if n == 0 else call
-        rows.append(
-            DataRow(f"r{n}", f"s{n // 2}", f"source {n % 3}", one.instruction, one.observation, tools, (), right)
-        )
+        names = {"id": f"r{n}", "sample": f"s{n // 2}", "source": f"source {n % 3}"}
+        rows.append(Row(one.instruction, one.observation, right, (), tools, **names))
     return rows
 
 
 @pytest.fixture
-def lander_file(tmp_path: Path, lander_rows: list[DataRow]) -> Path:
+def lander_file(tmp_path: Path, lander_rows: list[Row]) -> Path:
     path = tmp_path / "rows.jsonl"
     write_rows(path, lander_rows)
     return path
@@ -75,12 +74,11 @@ def test_answers_are_kept_one_a_line(capsys: pytest.CaptureFixture[str], lander_
     ("arguments", "named"),
     [
         (("nowhere.jsonl", "--model", "lander"), "neither a file nor a set"),
-        (("seal-tools", "--model", "lander"), "Where seal-tools is was not said"),
+        (("seal-tools", "--model", "lander"), "There is no place of seal-tools"),
         (("ROWS", "--model", "nobody"), "nobody"),
-        (("ROWS", "--model", "decisions:http://x"), "is an endpoint, no model"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_answered(
+def test_wrong_arguments_are_refused_before_answering(
     capsys: pytest.CaptureFixture[str], lander_file: Path, arguments: tuple[str, ...], named: str
 ) -> None:
     said = refused(capsys, "eval", *(str(lander_file) if one == "ROWS" else one for one in arguments))

@@ -1,4 +1,4 @@
-"""Types and gold values as the public sets write them, in JSON Schema's words.
+"""Types and expected values as the public sets write them, in JSON Schema's words.
 
 Some sets have Python's names (dict, float, tuple, any), Mobile Actions writes them large, xLAM writes annotations such
 as `List[int]` or `str, optional`.
@@ -29,46 +29,35 @@ NAMES = {
 UNKNOWN = "a parameter of a type that is not known"
 OPTIONAL = re.compile(r",\s*optional\b|,\s*default\b.*$|\boptional\b(?!\s*\[)", re.IGNORECASE)
 BY_NAME = ("properties", "$defs", "definitions")
-LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+WORDS = {"true": True, "false": False, "null": None, "none": None}
+NO_CALL = "an expected call that cannot be read"
+NOT_PYTHON = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 
 
 def typed(schema: Any) -> dict[str, Any]:
-    """A schema with JSON Schema's types, in all depths. Raises Unusable for a type that is not known."""
+    """Return a schema with JSON Schema's types, in all depths. Raises Unusable for a type that is not known."""
     if not isinstance(schema, Mapping):
         raise Unusable("a parameter without a schema", repr(schema)[:80])
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "type":
-            found |= _types(value)
+            result |= _types(value)
         elif key in BY_NAME and isinstance(value, Mapping):
-            found[key] = {name: typed(part) for name, part in value.items()}
-        elif key in LISTED and isinstance(value, list):
-            found[key] = [typed(part) for part in value]
+            result[key] = {name: typed(part) for name, part in value.items()}
+        elif key in LISTS and isinstance(value, list):
+            result[key] = [typed(part) for part in value]
         elif key in ("items", "additionalProperties") and isinstance(value, Mapping):
-            found[key] = typed(value)
+            result[key] = typed(value)
         else:
-            found[key] = value
-    if "properties" in found:
-        found.setdefault("type", "object")
-    return found
-
-
-def annotation(text: str) -> tuple[dict[str, Any], bool]:
-    """The schema of a Python annotation (`List[int]`, `Optional[str]`, `int, optional`), and whether it says that the
-    parameter may be left out. Raises Unusable."""
-    plain = OPTIONAL.sub("", text).strip().rstrip(",")
-    optional = plain != text.strip()
-    try:
-        node: ast.expr = ast.parse(plain, mode="eval").body
-    except (SyntaxError, ValueError):
-        raise Unusable(UNKNOWN, text) from None
-    if isinstance(node, ast.Subscript) and _name(node.value) == "optional":
-        node, optional = node.slice, True
-    return _annotated(node, text), optional
+            result[key] = value
+    if "properties" in result:
+        result.setdefault("type", "object")
+    return result
 
 
 def tool(name: str, description: Any, parameters: Any) -> dict[str, Any]:
-    """An OpenAI-style definition of a function, with JSON Schema's types; `parameters` None: it takes none.
+    """Return a function's OpenAI-style definition, with JSON Schema's types; `parameters` None: it takes none.
 
     Raises Unusable for a type that is not known.
     """
@@ -78,9 +67,23 @@ def tool(name: str, description: Any, parameters: Any) -> dict[str, Any]:
     return {"type": "function", "function": body}
 
 
+def annotation(text: str) -> tuple[dict[str, Any], bool]:
+    """Return the schema of a Python annotation (`List[int]`, `Optional[str]`, `int, optional`), and whether the
+    parameter may be left out. Raises Unusable."""
+    plain = OPTIONAL.sub("", text).strip().rstrip(",")
+    optional = plain != text.strip()
+    try:
+        node: ast.expr = ast.parse(plain, mode="eval").body
+    except NOT_PYTHON:
+        raise Unusable(UNKNOWN, text) from None
+    if isinstance(node, ast.Subscript) and _name(node.value) == "optional":
+        node, optional = node.slice, True
+    return _annotated(node, text), optional
+
+
 def _types(value: Any) -> dict[str, Any]:
     if isinstance(value, list):
-        return {"type": [_types(one)["type"] for one in value]}
+        return {"type": [_types(name)["type"] for name in value]}
     if not isinstance(value, str):
         raise Unusable(UNKNOWN, repr(value)[:80])
     known = NAMES.get(value.strip().lower())
@@ -112,8 +115,8 @@ def _annotated(node: ast.expr, text: str) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _annotated(parts[-1], text)}
     if kind != "array":
         raise Unusable(UNKNOWN, text)
-    inner = [_annotated(p, text) for p in parts if not (isinstance(p, ast.Constant) and p.value is Ellipsis)]
-    return {"type": "array", "items": _either(inner)}
+    items = [_annotated(p, text) for p in parts if not (isinstance(p, ast.Constant) and p.value is Ellipsis)]
+    return {"type": "array", "items": _either(items)}
 
 
 def _either(arms: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,32 +124,35 @@ def _either(arms: list[dict[str, Any]]) -> dict[str, Any]:
     return kept[0] if len(kept) == 1 else {"anyOf": kept} if kept else {"type": "null"}
 
 
-WORDS = {"true": True, "false": False, "null": None, "none": None}
-NO_CALL = "a gold call that cannot be read"
-
-
 def call_of(text: str) -> Call:
-    """The call of Python source such as `f.g(a=1, b=[2], c=true)`, keywords alone. A bare name is a string unless it is
-    true, false or null. Raises Unusable."""
+    """Return the call of Python source such as `f.g(a=1, b=[2], c=true)`, keywords alone. A bare name is a string
+    unless it is true, false or null. Raises Unusable."""
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         raise Unusable(NO_CALL, text[:120]) from None
     if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
         raise Unusable(NO_CALL, text[:120])
     return Call(ast.unparse(node.func), {str(k.arg): _value(k.value, text) for k in node.keywords})
 
 
+def _value(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Name | ast.Attribute):
+        word = ast.unparse(node)
+        return WORDS.get(word.lower(), word)
+    try:
+        return json.loads(json.dumps(ast.literal_eval(node), allow_nan=False))
+    except NOT_PYTHON:
+        raise Unusable(NO_CALL, text[:120]) from None
+
+
 def coerced(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A value that a set wrote as a string, or alone where a list is meant, by the parameter's type; what does not fit
+    """Return a value that a set wrote as a string, or alone for a list, by the parameter's type; what does not fit
     stays as it is."""
     kind = schema.get("type")
-    if kind == "array" and not isinstance(value, list):
-        items = schema.get("items", {})
-        read = _literal(value) if isinstance(value, str) else value
-        return [coerced(one, items) for one in (read if isinstance(read, list) else [value])]
     if kind == "array":
-        return [coerced(one, schema.get("items", {})) for one in value]
+        read = _literal(value) if isinstance(value, str) else value
+        return [coerced(item, schema.get("items", {})) for item in (read if isinstance(read, list) else [value])]
     if kind == "object" and isinstance(value, str) and isinstance(read := _literal(value), dict):
         return read
     if kind in ("integer", "number") and isinstance(value, str):
@@ -156,57 +162,44 @@ def coerced(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
-def listed(given: Any, what: str) -> list[Any]:
-    """A list, or its JSON. Raises Unusable."""
-    read = value_of(given, what)
-    if not isinstance(read, list):
-        raise Unusable(f"{what} that are no list", repr(given)[:120])
-    return read
-
-
-def arguments_of(given: Any) -> dict[str, Any]:
-    """Arguments as an object, or as its JSON (as chat APIs have them; none may be an empty text, or null). Raises
-    Unusable."""
-    read = {} if given is None or (isinstance(given, str) and not given.strip()) else value_of(given, "arguments")
-    if read is None:
-        return {}
-    if not isinstance(read, Mapping):
-        raise Unusable("arguments that are no object", repr(given)[:120])
-    return dict(read)
-
-
-def value_of(given: Any, what: str) -> Any:
-    """It, or what its JSON says. Raises Unusable."""
-    try:
-        return strict_json(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        raise Unusable(f"{what} that are no JSON", str(given)[:120]) from None
-
-
 def _number(text: str, kind: str) -> Any:
     try:
-        read = float(text.strip().replace(",", "").removesuffix("%"))
+        number = float(text.strip().replace(",", "").removesuffix("%"))
     except ValueError:
         return text
-    if not math.isfinite(read):
+    if not math.isfinite(number):
         return text
     if kind == "number":
-        return read
-    return int(read) if read.is_integer() else text
+        return number
+    return int(number) if number.is_integer() else text
 
 
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         return None
 
 
-def _value(node: ast.expr, text: str) -> Any:
-    if isinstance(node, ast.Name | ast.Attribute):
-        word = ast.unparse(node)
-        return WORDS.get(word.lower(), word)
+def list_of(value: Any, name: str) -> list[Any]:
+    """Return a list, or that of its JSON. Raises Unusable."""
+    read = _plain(value, name)
+    if not isinstance(read, list):
+        raise Unusable(f"{name} that are not a list", repr(value)[:120])
+    return read
+
+
+def arguments_of(value: Any) -> dict[str, Any]:
+    """Return arguments of an object, or of its JSON (as chat APIs have them; none may be an empty text, or null).
+    Raises Unusable."""
+    read = None if isinstance(value, str) and not value.strip() else _plain(value, "arguments")
+    if read is not None and not isinstance(read, Mapping):
+        raise Unusable("arguments that are not an object", repr(value)[:120])
+    return dict(read or {})
+
+
+def _plain(value: Any, name: str) -> Any:
     try:
-        return json.loads(json.dumps(ast.literal_eval(node), allow_nan=False))
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise Unusable(NO_CALL, text[:120]) from None
+        return strict_json(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise Unusable(f"{name} that are not JSON", str(value)[:120]) from None

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.evaluation.answers import Prediction
-from rtcontrol.evaluation.judge import RULES, alike, judge, judged, scores
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.row import Row
+from rtcontrol.models.evaluate.judge import RULES, Answer, alike, judge, judged, scores
 from rtcontrol.models.intervals import share, wilson
 
 NAMES = st.sampled_from(["go", "stop", "a.b"])
@@ -20,12 +19,12 @@ VALUES = st.one_of(PLAIN, st.lists(PLAIN, max_size=3)).filter(lambda v: v != "")
 CALLS = st.builds(Call, NAMES, st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3))
 
 
-def row(call: Call | None, *allowed: Call) -> DataRow:
-    return DataRow("1", "1", "test", "go on", "", (), (), call, allowed)
+def row(call: Call | None, *allowed: Call) -> Row:
+    return Row("go on", "", call, allowed=allowed)
 
 
 @given(CALLS, CALLS)
-def test_a_rows_own_call_and_the_allowed_ones_are_right_by_every_rule(call: Call, other: Call) -> None:
+def test_expected_and_allowed_calls_are_right(call: Call, other: Call) -> None:
     for rule in RULES:
         for one in (call, other):
             found = judge([one], row(call, other), rule)
@@ -42,7 +41,7 @@ def test_each_rule_is_as_hard_as_the_next_or_harder(right: Call, given: Call) ->
 
 
 @given(st.lists(CALLS, max_size=2))
-def test_where_the_call_in_force_stays_no_call_is_right(calls: list[Call]) -> None:
+def test_no_call_is_right_when_none_is_due(calls: list[Call]) -> None:
     for rule in RULES:
         assert judge(calls, row(None), rule).right == (not calls)
 
@@ -61,15 +60,11 @@ def test_loose_rule_compares_values_by_what_they_say(a: Any, b: Any, same: bool)
 # Figures of answers: samples, sources, failures.
 
 
-GO = {"name": "go", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}
-STOP = {"name": "stop", "parameters": {"type": "object", "properties": {}}}
+def scores_row(name: str, call: Call | None, sample: str = "") -> Row:
+    return Row("go on", "", call, id=name, sample=sample or name, source="set")
 
 
-def scores_row(name: str, call: Call | None, sample: str = "", source: str = "one") -> DataRow:
-    return DataRow(name, sample or name, source, "go on", "", (GO, STOP), (), call)
-
-
-def scores_answers(*given: Prediction) -> dict[str, Prediction]:
+def scores_answers(*given: Answer) -> dict[str, Answer]:
     return {one.id: one for one in given}
 
 
@@ -77,20 +72,18 @@ def go(x: Any) -> Call:
     return Call("go", {"x": x})
 
 
-def test_a_sample_of_several_calls_is_right_where_all_of_them_are() -> None:
+def test_sample_is_right_when_all_calls_are() -> None:
     rows = [scores_row(f"{sample}/{x}", go(x), sample) for sample in "ab" for x in (1, 2)]
-    given = [Prediction(row.id, (row.call,)) for row in rows[1:] if row.call]
-    found = scores(judged(rows, scores_answers(Prediction("a/1", (go(9),)), *given), "exact"), "exact")
+    given = [Answer(row.id, (row.call,)) for row in rows[1:] if row.call]
+    found = scores(judged(rows, scores_answers(Answer("a/1", (go(9),)), *given), "exact"), "exact")
     assert (found["overall"]["right"], found["overall"]["count"]) == (1, 2)
     assert (found["function"]["right"], found["rows"]["right"], found["rows"]["count"]) == (2, 3, 4)
     assert found["samples"] == {"a": 0, "b": 1}
 
 
-def test_an_answer_that_failed_is_wrong_even_where_no_call_is_due() -> None:
+def test_failed_answer_is_wrong_without_due_call() -> None:
     rows = [scores_row("1", None), scores_row("2", None), scores_row("3", go(1))]
-    given = scores_answers(
-        Prediction("1", ()), Prediction("2", (), error="timeout"), Prediction("3", (), error="timeout")
-    )
+    given = scores_answers(Answer("1", ()), Answer("2", (), error="timeout"), Answer("3", (), error="timeout"))
     found = scores(judged(rows, given, "strict"), "strict")
     assert found["overall"]["right"] == 1 and found["errors"] == {"timeout": 2}
 

@@ -1,0 +1,338 @@
+"""Encode rows as token ids: what of the prompt follows the shared prefix, and each head's ids, labels and weights."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT, PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, NULL, opening
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.data.convert import check_row
+from rtcontrol.models.data.row import Quote, Row, Tools, json_value, raw_lines
+from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import MAX_HEADS
+
+KEPT = 64  # sets of tools whose encoders are kept
+# The tokens that start a head, by the called tool ("": any) and the head's name. A head that is not listed starts with
+# its own special token.
+HeadContexts = Mapping[tuple[str, str], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class HeadTarget:
+    """One head of one row: `ids` start with the head's context, `labels[i]` follows `ids[i]`; a label of weight 0 is
+    not trained. A `probe` is not a part of the call, and does not count for accuracy. `early` is what the head's token
+    should hold half way through the model: the last token of what is named."""
+
+    ids: tuple[int, ...]
+    labels: tuple[int, ...]
+    weights: tuple[float, ...]
+    probe: bool = False
+    early: int | None = None
+
+
+@dataclass(frozen=True)
+class EncodedRow:
+    """A row as ids: the suffix after the shared prefix, and its heads; `early` are places in the suffix with what they
+    should hold half way through the model."""
+
+    suffix: tuple[int, ...]
+    heads: tuple[HeadTarget, ...]
+    early: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """Weights of labels (paper, appendix "Training Hyperparameters"): of the function head and of each argument head;
+    `end` scales the label of the end token, which is nearly always forced; `quote` those of quotes; `focal`, by
+    argument head, those of a value that is not null (the paper's token-level weights). With `all_heads` a row has the
+    eight heads of published checkpoints, those beyond its tools' null, `content` being the weight of the first."""
+
+    function: float = 2.0
+    arguments: tuple[float, ...] = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+    end: float = 0.1
+    quote: float = 1.0
+    focal: tuple[float, ...] = (1.0,) * MAX_HEADS
+    all_heads: bool = False
+    content: float = 0.0
+
+    def of(self, head: int, null: bool = True) -> float:
+        """Return the weight of a label of head number `head` (0 is the function), whose value is null or not."""
+        if head == 0:
+            return self.function
+        return self.arguments[head - 1] * (1.0 if null else self.focal[head - 1])
+
+
+class RowEncoder:
+    """Encodes rows for one template, tokenizer and plan."""
+
+    def __init__(
+        self,
+        template: PromptTemplate,
+        tokenizer: STTokenizer,
+        plan: SchemaPlan,
+        weights: LossWeights | None = None,
+        contexts: HeadContexts | None = None,
+    ) -> None:
+        self.prefix = tuple(template.prefix_ids(plan.tools))
+        self.plan, self.tokenizer = plan, tokenizer
+        self._template = template
+        self._weights, self._contexts = weights or LossWeights(), contexts or {}
+        self._heads: dict[tuple[str, str, str | None], HeadTarget] = {}
+        self._ends: dict[str, int] = {}  # of instructions: see `_meaning`
+        slots = zip(plan.tools, plan.slots, strict=True)
+        with_head = {(tool.name, p.name) for tool, own in slots for slot in own for p in slot.parameters}
+        self._headless = {(tool.name, p.name) for tool in plan.tools for p in tool.parameters} - with_head
+
+    def of(self, plan: SchemaPlan) -> RowEncoder:
+        """Return the same for another plan of the same tools."""
+        return RowEncoder(self._template, self.tokenizer, plan, self._weights, self._contexts)
+
+    def encode(self, row: Row, forced: bool = True) -> EncodedRow:
+        """Return ids and labels of one row; without `forced` not those that the constrained walk never asks for (labels
+        from a value's last branching token on, heads that cannot branch). Raises UserError for an argument that a cut
+        schema has no head for."""
+        tool = "" if row.call is None else row.call.name
+        for name in row.call.arguments if row.call is not None else ():
+            if (tool, name) in self._headless:
+                what = f"{row.where or 'A row'}: {tool}: {name} has no head (the template cuts tools to {MAX_HEADS})."
+                raise UserError(what, "Correct the call, or leave the row out.")
+        heads = [self._head(k, tool, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
+        if not forced:
+            if row.call is not None:  # heads beyond the tool's arity are not read
+                heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(tool)])]
+            heads = [head for k, whole in enumerate(heads) if (head := self._branching(k, tool, whole)).ids]
+        elif self._weights.all_heads:
+            heads = [*self._null_heads(row), *heads]
+        if row.named:
+            early = self.tokenizer.encode(row.named)[-1]
+            heads = [replace(head, early=early) for head in heads]
+        if row.weight != 1.0:
+            heads = [replace(head, weights=tuple(w * row.weight for w in head.weights)) for head in heads]
+        return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)), self._meaning(row))
+
+    def suffix(self, row: Row) -> tuple[int, ...]:
+        """Return the ids between the tools prefix and the heads."""
+        return tuple(self._template.suffix_ids(row.instruction, row.observation, row.history))
+
+    def _head(self, k: int, tool: str, text: str | None) -> HeadTarget:
+        head = self.plan.heads[k]
+        key = (head.name, tool if self._contexts else "", text)
+        if key not in self._heads:
+            context = self._context(k, tool)
+            weight = self._weights.of(k, text is None)
+            value = () if text is None else tuple(self.tokenizer.encode(text))
+            end = head.null_id if text is None else head.end_id
+            end_weight = weight if text is None else weight * self._weights.end
+            ids, before = (*context, *value), len(context) - 1
+            self._heads[key] = HeadTarget(ids, (*ids[1:], end), (*[0.0] * before, *[weight] * len(value), end_weight))
+        return self._heads[key]
+
+    def _context(self, k: int, tool: str) -> tuple[int, ...]:
+        head = self.plan.heads[k]
+        return self._contexts.get((tool, head.name)) or self._contexts.get(("", head.name), (head.head_id,))
+
+    def _null_heads(self, row: Row) -> Iterator[HeadTarget]:
+        """Yield the null heads that the row's plan has not; of a null call the function head alone is read."""
+        beyond = len(self.plan.heads) - 1 if row.call is not None else MAX_HEADS
+        names = ("content", *ARGUMENTS[beyond:])
+        for name, weight in zip(names, (self._weights.content, *self._weights.arguments[beyond:]), strict=True):
+            if weight:
+                head, null = (self.tokenizer.special_id(token) for token in (opening(name), NULL))
+                yield HeadTarget((head,), (null,), (weight,))
+
+    def _branching(self, k: int, tool: str, target: HeadTarget) -> HeadTarget:
+        """Return a head up to its last label at which its trie branches."""
+        head = self.plan.heads[k]
+        if head.free:
+            return target
+        before = len(self._context(k, tool)) - 1
+        value = target.labels[before:]
+        branches = [i for i in range(len(value)) if len(head.trie.children(value[:i])) > 1]
+        last = before + branches[-1] + 1 if branches else 0
+        return HeadTarget(target.ids[:last], target.labels[:last], target.weights[:last])
+
+    def _quote(self, quote: Quote) -> HeadTarget:
+        start, rest = self.tokenizer.encode(quote.start), self.tokenizer.encode(quote.rest)
+        weight = self._weights.quote
+        first = (weight if quote.named else 0.0, *[weight] * (len(start) - 1))
+        ids = (self.tokenizer.special_id(opening("content")), *start, *rest)
+        return HeadTarget(ids[:-1], ids[1:], (*first, *[weight] * len(rest)), probe=True)
+
+    def _meaning(self, row: Row) -> tuple[tuple[int, int], ...]:
+        """Return the place of the instruction's last token, with each token of what it means."""
+        if row.meant is None:
+            return ()
+        if row.instruction not in self._ends:
+            a, b = (self._template.suffix_ids(row.instruction, text) for text in "01")
+            differ = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+            self._ends[row.instruction] = next(differ, len(a)) - 1
+        words = dict.fromkeys(self.tokenizer.encode(f" {row.meant}")) if row.meant else (self.plan.function.null_id,)
+        return tuple((self._ends[row.instruction], word) for word in words)
+
+
+class ToolsEncoder:
+    """A `RowEncoder` for each row's `tools`; `prefix` is what all prompts start with, one token. With `allow_null` a
+    row may have no call."""
+
+    def __init__(
+        self,
+        template: PromptTemplate,
+        tokenizer: STTokenizer,
+        weights: LossWeights | None = None,
+        allow_null: bool = False,
+        contexts: HeadContexts | None = None,
+    ) -> None:
+        self.tokenizer, self.allow_null = tokenizer, allow_null
+        self._template, self._weights, self._contexts = template, weights, contexts
+        self.prefix = tuple(template.prefix_ids(())[:1])
+        self._encoders: dict[int, tuple[Tools, RowEncoder]] = {}
+
+    def of(self, tools: Tools) -> RowEncoder:
+        """Return the encoder for these tools; those of the last few sets are kept: rows of one set mostly come
+        together."""
+        if (known := self._encoders.get(id(tools))) is None or known[0] is not tools:
+            plan = compile_plan(tools, self.tokenizer, self.allow_null, self._template.overflow)
+            encoder = RowEncoder(self._template, self.tokenizer, plan, self._weights, self._contexts)
+            known = self._encoders[id(tools)] = tools, encoder
+            if len(self._encoders) > KEPT:
+                del self._encoders[next(iter(self._encoders))]
+        return known[1]
+
+    def encode(self, row: Row, forced: bool = True) -> EncodedRow:
+        """Return ids and labels of one row, its tools a part of the suffix. Raises UserError."""
+        encoder = self.of(row.tools)
+        encoded, tools = encoder.encode(row, forced), encoder.prefix[1:]
+        early = tuple((len(tools) + index, label) for index, label in encoded.early)
+        return replace(encoded, suffix=(*tools, *encoded.suffix), early=early)
+
+
+# -- files of rows ----------------------------------------------------------------------------------------------------
+
+SETS = 64  # of tools that a checkpoint lists as learnt; of more it says that it reads tools
+
+
+@dataclass
+class EncodedRows:
+    """The encoded rows of files, in order; what they were, and what a checkpoint says that it learnt of them."""
+
+    files: dict[str, str] = field(default_factory=dict)  # sha256 by path
+    lines: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)  # by reason
+    tool_sets: dict[tuple[str, ...], tuple[Any, ...]] = field(default_factory=dict)
+    history: int = 0
+    null: bool = False
+    suffixes: list[array[int]] = field(default_factory=list)  # a tuple of Python's integers takes eight times as much
+    heads: list[tuple[HeadTarget, ...]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __getitem__(self, index: int) -> EncodedRow:
+        return EncodedRow(tuple(self.suffixes[index]), self.heads[index])
+
+    def append(self, row: Row, encoded: EncodedRow) -> None:
+        self.suffixes.append(array("i", encoded.suffix))
+        self.heads.append(encoded.heads)
+        self.history = max(self.history, min(len(row.history), HISTORY_LIMIT))
+        self.null |= row.call is None
+        if len(self.tool_sets) <= SETS:
+            key = tuple(tool.canonical_json() for tool in row.tools)
+            self.tool_sets.setdefault(key, tuple(tool.to_openai() for tool in row.tools))
+
+
+def load(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bool = False) -> EncodedRows:
+    """Read and encode all rows of these files. A row whose prompt and longest head are more than `length` tokens is
+    left out and counted; with `drop_bad` so is one that cannot be represented.
+
+    Raises UserError for a file that cannot be read, for a row that cannot be represented, with file and line and how
+    many there are, and if no row is left.
+    """
+    rows, bad = EncodedRows(), list[UserError]()
+    for file in files:
+        for line, raw in raw_lines(file):
+            rows.lines += 1
+            where = f"{file}:{line}"
+            try:
+                row = Row.from_dict(json_value(raw, where), where)
+                check_row(row)
+                encoded = encoder.encode(row)
+            except (UserError, Unusable) as error:
+                bad.append(_named(error, where))
+                rows.dropped[bad[-1].what.removeprefix(f"{where}: ")] += 1
+                continue
+            if len(encoder.prefix) + len(encoded.suffix) + max(len(h.ids) for h in encoded.heads) > length:
+                rows.dropped[f"longer than {length} tokens"] += 1
+            elif not any(weight for head in encoded.heads for weight in head.weights):
+                rows.dropped["all its labels have weight 0"] += 1
+            else:
+                rows.append(row, encoded)
+        with file.open("rb") as content:
+            rows.files[str(file)] = hashlib.file_digest(content, "sha256").hexdigest()
+    if bad and not drop_bad:
+        more = f" {len(bad)} rows cannot be represented; this is the first." if len(bad) > 1 else ""
+        raise UserError(bad[0].what + more, f"{bad[0].remedy} Or leave such rows out with --drop-bad.")
+    if not len(rows):
+        why = "; ".join(f"{count} {reason}" for reason, count in rows.dropped.most_common(3)) or "they are empty"
+        raise UserError(f"{', '.join(map(str, files))}: no row is left ({why}).", "Give rows, or a larger length.")
+    return rows
+
+
+def _named(error: UserError | Unusable, where: str) -> UserError:
+    if isinstance(error, Unusable):
+        return UserError(f"{where}: {error.reason}: {error.detail}.", "Correct the call, or leave the row out.")
+    return error if error.what.startswith(where) else UserError(f"{where}: {error.what}", error.remedy)
+
+
+# -- word probes ------------------------------------------------------------------------------------------------------
+# A row also asks for words of its observation. A call says little about where the model must look; a word that follows
+# another one says it at once. So the content head, which no controller waits for, quotes the observation: after a word,
+# the next ones; without one, from the word that the instruction names. It costs a few tokens a row, after a prompt that
+# is computed anyway.
+_SPAN = re.compile(r"\s*\S+")
+_BARE = re.compile(r"^\W+|\W+$")
+# Words that a sentence holds whatever it names.
+COMMON = {*re.findall(r"\w+", "a an the of to at in on is it its and or what where which one that this go")}
+QUOTED = 3  # words of a quote
+
+
+def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:
+    """Yield the same rows, each with up to `quotes` passages of its observation to quote, from a random word that is
+    there once; if the instruction names a thing there (a word, or several in a row), also from its first word,
+    unprompted; and with what is `named`, for all heads to hold half way through the model."""
+    for row in rows:
+        spans = _SPAN.findall(row.observation)
+        words = [_BARE.sub("", span).lower() for span in spans]
+        counts = Counter(words)
+        once = [i for i, word in enumerate(words[:-1]) if word and counts[word] == 1]
+        instruction = (_BARE.sub("", word).lower() for word in row.instruction.split())
+        name = _place(words, counts, [word for word in instruction if word not in COMMON])
+        starts = dict.fromkeys([*name[:1], *rng.sample(once, min(quotes, len(once)))])
+        passages = (
+            Quote(spans[i], "".join(spans[i + 1 : i + QUOTED]), i in name[:1]) for i in starts if i + 1 < len(spans)
+        )
+        yield replace(row, quotes=(*row.quotes, *passages), named=f" {words[name[-1]]}" if name else "")
+
+
+def _place(words: Sequence[str], counts: Counter[str], instruction: Sequence[str]) -> range:
+    """Return where the thing is that is named first: words in a row of which at least one is nowhere else."""
+    first = next((word for word in instruction if counts[word] == 1), None)
+    if first is None:
+        return range(0)
+    start = words.index(first)
+    stop = start + 1
+    while start > 0 and words[start - 1] in instruction:
+        start -= 1
+    while stop < len(words) and words[stop] in instruction:
+        stop += 1
+    return range(start, stop)

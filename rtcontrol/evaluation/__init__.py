@@ -1,1 +1,0 @@
-"""Evaluate calls on rows, and episodes in a world."""

@@ -1,0 +1,114 @@
+"""Policies that are scored: a model or an endpoint under its gate, the expert, no-op, random."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rtcontrol.agents import Agent
+from rtcontrol.envs.evaluate import Seat
+from rtcontrol.envs.skill import Skill
+from rtcontrol.hosts.deciders import STSource, build
+from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionRequest
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.decider import STDecider
+from rtcontrol.models.decode.protocol import DecodeError
+from rtcontrol.models.errors import UserError
+
+BatchPolicy = Callable[[Sequence[Seat]], Sequence[Call | None]]
+SCRIPTED = ("expert", "no-op", "random")
+# Sixteen at once fill a pass; with more, the mask outgrows what the decoder keeps. An endpoint gets eight requests.
+LOCAL, REMOTE = 16, 8
+GIVE_UP = 3  # requests without a single answer
+Failure = UserError | DecodeError | DecisionLost
+
+
+def scripted(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
+    """Return expert, no-op or random; a random call depends on its case and its tick alone."""
+    if name == "expert":
+        return lambda worlds: skill.expert_policy([(world.case.instruction, world.seen) for world in worlds])
+    if name == "no-op":
+        return lambda worlds: [skill.still] * len(worlds)
+    return lambda worlds: [skill.any_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in worlds]
+
+
+class ModelPolicy:
+    """A model or an endpoint that decides for many worlds at once. A decision whose function is below the `gate` does
+    not act (nor a null function that means doubt to the agent): the active call continues, and after the agent's hold
+    time its safe call acts; so it is with a decision that fails.
+
+    In each world it keeps `sure` and whether nothing was done (`idle`), by tick, `held` and `lost` (ticks). Raises
+    UserError if nothing is ever decided.
+    """
+
+    def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
+        self.gate = gate
+        self._agent = agent
+        self._hold = max(1, math.ceil(agent.fallback.hold_ms * hz / 1e3))
+        self._answered, self._failures = False, 0
+        self._local: STDecider | None = source.spec.build() if isinstance(source, STSource) else None
+        self._deciders: list[Decider] = [] if self._local else [build(source) for _ in range(REMOTE)]
+        self._pool = ThreadPoolExecutor(REMOTE)
+        self.parallel = LOCAL if self._local else REMOTE
+
+    def __call__(self, worlds: Sequence[Seat]) -> list[Call | None]:
+        decisions = self._decide(worlds) if worlds else []
+        self._answered = self._answered or any(isinstance(decision, Decision) for decision in decisions)
+        return [self._act(world, decision) for world, decision in zip(worlds, decisions, strict=True)]
+
+    def _act(self, world: Seat, decision: Decision | Failure) -> Call | None:
+        kept = world.kept
+        if not isinstance(decision, Decision):
+            self._check_alive(decision)
+            kept["lost"] = kept.get("lost", 0) + 1
+            return self._hold_on(kept)
+        doubt = decision.call is None and self._agent.null_is_doubt
+        confidence = decision.confidence.get("function", 1.0)
+        confidence = 1.0 - confidence if doubt else confidence
+        kept.setdefault("sure", []).append(confidence)
+        if doubt or confidence < self.gate:
+            kept["held"] = kept.get("held", 0) + 1
+            return self._hold_on(kept)
+        kept.setdefault("idle", []).append(False)
+        kept["waits"] = 0
+        return decision.call
+
+    def _hold_on(self, kept: dict[str, Any]) -> Call | None:
+        kept.setdefault("idle", []).append(True)
+        kept["waits"] = kept.get("waits", 0) + 1
+        return self._agent.fallback.safe_call if kept["waits"] == self._hold else None
+
+    def _check_alive(self, failure: Failure) -> None:
+        self._failures += 1
+        if not self._answered and self._failures >= GIVE_UP:
+            raise UserError(
+                f"The model decides nothing: {failure}".rstrip(".") + ".",
+                "Try it with `rtcontrol run` first; its report names what is missed.",
+            ) from failure
+
+    def _decide(self, worlds: Sequence[Seat]) -> list[Decision | Failure]:
+        if self._local is None:
+            return list(self._pool.map(_request, self._deciders, worlds))
+        situations = [(world.seen, world.case.instruction, world.called) for world in worlds]
+        try:
+            return list(self._local.decide_many(situations))
+        except (UserError, DecodeError):  # of one of them: the others are decided all the same
+            return [_alone(self._local, situation) for situation in situations]
+
+
+def _alone(decider: STDecider, situation: tuple[str, str, Sequence[str]]) -> Decision | Failure:
+    try:
+        return decider.decide(*situation)
+    except (UserError, DecodeError) as failure:
+        return failure
+
+
+def _request(decider: Decider, world: Seat) -> Decision | Failure:
+    request = DecisionRequest(world.tick, 1, world.seen, world.case.instruction, tuple(world.called[-6:]))
+    try:
+        return decider.decide(request)
+    except (UserError, DecodeError, DecisionLost) as failure:
+        return failure

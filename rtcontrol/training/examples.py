@@ -1,0 +1,297 @@
+"""Examples of somebody's: rows, read and checked against the tools, or a function that knows the right call."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents import InvalidCall, Tools, remote_tool
+from rtcontrol.agents.signatures import defined
+from rtcontrol.loop import errors
+from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
+from rtcontrol.models.checkpoint.training_metadata import comparable
+from rtcontrol.models.data.row import EXAMPLE, Row, json_value, raw_lines
+from rtcontrol.models.errors import UserError
+from rtcontrol.training.fit_run import RowStream
+
+LEAST_ROWS = 50
+SHOWN = 8  # wrong rows that an error lists
+READ = "Write the text that the model is to read."
+SITUATION = 120  # characters of a situation in an error
+MOST_HELD = 10_000
+TRIES = 50  # repeated situations, one after the other, until there are taken to be no more
+
+
+def tools_of(value: Any) -> Tools:
+    """Return tools of what `fit` takes: Tools, a list of functions, pydantic models or definitions, or names with
+    descriptions, as {"LEFT": "Go left."}, of actions without arguments. Raises UserError."""
+    if isinstance(value, Tools):
+        return value
+    if isinstance(value, Mapping) and value and all(isinstance(v, str) for v in value.values()) and "name" not in value:
+        return Tools([remote_tool({"name": name, "description": text}) for name, text in value.items()])
+    if isinstance(value, Mapping | str) or not isinstance(value, Sequence):
+        raise UserError(
+            f"{str(value)[:80]!r} is not a list of tools.",
+            'Give a list of functions, pydantic models or definitions, or descriptions by name: {"LEFT": "Go left."}.',
+        )
+    return Tools(value)
+
+
+def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> tuple[Tools, list[Row]]:
+    """Return all rows of JSONL files; `tools` None: those that the rows name. Raises UserError naming each wrong row's
+    file and line."""
+    return check(((f"{path}:{n}", raw) for path in files for n, raw in raw_lines(path)), tools, goal)
+
+
+def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
+    """Return rows of values with their places: JSON text, dicts, or (observation, call) or (instruction, observation,
+    call); a call may be a tool's name. A row without an instruction has the `goal`.
+
+    Raises UserError that lists what is wrong, row by row, and what to do.
+    """
+    rows: list[Row] = []
+    wrong: list[str] = []
+    count = 0
+    for where, value in values:
+        count += 1
+        try:
+            line = _object(value, where)
+            if tools is None:
+                tools = _tools_of_row(line)
+            rows.append(_checked(line, tools, goal, where))
+        except UserError as error:
+            wrong.append(str(error))
+    without = [row for row in rows if not row.observation]
+    if len(without) < len(rows):  # if none has one, the words alone decide: an interpreter's rows
+        wrong += [f"{row.where}: its observation is empty. {READ}" for row in without]
+    if wrong:
+        more = f"\n  and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        listed = "\n  ".join(wrong[:SHOWN])
+        raise UserError(
+            f"{len(wrong)} of {count} rows cannot be learnt from:\n  {listed}{more}\n",
+            "Correct these rows or take them out; nothing was trained or written.",
+        )
+    if tools is None or len(rows) < LEAST_ROWS:
+        raise too_few(len(rows), "rows")
+    return tools, rows
+
+
+def too_few(count: int, of: str) -> UserError:
+    """Return the error of too few rows, or situations."""
+    return UserError(
+        f"There are {count} {of}: too few to learn from and to hold some out.",
+        f"Give at least {LEAST_ROWS}; a few thousand are a good start.",
+    )
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, str | bytes):
+        value = json_value(value.encode(errors="surrogatepass") if isinstance(value, str) else value, where)
+    elif isinstance(value, tuple | list) and len(value) in (2, 3):
+        value = dict(zip(("instruction", "observation", "call")[-len(value) :], value, strict=True))
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: a {type(value).__name__} is not a row.", f"Write {EXAMPLE}.")
+    return dict(value)
+
+
+def _tools_of_row(line: Mapping[str, Any]) -> Tools:
+    tools = line.get("tools")
+    if not isinstance(tools, list) or not tools:
+        raise UserError(
+            "No tools: no --tools, and no field `tools` in the rows.", "Give --tools FILE.json (docs/fit.md)."
+        )
+    return tools_of(tools)
+
+
+def _checked(line: dict[str, Any], tools: Tools, goal: str | None, where: str) -> Row:
+    if (own := line.pop("tools", None)) and not (isinstance(own, list) and _same_tools(json.dumps(own), tools)):
+        raise UserError(f"{where}: its tools are not those that are fitted.", "Fit rows of one set of tools at a time.")
+    row = Row.from_dict(line, where, tools.schemas, goal)
+    if not row.instruction.strip() or (row.observation and not row.observation.strip()):
+        raise UserError(f"{where}: its instruction or observation is empty.", READ)
+    try:
+        "".join((*row.question[:2], *row.history)).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: it holds half a character.", "Write it as UTF-8 text.") from None
+    for call in (row.call, *row.allowed):
+        _validate(call, tools, where)
+    return replace(row, tools=(), history=row.history[-HISTORY_LIMIT:])
+
+
+def _validate(call: Call | None, tools: Tools, where: str) -> None:
+    try:
+        if call is not None:
+            tools.validate(call)
+    except InvalidCall as error:
+        raise UserError(f"{where}: {error}.", "Correct the call, or the tool's definition.") from None
+
+
+@lru_cache(maxsize=64)
+def _same_tools(definitions: str, tools: Tools) -> bool:
+    """Return whether a row's tools are these; rows repeat their tools: each text of them is read once."""
+    try:
+        own = Tools(json.loads(definitions))
+    except UserError:
+        return False
+    return [*map(comparable, own.openai())] == [*map(comparable, tools.openai())]
+
+
+def contradictions(rows: Sequence[Row]) -> tuple[float, str | None]:
+    """Find rows whose question has another call elsewhere: return the share of all rows that are right if each question
+    is answered with its commonest call, and a sentence for people, None if there are none."""
+    questions: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        questions[row.question].append(row)
+    count = contradictory = right = 0
+    example = ""
+    for same in questions.values():
+        calls = [{_text(call) for call in (row.call, *row.allowed)} for row in same]
+        best, hits = Counter(itertools.chain(*calls)).most_common(1)[0]
+        right += hits
+        if hits < len(same):
+            contradictory += 1
+            count += len(same)
+            other = next(row for row, texts in zip(same, calls, strict=True) if best not in texts)
+            example = example or f"{other.where}: {_text(other.call)}, elsewhere {best}"
+    ceiling = right / max(len(rows), 1)
+    if not contradictory:
+        return ceiling, None
+    return ceiling, (
+        f"{count} rows contradict others: {contradictory} questions have two or more different calls "
+        f"({example}). No model can be right in more than {ceiling:.1%} of the rows; name calls that are "
+        "right too in `allowed`, or tell the states apart in the observation."
+    )
+
+
+def _text(call: Call | None) -> str:
+    return "null" if call is None else call.text()
+
+
+class Expert:
+    """A function (instruction, observation) -> call, or (observation) -> call. A call is a `Call`, a dict, the name of
+    a tool without parameters, or None: the active call stays."""
+
+    def __init__(self, function: Callable[..., Any], tools: Tools) -> None:
+        if not callable(function):
+            raise UserError(f"The teacher is a {type(function).__name__}.", "Give a function.")
+        self._function, self._tools = function, tools
+        try:
+            parameters = inspect.signature(function).parameters.values()
+            positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+            self._arguments = sum(p.default is p.empty for p in positional)
+        except (TypeError, ValueError):  # a function in C without a signature
+            self._arguments = 2
+        if self._arguments not in (1, 2):
+            hint = "Write `def teacher(instruction, observation)`, or `def teacher(observation)`."
+            raise UserError(f"{self.place}: the teacher takes {self._arguments} arguments.", hint)
+
+    @property
+    def place(self) -> str:
+        """Where the function starts, as people look for it."""
+        return defined(self._function)
+
+    def row(self, instruction: str, observation: str) -> Row:
+        """Return a situation with its right call. Raises UserError if the function fails, or answers what the tools do
+        not allow."""
+        place = (
+            f'The teacher ({self.place}), instruction "{instruction[:SITUATION]}", seeing "{observation[:SITUATION]}"'
+        )
+        texts = (instruction, observation)
+        try:
+            answer = self._function(*texts[2 - self._arguments :])
+        except Exception as error:
+            line = errors.where(error) or self.place
+            raise UserError(f"{place}: it failed: {errors.text(error)} ({line}).", "Correct it.") from error
+        call = Row.from_dict(
+            {"instruction": instruction, "observation": observation, "call": answer}, place, self._tools.schemas
+        ).call
+        _validate(call, self._tools, place)
+        return Row(instruction, observation, call)
+
+
+class Situations:
+    """What may be told and seen: a function of a random.Random that returns one, or any iterable of them. One is
+    (instruction, observation), or an observation if there is a `goal`."""
+
+    def __init__(self, source: Callable[[random.Random], Any] | Iterable[Any], goal: str | None) -> None:
+        if isinstance(source, str) or not (callable(source) or isinstance(source, Iterable)):
+            hint = "Give a list, or a function of a random.Random that makes one."
+            raise UserError(f"The situations are a {type(source).__name__}.", hint)
+        self._source, self._goal = source, goal
+
+    @property
+    def endless(self) -> bool:
+        """Whether new ones are made on request."""
+        return callable(self._source)
+
+    def sample(self, rng: random.Random) -> Iterator[tuple[str, str]]:
+        """Yield (instruction, observation) one after the other. Raises UserError for other values."""
+        if not callable(self._source):
+            yield from map(self._read, self._source)
+            return
+        while True:
+            try:
+                situation = self._source(rng)
+            except Exception as error:
+                what = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
+                raise UserError(what, "Correct it.") from error
+            yield self._read(situation)
+
+    def _read(self, situation: Any) -> tuple[str, str]:
+        if isinstance(situation, str) and self._goal is not None:
+            situation = self._goal, situation
+        if isinstance(situation, tuple | list) and len(situation) == 2 and all(is_text(part) for part in situation):
+            return situation[0], situation[1]
+        place = f"{defined(self._source)}: " if callable(self._source) else ""
+        raise UserError(
+            f"{place}A situation is {repr(situation)[:SITUATION]}.",
+            "Give (instruction, observation), both text and not empty; or the observation, and a goal for all.",
+        )
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a tokenizer takes it: words, without half characters."""
+    return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+class ExpertRows(RowStream):
+    """Fresh rows without end, none of which has a held-out question."""
+
+    def __init__(self, expert: Expert, situations: Situations, held: Iterable[Row]) -> None:
+        self._expert, self._situations = expert, situations
+        self._held = {(row.instruction, row.observation) for row in held}
+
+    def rows(self, rng: random.Random) -> Iterator[Row]:
+        """Yield situations with their right calls."""
+        repeated = 0  # held-out ones in a row
+        for situation in self._situations.sample(rng):
+            repeated = repeated + 1 if situation in self._held else 0
+            if repeated > MOST_HELD:
+                raise UserError(
+                    f"The situations are held-out ones only, {MOST_HELD:,} times now: nothing new comes.",
+                    "Give a list of them, or a function that draws new ones by its random.Random.",
+                )
+            if not repeated:
+                yield self._expert.row(*situation)
+
+
+def examples(expert: Expert, situations: Situations, count: int, rng: random.Random) -> list[Row]:
+    """Return at most so many different situations with their right calls."""
+    rows: dict[tuple[str, str], Row] = {}
+    repeated = 0
+    for situation in itertools.islice(situations.sample(rng), 20 * count):
+        repeated = repeated + 1 if situation in rows else 0
+        if not repeated:
+            rows[situation] = replace(expert.row(*situation), where=f"situation {len(rows) + 1}")
+        if len(rows) >= count or (situations.endless and repeated > TRIES * (1 + len(rows) // 20)):
+            break
+    return list(rows.values())
