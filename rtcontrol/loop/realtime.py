@@ -16,21 +16,17 @@ class SlackCollector:
     """Takes over garbage collection while it is entered: everything so far is frozen, nothing is collected by itself,
     and `collect` uses idle time between ticks.
 
-    An older generation is collected when its turn has come and its last collections fit four times into the slack. For
-    one that is overdue, by number or by age, once is enough, and in the end it is collected all the same: the longer it
-    waits, the more there is to look through, and a single slow collection must not be the last one.
+    Each round collects the young objects. One in `FULL_ROUNDS`, or the first after `FULL_NS`, collects all, if the last
+    full collections fit into the slack; four times as late it does so all the same: the longer it waits, the more there
+    is to look through, and a single slow collection must not be the last one.
     """
 
-    THRESHOLD = 2_000
-    FORCED = 200_000
+    THRESHOLD, FORCED = 2_000, 200_000  # young objects: less is not worth it; more is collected without slack, too
     MARGIN_NS = 2_000_000
-    # Rounds between two collections of each generation; it is overdue after twice, forced after four times as many.
-    TURNS = (1, 8, 32)
-    OVERDUE_NS = 60_000_000_000
+    FULL_ROUNDS, FULL_NS = 32, 60_000_000_000
 
     def __init__(self) -> None:
-        self._cost_ns = [0, 0, 0]
-        self._rounds = [0, 0, 0]  # since it was collected
+        self._rounds = self._cost_ns = 0  # since the last full collection; what that took
         self._full_ns = time.monotonic_ns()
         self._was_enabled = self._was_frozen = False
         self._switch_s = 0.0
@@ -57,18 +53,13 @@ class SlackCollector:
         young = gc.get_count()[0]
         if young < self.THRESHOLD or (slack_ns < self.MARGIN_NS and young < self.FORCED):
             return
-        self._rounds = [rounds + 1 for rounds in self._rounds]
+        self._rounds += 1
         began = time.monotonic_ns()
-        generation = next(g for g in (2, 1, 0) if self._due(g, slack_ns, began))
-        gc.collect(generation)
+        due = self._rounds >= self.FULL_ROUNDS or began - self._full_ns >= self.FULL_NS
+        if not due or (self._cost_ns > slack_ns and self._rounds < 4 * self.FULL_ROUNDS):
+            gc.collect(0)
+            return
+        gc.collect()
         took_ns = time.monotonic_ns() - began
-        self._cost_ns[generation] = max(took_ns, (self._cost_ns[generation] + took_ns) // 2)
-        self._rounds[: generation + 1] = [0] * (generation + 1)
-        if generation == 2:
-            self._full_ns = began
-
-    def _due(self, generation: int, slack_ns: int, now_ns: int) -> bool:
-        turns, cost_ns = self._rounds[generation] / self.TURNS[generation], self._cost_ns[generation]
-        overdue = turns >= 2 or (generation == 2 and now_ns - self._full_ns >= self.OVERDUE_NS)
-        fits = 4 * cost_ns <= slack_ns or (overdue and cost_ns <= slack_ns)
-        return generation == 0 or turns >= 4 or ((turns >= 1 or overdue) and fits)
+        self._cost_ns = max(took_ns, (self._cost_ns + took_ns) // 2)
+        self._rounds, self._full_ns = 0, began

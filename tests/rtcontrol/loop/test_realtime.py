@@ -66,7 +66,7 @@ def test_one_slow_collection_does_not_let_old_garbage_stay_for_ever() -> None:
             if slow in gc.callbacks:
                 gc.callbacks.remove(slow)
     # Ten a turn: it was collected all the same while it was slow, and by turns later.
-    assert most <= 10 * 4 * collector.TURNS[2] and after <= 10 * 2 * collector.TURNS[2]
+    assert most <= 10 * 4 * collector.FULL_ROUNDS and after <= 10 * 2 * collector.FULL_ROUNDS
 
 
 def kept(data: Any) -> Any:
