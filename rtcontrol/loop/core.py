@@ -178,7 +178,8 @@ class LoopCore:
     def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
         """Take an event at `now_ns`. Return what is to be done, in order: a list that the next event clears."""
         self.now_ns = now_ns
-        self.out.clear()
+        if self.out:
+            self.out.clear()
         HANDLERS[type(event)](self, event)
         return self.out
 
@@ -252,7 +253,9 @@ class LoopCore:
         self._release()
 
     def _advanced(self, event: ev.Advanced) -> None:
-        self.grid.advanced(event.due_ns)  # taken at the next `Woke`: after what came meanwhile
+        self.grid.advanced(event.due_ns)
+        if event.due_ns is not None:
+            self._release()
 
     def _release(self) -> None:
         """Observe the world, if the next release is due."""
@@ -299,14 +302,19 @@ class LoopCore:
         tick.incarnation = world.host.incarnation
         tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
         self.outstanding.newest_k = k
-        guard_ns = world.woke_ns + settings.guard_ns if self.grid.enforced else None
-        self.out.append(ev.Guard(guard_ns, self.fallback.parting(tick)))
+        if self.grid.enforced:
+            parting = self.fallback.parting(tick) if self.fallback.emits else None
+            self.out.append(ev.Guard(world.woke_ns + settings.guard_ns, parting))
+        elif self.fallback.emits:
+            self.out.append(ev.Guard(None, self.fallback.parting(tick)))
         if skipped:
             self._skip(tick, skipped, event.sample or self.witness.before)
-        self.requests.instructions.change(self.now_ns)
+        if self.requests.instructions.waiting:
+            self.requests.instructions.change(self.now_ns)
         if event.acks:
             self._acknowledge(event.acks)
-        self.operator.expire(self.now_ns)
+        if self.operator.asking is not None:
+            self.operator.expire(self.now_ns)
         return tick
 
     def _skip(self, tick: Tick, skipped: int, sample: EvidenceSample) -> None:
@@ -348,7 +356,8 @@ class LoopCore:
     def _text_read(self, event: ev.TextRead) -> None:
         world, tick, observation = self.world, self.world.tick, self.world.observation
         assert tick is not None and observation is not None, "an observation was read"
-        self.requests.acknowledge(event.acknowledged)
+        if event.acknowledged is not None:
+            self.requests.acknowledge(event.acknowledged)
         if event.error is not None:  # raised by the agent's code
             self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
             return
@@ -401,8 +410,10 @@ class LoopCore:
         """Demand the safe call where a call is held for too long, also between two ticks."""
         policy = self.fallback.policy
         ends_ns = policy.expires_ns
+        if ends_ns is None:
+            return
         idle = not (self.outstanding.pending or self.outstanding.ordered)
-        if ends_ns is None or not (self.now_ns >= ends_ns if self.grid.enforced else idle):
+        if not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return
         measure = policy.expire(self._world_ns)
         # A call that failed since the safe call took over may have acted in part.
@@ -746,7 +757,7 @@ class LoopCore:
 
     def _tell(self, tick: Tick, status: Status, reply: DecisionReply) -> None:
         """Tell an emitting world of a tick that brought no call."""
-        if (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
+        if self.fallback.emits and (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
             self.out.append(ev.Tell(emission))
 
     def _suspend(self, k: int) -> None:

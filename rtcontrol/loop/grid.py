@@ -75,20 +75,20 @@ class StepGrid:
         # Time costs nothing in lockstep; the next arrival may be there already.
         self._slack_ns = 1_000_000_000 if self.waits else 0
         self._k = -1
-        self._due_ns: int | None = None
+        self.due_ns: int | None = None
 
     def start(self, now_ns: int) -> tuple[int, int]:
         self._k = -1
-        self._due_ns = now_ns if self.waits else None
+        self.due_ns = now_ns if self.waits else None
         return now_ns, 0
 
     def due(self, now_ns: int) -> bool:
-        return self._due_ns is not None
+        return self.due_ns is not None
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
         """Start the release that is due: in lockstep it is now, of an arrival when that came."""
-        release_ns = now_ns if self.waits or self._due_ns is None else self._due_ns
-        self._due_ns = None
+        release_ns = now_ns if self.waits or self.due_ns is None else self.due_ns
+        self.due_ns = None
         self._k += 1
         return self._k, release_ns, 0
 
@@ -97,7 +97,7 @@ class StepGrid:
 
     def advanced(self, due_ns: int | None) -> None:
         """The world moved on: a release is due since then (None: not yet)."""
-        self._due_ns = due_ns
+        self.due_ns = due_ns
 
     def slack_ns(self, now_ns: int) -> int:
         return self._slack_ns

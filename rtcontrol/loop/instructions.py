@@ -49,9 +49,7 @@ class Instructions:
         self.now = self.proven = text
 
     def change(self, now_ns: int) -> None:
-        """Take the next one that waits, if any."""
-        if not self.waiting:
-            return
+        """Take the next one that waits."""
         self.refusal, self._unsure = None, 0
         self._use(self.waiting.popleft(), now_ns)
         self._out.append(Notify(f"instruction: {echo(self.now)}"))
@@ -113,11 +111,10 @@ class Requests:
         self.acknowledges = False
         self.instructions = instructions
 
-    def acknowledge(self, calls: Sequence[Call] | None) -> None:
-        """The world says which calls were executed since the last time; None: it says nothing of them."""
-        if calls is not None:
-            self.acknowledges = True
-            self.history.extend([call.text() for call in calls])
+    def acknowledge(self, calls: Sequence[Call]) -> None:
+        """The world says which calls were executed since the last time."""
+        self.acknowledges = True
+        self.history.extend([call.text() for call in calls])
 
     def acted(self, tick: Tick, call: Call, text: str) -> None:
         """A call of the tick acted."""

@@ -77,7 +77,7 @@ class Ledger:
         if tick.calls:
             line = {"further": tick.k, "n": len(tick.calls), "t_s": t_s, "outcome": "acted" if kind == "call" else kind}
         else:
-            line["wake_ms"] = to_ms(tick.woke_ns - tick.release_ns)
+            line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
         line["spans_ms"] = spans_of(tick, reply, outcome.done)
         if outcome.call is not None:
             line["call"] = outcome.call
@@ -104,14 +104,14 @@ class Ledger:
         line = self.tick_line(outcome)
         if outcome.why is not None:
             line["why"] = outcome.why
-        line["latency_ms"] = to_ms(now_ns - tick.release_ns)
-        line["decide_ms"] = to_ms(reply.decide_ns)
-        line["age_ms"] = to_ms(now_ns - tick.capture_ns)
+        line["latency_ms"] = round((now_ns - tick.release_ns) / 1e6, 4)
+        line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
+        line["age_ms"] = round((now_ns - tick.capture_ns) / 1e6, 4)
         if done is not None:
-            line["execute_ms"] = to_ms(now_ns - done.began_ns)
+            line["execute_ms"] = round((now_ns - done.began_ns) / 1e6, 4)
             if not tick.calls:
                 if outcome.kind == "call" and period_ns and self.acted_ns and self.acted_k == tick.k - 1:
-                    line["jitter_ms"] = to_ms(abs(now_ns - self.acted_ns - period_ns))
+                    line["jitter_ms"] = round(abs(now_ns - self.acted_ns - period_ns) / 1e6, 4)
                 self.acted_k, self.acted_ns = tick.k, now_ns
         if (decision := reply.decision) is not None:
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens

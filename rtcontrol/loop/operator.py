@@ -186,7 +186,7 @@ class OperatorGate:
         return confirmed
 
     def expire(self, now_ns: int) -> None:
-        """Refuse the call that was not answered in time."""
+        """Refuse the call that waits for a yes, if it was not answered in time."""
         if (approval := self.asking) is not None and now_ns > approval.expires_ns:
             if not approval.denied:
                 self._out.append(Notify(f"{approval.call.text()} got neither yes nor no in time: it is refused"))

@@ -28,6 +28,7 @@ from rtcontrol.records import HostChanged
 
 SPIN_NS = 200_000  # the kernel wakes a sleeper up to 0.1 ms late (timer slack, a context switch): the rest is polled
 MAX_SLEEP_NS = 50_000_000  # so that a signal's flag is read soon even at 0.1 Hz
+WOKE = ev.Woke()
 RETAKE_NS = 10_000_000  # handlers of signals are checked once a tick, but not more often than this
 
 
@@ -38,8 +39,9 @@ class WallClock:
         self.grid = WallGrid(period_ns)
         self._spin_ns = spin_ns
 
-    def wait(self, until_ns: int | None, host: Host, busy: bool) -> DecisionReply | None:
-        """Wait until `until_ns` or for a reply, whichever is first. It may return early."""
+    def wait(self, core: LoopCore, host: Host) -> DecisionReply | None:
+        """Wait until the core's next instant or for a reply, whichever is first. It may return early."""
+        until_ns, busy = core.wake_ns, core.busy
         assert until_ns is not None, "the next release has its instant"
         while (left := until_ns - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
@@ -60,8 +62,10 @@ class StepClock:
     def __init__(self, grid: StepGrid, advance: Callable[[int], int | None]) -> None:
         self.grid, self.advance = grid, advance
 
-    def wait(self, until_ns: int | None, host: Host, busy: bool) -> DecisionReply | None:
-        return host.wait(MAX_SLEEP_NS if until_ns is None else 0)
+    def wait(self, core: LoopCore, host: Host) -> DecisionReply | None:
+        if core.wake_ns is None:
+            return host.wait(MAX_SLEEP_NS)
+        return None if self.grid.due_ns is not None else host.wait(0)
 
 
 LoopClock = WallClock | StepClock
@@ -134,17 +138,19 @@ class Runner:
                 self.halt = None
                 if (why := self.ports.operator.suspend(not core.grid.enforced, self.collect, halt)) is not None:
                     self.ports.notify(why)
-            reply = clock.wait(core.wake_ns, host, core.busy)
+            reply = clock.wait(core, host)
             self.collect()
-            self.dispatch(ev.Woke() if reply is None else ev.Replied(reply))
+            self.dispatch(WOKE if reply is None else ev.Replied(reply))
             # With a decision always under way there is never slack, but garbage must not grow without bounds.
-            if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
+            if reply is None and collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 
     def dispatch(self, event: ev.Event) -> None:
         """Let the core take the event, do what it says, and let it take the answers."""
         events, advance = [event], self.core.advance
         for event in events:  # which grow by the answers
+            if type(event) is ev.Advanced:
+                self.collect()  # a world that waits took its time
             for action in advance(event, time.monotonic_ns()):
                 if (answer := DO[type(action)](self, action)) is not None:
                     events.append(answer)
