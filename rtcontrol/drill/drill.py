@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.drill.faults import DrillFault
-from rtcontrol.drill.judge import Injection, Judge, SeenTick, Span, ticks_of, verdict
+from rtcontrol.drill.judge import Injection, Judge, RecordedTick, Span, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
@@ -105,10 +105,10 @@ class DrilledRun:
         """Raise UserError where the run ended by itself, or calls nothing."""
         if self._ending.called() or self._acted_s:
             return
-        what = f"calls nothing for {START_S:g} s"
+        failure = f"calls nothing for {START_S:g} s"
         if (status := self.process.poll()) is not None:
-            what = f"ended by itself (exit status {status}): {self.last_line()}"
-        raise UserError(f"The run that is drilled {what}.", f"See {self._out / 'run.log'}.")
+            failure = f"ended by itself (exit status {status}): {self.last_line()}"
+        raise UserError(f"The run that is drilled {failure}.", f"See {self._out / 'run.log'}.")
 
     def last_line(self) -> str:
         """Return the last line that the run wrote."""
@@ -187,7 +187,11 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
         injections = _inject(run, order, config.seed, show_line)
         end_ns = time.monotonic_ns()
         status = run.end()
-    judge.check(run.events, end_ns, [_excuse(one) for one in injections if one.fault.name in ("stop_loop", "hang")])
+    judge.check(
+        run.events,
+        end_ns,
+        [_excuse(injection) for injection in injections if injection.fault.name in ("stop_loop", "hang")],
+    )
     if len(injections) < len(order) and not ending.called():
         judge.violate(end_ns, f"{len(order) - len(injections)} of {len(order)} faults were not injected")
     if status != STATUS["SIGTERM"]:
@@ -226,7 +230,7 @@ def _excuse(injection: Injection) -> Span:
     return injection.begin_ns, injection.end_ns + AWAKE_NS
 
 
-def _ticks(config: RunOptions, out: Path) -> list[SeenTick]:
+def _ticks(config: RunOptions, out: Path) -> list[RecordedTick]:
     timeline = Timeline()
     for event in read_record(out / "record.mcap"):
         timeline.add(event)

@@ -115,9 +115,9 @@ def watched(folder: str, agent: Agent, env: Environment, source: DeciderSource) 
 def main() -> None:
     # However the drill's process ends, this one ends too.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    given, folder = json.loads(sys.argv[1]), sys.argv[2]
-    out = Path(given.pop("out"))
-    options = RunOptions(out=out, live=False, duration_s=1e6, **given).at(out)
+    settings, folder = json.loads(sys.argv[1]), sys.argv[2]
+    out = Path(settings.pop("out"))
+    options = RunOptions(out=out, live=False, duration_s=1e6, **settings).at(out)
     try:
         with Shutdown() as ending:
             sys.exit(run(options, ending, functools.partial(watched, folder)))

@@ -77,8 +77,8 @@ class Judge:
                 self.violate(t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold")
         self._covered = until
 
-    def violate(self, t_ns: int, what: str) -> None:
-        self.violations.append({"t_ns": t_ns, "what": what})
+    def violate(self, t_ns: int, law: str) -> None:
+        self.violations.append({"t_ns": t_ns, "what": law})
 
 
 def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
@@ -115,7 +115,7 @@ class Injection:
 
 
 @dataclass(slots=True)
-class SeenTick:
+class RecordedTick:
     """A tick as the record has it; `begin_ns` is its release (that of the first one that was skipped before it),
     `end_ns` its deadline. `missed`: each miss that it counts."""
 
@@ -125,9 +125,9 @@ class SeenTick:
     missed: list[Miss]
 
 
-def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[SeenTick]:
+def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[RecordedTick]:
     """Return the ticks of a record, misses named as is known at its end."""
-    seen = []
+    recorded = []
     for row, k in enumerate(timeline.k):
         skipped, t_s = (timeline.numbers[name][row] for name in ("skipped", "t_s"))
         skips = 0 if math.isnan(skipped) else int(skipped)
@@ -137,17 +137,17 @@ def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[SeenT
         if called := _called(timeline, row, ""):
             missed.append((called, bool(details.get("evidence") or details.get("error"))))
         missed += [(_called(timeline, row, "skip_") or "unknown", bool(details.get("skip_evidence")))] * skips
-        seen.append(SeenTick(k, release_ns - skips * period_ns, release_ns + deadline_ns, missed))
-    return seen
+        recorded.append(RecordedTick(k, release_ns - skips * period_ns, release_ns + deadline_ns, missed))
+    return recorded
 
 
-def _called(timeline: Timeline, row: int, what: str) -> str:
+def _called(timeline: Timeline, row: int, prefix: str) -> str:
     """Return cause and sub-cause of a tick's miss, or of its skipped releases."""
-    return ".".join(filter(None, (timeline.words[f"{what}{word}"][row] for word in ("cause", "subcause"))))
+    return ".".join(filter(None, (timeline.words[f"{prefix}{word}"][row] for word in ("cause", "subcause"))))
 
 
 def verdict(
-    injections: Sequence[Injection], ticks: Sequence[SeenTick], violations: Sequence[Mapping[str, Any]], seed: int
+    injections: Sequence[Injection], ticks: Sequence[RecordedTick], violations: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, Any]:
     """Return the drill's JSON."""
     faults, inside = [], set()
@@ -174,7 +174,7 @@ def verdict(
     }
 
 
-def recovery_ns(ticks: Sequence[SeenTick], end_ns: int, until_ns: int | None) -> int | None:
+def recovery_ns(ticks: Sequence[RecordedTick], end_ns: int, until_ns: int | None) -> int | None:
     """Return the release of the first of `RECOVERED` ticks on time after `end_ns` and before `until_ns`, or None."""
     on_time: list[int] = []
     for tick in ticks:

@@ -144,8 +144,8 @@ class SimCrowd:
         self.paused = False
         self.loop = self._assemble()
         begin = {"stop_decoder": self.decoder.stop, "kill_decoder": self.decoder.kill, "pause": self._pause}
-        self.faults.begin |= {**begin, "stop_loop": self._away, "starve_loop": self._away}
-        self.faults.begin["stray"] = lambda fault: self.decoder.stray()
+        self.faults.effects |= {**begin, "stop_loop": self._away, "starve_loop": self._away}
+        self.faults.effects["stray"] = lambda fault: self.decoder.stray()
 
     def _assemble(self) -> CrowdLoop:
         settings, rules = settings_of(self.config, AGENT), rules_of(self.config, AGENT)
@@ -278,7 +278,7 @@ class SimCrowd:
     def _blame(self, line: dict[str, Any], begin_ns: int) -> None:
         word = line["cause"] if line.get("subcause") is None else f"{line['cause']}.{line['subcause']}"
         self.causes[word] += 1
-        near = [one for one in self.faults.recent if one.begin_ns <= self.time.now_ns and one.end_ns >= begin_ns]
+        near = [one for one in self.faults.recent if one.start_ns <= self.time.now_ns and one.end_ns >= begin_ns]
         if not any(word in one.kind.causes or word in WORDS.get(one.kind.name, ()) for one in near):
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"a miss with cause {word}, where there was {names}: {line}")

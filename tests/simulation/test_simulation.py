@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, fly
+from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, simulate
 from tests.simulation.crowd import crowds
 from tests.simulation.mutants import found_by, mutants
 
@@ -33,7 +33,7 @@ def test_simulated_crowds_break_no_law(chunk: int) -> None:
 def test_same_seed_records_the_same() -> None:
     runs: list[list[str]] = [[], []]
     for lines in runs:
-        fly(5, TICKS, lambda run, line, lines=lines: lines.append(f"{run.time.now_ns} {line}"))
+        simulate(5, TICKS, lambda run, line, lines=lines: lines.append(f"{run.time.now_ns} {line}"))
     assert runs[0] == runs[1]
 
 

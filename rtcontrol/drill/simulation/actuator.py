@@ -107,7 +107,7 @@ class SimActuator(Actuator):
         elif isinstance(action, Perform):
             self.busy_ns = self.time.now_ns
             command = action.command
-            self._world.begin(
+            self._world.perform(
                 command.call, command.epoch, command.not_after_ns, command, lambda *end: self._performed(action, *end)
             )
         else:
@@ -117,7 +117,7 @@ class SimActuator(Actuator):
             if action.acted_ns is not None or action.safe.call is None:
                 self._attempted(action, "acted", None)
             else:
-                self._world.begin(action.safe.call, None, None, None, lambda *end: self._attempted(action, *end))
+                self._world.perform(action.safe.call, None, None, None, lambda *end: self._attempted(action, *end))
 
     def _performed(self, action: Perform, effect: Effect, error: BaseException | None) -> None:
         self.core.performed(action.command, effect, error, self.time.now_ns)

@@ -36,9 +36,9 @@ class SimTally:
     failures: dict[int, str] = field(default_factory=dict)
 
     def add(self, other: SimTally) -> None:
-        for one in fields(SimTally):
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
-            setattr(self, one.name, mine | theirs if one.name == "failures" else mine + theirs)
+        for counter in fields(SimTally):
+            mine, theirs = getattr(self, counter.name), getattr(other, counter.name)
+            setattr(self, counter.name, mine | theirs if counter.name == "failures" else mine + theirs)
 
     def table(self) -> str:
         """Return what was injected, what the misses were called, and how many were attributed."""
@@ -61,10 +61,10 @@ def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (
     for seed in seeds:
         try:
             with uncollected():
-                total.add(fly(seed, ticks, trace, only))
+                total.add(simulate(seed, ticks, trace, only))
         except Violation as violation:
-            what = f"seed {seed} ({scenario(seed, only).name}): {violation}"
-            total.failures[seed] = f"{what}\n  {replay_command(seed, ticks, only)}"
+            failure = f"seed {seed} ({scenario(seed, only).name}): {violation}"
+            total.failures[seed] = f"{failure}\n  {replay_command(seed, ticks, only)}"
     return total
 
 
@@ -84,15 +84,15 @@ def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:
     return f"rtcontrol drill --simulate --seed {seed} --ticks {ticks}{chosen} --trace"
 
 
-def fly(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:
+def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:
     """Run one seed, with its kinds of faults or `only` these. Raises Violation."""
-    what = scenario(seed, only)
-    if what.remote:
-        remote = RemoteRun(what, trace)
-        remote.fly(ticks)
+    chosen = scenario(seed, only)
+    if chosen.remote:
+        remote = RemoteRun(chosen, trace)
+        remote.run(ticks)
         runs, faults = remote.runs, remote.faults
     else:
-        runs, faults = local(what, ticks, trace)
+        runs, faults = local(chosen, ticks, trace)
     tally = SimTally(0, faults.count, faults.felt, faults.attributed, faults.unknown)
     for run in runs:
         referee = run.referee
@@ -100,21 +100,21 @@ def fly(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) 
         tally.cases += referee.cases
         tally.words += referee.words
         tally.acts += Counter({"fresh": len(referee.acts), "safe": len(referee.safes)})
-    tally.modes[what.mode] = tally.ticks
+    tally.modes[chosen.mode] = tally.ticks
     return tally
 
 
-def local(what: Scenario, ticks: int, trace: Trace = None) -> tuple[list[SimRun], Faults]:
+def local(chosen: Scenario, ticks: int, trace: Trace = None) -> tuple[list[SimRun], Faults]:
     """Run a loop for so many releases; where its decoder gives up, another one after it. Raises Violation."""
-    machine, runs = Machine(what), list[SimRun]()
-    time, period_ns = machine.time, what.settings.period_ns
+    machine, runs = Machine(chosen), list[SimRun]()
+    time, period_ns = machine.time, chosen.settings.period_ns
     end_ns = time.now_ns + ticks * period_ns
     with simulated(time):
         machine.faults.start()
         while time.now_ns < end_ns - period_ns and sum(run.referee.ticks for run in runs) < ticks:
             if runs:
                 machine.faults.settle()
-            run = SimRun(what, trace, machine)
+            run = SimRun(chosen, trace, machine)
             runs.append(run)
             run.limit = ticks
             time.at(end_ns, run.end)

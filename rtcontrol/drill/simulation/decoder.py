@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from rtcontrol.drill.simulation.faults import Faults, SimFault
@@ -22,29 +23,34 @@ from rtcontrol.models.call import Call, Decision, Plan
 FUNCTIONS = ("move", "turn", "grip")
 CALLS = tuple(Call(name, {"x": x}) for name in FUNCTIONS for x in range(4))
 GAP_NS = 10 * MS  # the heartbeat's threshold
-TOLD_NS = 2_000_000_000  # a reply tells of gaps that ended so short a time ago
+GAP_AGE_NS = 2_000_000_000  # a reply reports gaps that ended so short a time ago
 
 
 class SimDecoder:
-    """Implements `Host`: the loop's side of it, and the process that decides one request after the other, the newest
-    first, in `lanes`. Ordinary decisions take `usual_ns` (least and most)."""
+    """Implements `Host`: the loop's side of it, and the process that decides the newest request first, `parallel` at
+    once. Ordinary decisions take `usual_ns` (least and most).
+
+    `null` and `doubts`: the shares of null decisions and of doubtful ones. `patience_ns`: where it makes plans, how
+    long one is waited for that does not come.
+    """
 
     name = "simulated"
+    threads = ((2, 2),)
 
     def __init__(
-        self, time: SimTimeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, lanes: int, which: str = ""
+        self, time: SimTimeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, parallel: int, key: str = ""
     ) -> None:
-        self.time, self.faults, self.usual_ns, self.period_ns, self.lanes = time, faults, usual_ns, period_ns, lanes
+        self.time, self.faults, self.usual_ns = time, faults, usual_ns
+        self.period_ns, self.parallel = period_ns, parallel
         self.process = Process(time)
-        self.thread = Thread(self.process, time.chance(f"decoder thread{which}"))
-        self.chance = time.chance(f"decoder{which}")
-        self.null = self.doubts = 0.0  # the shares of decisions to go on, and of doubtful ones
-        self.patience_ns = 0  # where it makes plans: how long one is waited for that does not come
+        self.thread = Thread(self.process, time.chance(f"decoder thread{key}"))
+        self.chance = time.chance(f"decoder{key}")
+        self.null = self.doubts = 0.0
+        self.patience_ns = 0
         self.events: list[HostEvent] = []
         self.incarnation = 0
         self.gave_up: str | None = None
         self.there, self.woken = True, False
-        self.threads = ((2, 2),)
         self.inbox: deque[DecisionReply] = deque()
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._under_way = 0
@@ -54,7 +60,7 @@ class SimDecoder:
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether the loop's wait ends."""
+        """Return whether the loop's wait ends."""
         return self.woken or bool(self.inbox)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
@@ -75,56 +81,52 @@ class SimDecoder:
         self.process.at(self.time.now_ns + 40 * US, lambda: self._arrive(request, life))
 
     def cancel(self, tick: int) -> None:
-        self._waiting = deque(one for one in self._waiting if one[0].tick != tick)
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[0].tick != tick)
 
     # -- the decoder's process ----------------------------------------------------------------------------------------
 
     def _arrive(self, request: DecisionRequest, life: int) -> None:
-        if life != self.incarnation or not self.there:
-            return
-        self._waiting.append((request, self.time.now_ns))
-        self._next()
+        if life == self.incarnation and self.there:
+            self._waiting.append((request, self.time.now_ns))
+            self._next()
 
     def _next(self) -> None:
-        while self._waiting and self._under_way < self.lanes:
+        while self._waiting and self._under_way < self.parallel:
             request, received_ns = self._waiting.pop()
             self._waiting.clear()  # the newest wins
             self._under_way += 1
             self._decide(request, received_ns)
 
     def _decide(self, request: DecisionRequest, received_ns: int) -> None:
-        begun_ns, life = self.time.now_ns, self.incarnation
+        started_ns, life = self.time.now_ns, self.incarnation
         kind = self.faults.waiting
         fault = self.faults.take(kind) if kind is not None and kind != "send_raises" else None
         least_ns, most_ns = self.usual_ns
         took_ns = least_ns + int(self.chance.random() * (most_ns - least_ns))
         if kind == "slow_decoder":
-            took_ns += int(self.period_ns * self.lanes * self.chance.uniform(1.2, 2.5)) + 6 * MS
+            took_ns += int(self.period_ns * self.parallel * self.chance.uniform(1.2, 2.5)) + 6 * MS
         if fault is not None:
-            fault.touch(begun_ns + took_ns + self.period_ns)
-        self.process.at(
-            begun_ns + took_ns,
-            lambda: self._decided(request, (received_ns, begun_ns), life, kind if fault else None, fault),
-        )
+            fault.touch(started_ns + took_ns + self.period_ns)
+        stamps = received_ns, started_ns
+        self.process.at(started_ns + took_ns, lambda: self._decided(request, stamps, life, fault))
 
-    def _decided(
-        self, request: DecisionRequest, stamps: tuple[int, int], life: int, kind: str | None, fault: SimFault | None
-    ) -> None:
+    def _decided(self, request: DecisionRequest, stamps: tuple[int, int], life: int, fault: SimFault | None) -> None:
         if life != self.incarnation or not self.there:
             return
-        now = self.time.now_ns
+        now, kind = self.time.now_ns, None if fault is None else fault.kind.name
         self._under_way -= 1
         if fault is not None:
             fault.touch(now + self.period_ns)
         decision, error, loss = self._answer(kind)
-        gaps = [gap for gap in self.process.stood[-8:] if gap[1] - gap[0] > GAP_NS and now - gap[1] < TOLD_NS]
+        gaps = [gap for gap in self.process.stood[-8:] if gap[1] - gap[0] > GAP_NS and now - gap[1] < GAP_AGE_NS]
         reply = DecisionReply(
             request.tick, decision, error, now - stamps[1], None, stamps[0], stamps[1], tuple(gaps), loss=loss
         )
-        self._deliver(reply, kind, fault)
+        self._deliver(reply, fault)
         self._next()
 
     def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
+        """Return decision, error and loss."""
         if kind == "decider_raises":
             return None, "ValueError: no scores", None
         if kind in LOSSES:
@@ -139,14 +141,14 @@ class SimDecoder:
         plan = Plan((call, *(self.chance.choice(CALLS) for _ in range(more))), self.period_ns) if more else None
         return Decision(call, {"function": sure}, 1, 10, 5, plan=plan), None, None
 
-    def _deliver(self, reply: DecisionReply, kind: str | None, fault: SimFault | None) -> None:
-        now = self.time.now_ns
+    def _deliver(self, reply: DecisionReply, fault: SimFault | None) -> None:
+        now, kind = self.time.now_ns, None if fault is None else fault.kind.name
         at_ns = now + 40 * US
-        if kind == "lost_in_transit" and fault is not None:
+        if fault is not None and kind == "lost_in_transit":
             fault.touch(now + self.patience_ns)
             return
-        if kind == "delivered_late" and fault is not None:
-            at_ns += int(self.period_ns * self.lanes * self.chance.uniform(1.1, 2.5)) + 3 * MS
+        if fault is not None and kind == "delivered_late":
+            at_ns += int(self.period_ns * self.parallel * self.chance.uniform(1.1, 2.5)) + 3 * MS
             fault.touch(at_ns + self.period_ns)
         life = self.incarnation
         self.time.at(at_ns, lambda: self._received(reply, life))
@@ -162,7 +164,7 @@ class SimDecoder:
     # -- its faults ---------------------------------------------------------------------------------------------------
 
     def stop(self, fault: SimFault) -> None:
-        """Stand still for the fault's time."""
+        """Freeze for the fault's time."""
         self.process.freeze(fault.end_ns - self.time.now_ns)
         fault.touch(fault.end_ns + 2 * self.usual_ns[1] + self.period_ns)
 
@@ -180,7 +182,7 @@ class SimDecoder:
         fault.touch(fault.end_ns + self.period_ns)
         if fault.kind.name == "give_up":
             self.gave_up, self._gone = "it died too often", fault
-            self.time.at(lost_ns, lambda: fault.touch(lost_ns + 3600 * S))  # for good: until another run begins
+            self.time.at(lost_ns, lambda: fault.touch(lost_ns + 3600 * S))  # for good: until another run starts
         else:
             self.time.at(fault.end_ns, lambda: self._restart(lost_ns))
 
@@ -192,7 +194,7 @@ class SimDecoder:
         self.events.append(HostEvent(now, "restarted", (now - lost_ns) / 1e9))
 
     def revive(self) -> None:
-        """Let another run begin with it."""
+        """Let another run start with it."""
         self.inbox.clear()
         self.events = []
         if self.gave_up is not None:
@@ -201,32 +203,35 @@ class SimDecoder:
             self.incarnation += 1
 
     def stray(self) -> None:
-        """Reply to nobody's request, or to one of long ago."""
+        """Reply to no request, or to one of long ago."""
         self.faults.take("stray")
         tick = self.chance.choice((-5, 10**9, self._last.tick if self._last else 0))
         self.inbox.append(DecisionReply(tick, Decision(self.chance.choice(CALLS)), None, 1000))
 
 
-def layered(mode: str, decoders: list[SimDecoder], settings: LoopSettings) -> LayeredHost | None:
+def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHost | None:
     """Return the real host of this mode over simulated decoders; None: the loop asks the first one itself."""
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
-        terms = PlanTerms(settings.max_age_ns, settings.pipeline)
-        return PlanHost(first, terms, lambda call: call.name in FUNCTIONS)  # type: ignore[arg-type]
+        return PlanHost(first, PlanTerms(settings.max_age_ns, settings.pipeline), lambda call: call.name in FUNCTIONS)
     if mode == "backup":
-        handover = Handover(0.5, settings.period_ns, settings.pipeline)
-        return BackupHost(first, second, handover)  # type: ignore[arg-type]
+        return BackupHost(first, second, Handover(0.5, settings.period_ns, settings.pipeline))
     if mode == "standby":
-        return StandbyHost((first, second))  # type: ignore[arg-type]
+        return StandbyHost((first, second))
     return None
 
 
 class SimHost:
-    """Implements `Host` for the loop, and notes what it asked for and took. `near` is the decoder that it sleeps in."""
+    """Implements `Host` for the loop, and notes requests and replies. `near` is the decoder that it sleeps in.
+
+    `requested`: by tick, when and what; `decided`: by tick, the newest reply. `reach` is called before a request,
+    `taken` with each reply."""
 
     name = "simulated"
     threads = ((2, 2),)
     shares = ()
+    incarnation, events = property(attrgetter("_inner.incarnation")), property(attrgetter("_inner.events"))
+    gave_up = property(attrgetter("_inner.gave_up"))
 
     def __init__(self, time: SimTimeline, decoders: list[SimDecoder], inner: LayeredHost | None) -> None:
         self.time, self._decoder, self._layered = time, decoders[0], inner
@@ -235,8 +240,8 @@ class SimHost:
             self.reports = inner.reports
         self.reach: Callable[[str], None] = lambda point: None
         self.taken: Callable[[DecisionReply], None] = lambda reply: None
-        self.asked: dict[int, tuple[int, DecisionRequest]] = {}  # by tick, when and what
-        self.decided: dict[int, DecisionReply] = {}  # by tick, the newest reply
+        self.requested: dict[int, tuple[int, DecisionRequest]] = {}
+        self.decided: dict[int, DecisionReply] = {}
         self.cancel, self.alive, self.wake = self._inner.cancel, self._inner.alive, self._inner.wake
         # Whether the loop's wait ends.
         self.ready: Callable[[], bool] = self._ready if inner is not None else decoders[0].ready
@@ -248,35 +253,22 @@ class SimHost:
         return self._decoder if host is None else host.inner[host.main]  # type: ignore[return-value]
 
     @property
-    def incarnation(self) -> int:
-        return int(self._inner.incarnation)
-
-    @property
-    def events(self) -> list[HostEvent]:
-        return self._inner.events
-
-    @property
-    def gave_up(self) -> str | None:
-        reason: str | None = self._inner.gave_up
-        return reason
-
-    @property
     def wake_ns(self) -> int | None:
         """When it has something to do by itself."""
         return None if self._layered is None else self._layered.wake_ns
 
     def _ready(self) -> bool:
-        """Another decoder than the near one is polled only while it matters."""
+        """Poll another decoder than the near one only while it matters."""
         host = self._layered
-        assert host is not None, "else the decoder's own is asked"
+        assert host is not None, "else the decoder's is used"
         names = host.inner if host.watching else (host.main,)
         return bool(host.replies) or any(host.inner[name].ready() for name in names)  # type: ignore[attr-defined]
 
     def submit(self, request: DecisionRequest) -> None:
         self.reach("send")
-        self.asked[request.tick] = self.time.now_ns, request
-        if len(self.asked) > 64:
-            for old in (self.asked, self.decided):
+        self.requested[request.tick] = self.time.now_ns, request
+        if len(self.requested) > 64:
+            for old in (self.requested, self.decided):
                 for k in [k for k in old if k < request.tick - 32]:
                     del old[k]
         self._inner.submit(request)

@@ -87,10 +87,10 @@ SIMULATED = {
 
 @dataclass(slots=True, eq=False)
 class SimFault:
-    """One injected fault: from `begin_ns` until its last effect, as far as that is known."""
+    """One injected fault: from `start_ns` until its last effect, as far as that is known."""
 
     kind: FaultKind
-    begin_ns: int
+    start_ns: int
     end_ns: int
     felt: bool = False  # it cost a tick
     late_ns: int = 0  # when the last message that it delayed arrives, or one that is kept in order behind that
@@ -101,15 +101,14 @@ class SimFault:
 
 
 class Faults:
-    """Injects faults one after the other, `every` so many periods on average. `begin` starts the effects of a kind.
+    """Injects faults one after the other, `every` so many periods on average. `effects` starts those of a kind.
 
-    `on` tells whether a window is open; `take` whether the next decision has the fault."""
+    By kind, `count`: how many were injected; `felt`: how many cost a tick; `attributed` and `unknown`: their misses."""
 
     def __init__(self, time: SimTimeline, period_ns: int, kinds: tuple[str, ...], every: float) -> None:
         self.time, self.kinds = time, kinds
-        # By kind: how many were injected, and cost a tick; misses of them that have their cause, or none.
         self.count, self.felt, self.attributed, self.unknown = (Counter[str]() for _ in range(4))
-        self.begin: dict[str, Callable[[SimFault], None]] = {}
+        self.effects: dict[str, Callable[[SimFault], None]] = {}
         self.recent: list[SimFault] = []
         self.running = True
         self._period_ns, self._every, self._calm_ns = period_ns, every, 0
@@ -118,12 +117,12 @@ class Faults:
         self._next: dict[str, SimFault] = {}
 
     def start(self) -> None:
-        """Inject from now on, after some ticks that tell what is usual."""
+        """Inject from now on, after some ticks that show what is usual."""
         if self.kinds:
             self.time.at(self.time.now_ns + 8 * self._period_ns, self._inject)
 
     def settle(self) -> None:
-        """Another run begins: let it learn what is usual."""
+        """Another run starts: let it learn what is usual."""
         self._open.clear()
         self._next.clear()
         self._calm_ns = self.time.now_ns + 8 * self._period_ns
@@ -168,7 +167,7 @@ class Faults:
             self._open[kind.name] = fault
         else:
             self._next[kind.name] = fault
-        if (begin := self.begin.get(kind.name)) is not None:
-            begin(fault)
+        if (effect := self.effects.get(kind.name)) is not None:
+            effect(fault)
         gap = max(0.5, self._chance.expovariate(1 / self._every))
         self.time.at(fault.end_ns + int(gap * self._period_ns), self._inject)

@@ -2,7 +2,7 @@
 
 It judges after each event that concerns a law:
 
-- no call acts after its deadline, of an older tick than one that acted, after a person's word, or where it was given
+- no call acts after its deadline, of an older tick than one that acted, after a person's word, or where it was ordered
   before the safe call was demanded;
 - the safe call is attempted by its instant: at the end of the hold, and at a person's word;
 - each release has one line, in order, or was counted as skipped before the next one;
@@ -32,11 +32,13 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A call that begins to act: of tick `k`, asked for at `asked_ns`, of an observation of `captured_ns`. `confirmed`:
-    a person said yes to it; `epoch_on`: the world is in its epoch; `allowed`: it is legal, and sure enough."""
+    """A call that starts to act, of tick `k`, requested at `requested_ns`, of an observation of `captured_ns`.
+
+    `confirmed`: a person said yes to it; `epoch_on`: the world is in its epoch; `allowed`: it is legal and sure enough.
+    """
 
     k: int
-    asked_ns: int
+    requested_ns: int
     captured_ns: int
     confirmed: bool
     epoch_on: bool
@@ -63,20 +65,20 @@ class Referee:
         self.missed_ns: deque[int] = deque(maxlen=32)  # when the safe call was demanded for a miss
         self.acted_k, self.acted_n = -1, 0  # the newest tick that acted, and how many calls of it
         self.bare = 0  # misses since what is active was renewed
-        self.told_ks: deque[int] = deque(maxlen=32)
+        self.received_ks: deque[int] = deque(maxlen=32)
         self.counted: set[int] = set()  # of those from `next_k` on
         self.left_ns: int | None = None
-        self.acts: list[int] = []  # when fresh calls began to act
+        self.acts: list[int] = []  # when fresh calls started to act
         self.safes: list[int] = []  # when safe calls were attempted
         self.renewals: list[int] = [time.now_ns]
         self.sampled: dict[int, int] = {}  # by release, when the evidence of its miss was sampled first
         self.paused_ns: int | None = None
         self.opened_ns = 0
 
-    def fail(self, what: str) -> None:
-        """Say what is broken; the first stays."""
+    def fail(self, text: str) -> None:
+        """Raise a violation; the first stays."""
         if self.violation is None:
-            self.violation = Violation(f"at {(self.time.now_ns - self.origin_ns) / 1e9:.6f} s: {what}")
+            self.violation = Violation(f"at {(self.time.now_ns - self.origin_ns) / 1e9:.6f} s: {text}")
         raise self.violation
 
     # -- at the world -------------------------------------------------------------------------------------------------
@@ -100,19 +102,19 @@ class Referee:
         if why == "miss":
             self.missed_ns.append(self.time.now_ns)
 
-    def told(self, k: int) -> None:
-        """A client is told that the tick brought a call, or that the call before goes on."""
-        if k in self.told_ks:
-            self.fail(f"the client is told twice of tick {k}")
-        self.told_ks.append(k)
+    def received(self, k: int) -> None:
+        """A client receives the tick's call, or that the call before continues."""
+        if k in self.received_ks:
+            self.fail(f"the client receives tick {k} twice")
+        self.received_ks.append(k)
 
     def performs(self, k: int) -> None:
-        """The actuator begins with the call of tick `k`, and may have to wait for the world."""
+        """The actuator starts the call of tick `k`, and may have to wait for the world."""
         if self.orders[k] < self.demand:
-            self.fail(f"the call of tick {k} begins after the safe call was demanded")
+            self.fail(f"the call of tick {k} starts after the safe call was demanded")
 
     def acts_now(self, act: Act) -> None:
-        """A call begins to act."""
+        """A call starts to act."""
         k, now, rules = act.k, self.time.now_ns, self.rules
         release_ns = self.origin_ns + k * rules.period_ns
         late = self.enforced and not act.confirmed and now > release_ns + rules.deadline_ns
@@ -122,21 +124,21 @@ class Referee:
             "after its deadline": late,
             "again, or after that of a newer tick": again and not act.confirmed,
             "while it is paused": self.paused_ns is not None,
-            "though it was asked for before the resume": act.asked_ns < self.opened_ns,
+            "though it was requested before the resume": act.requested_ns < self.opened_ns,
             "after the end": self.left_ns is not None,
             "in another epoch": not act.epoch_on,
             "of an observation that was too old": stale,
             "though it is in doubt, illegal, or waits for a yes": not act.allowed,
         }
         if any(wrong.values()):
-            self.fail(f"the call of tick {k} acts {'; '.join(what for what, is_so in wrong.items() if is_so)}")
+            self.fail(f"the call of tick {k} acts {'; '.join(law for law, broken in wrong.items() if broken)}")
         self.acted_n = self.acted_n + 1 if k == self.acted_k else 1
         self.acted_k = max(self.acted_k, k)
         self.bare = 0
         self.acts.append(now)
 
     def renewed(self) -> None:
-        """A fresh call has acted, or an epoch begins: the hold limit runs from here."""
+        """A fresh call has acted, or an epoch starts: the hold limit runs from here."""
         self.renewals.append(self.time.now_ns)
         self.bare = 0
 
@@ -150,7 +152,7 @@ class Referee:
         if self.left_ns is None and self.retry_ns is not None:
             self.expect_safe(now, now + self.retry_ns, len(self.safes))
 
-    def said(self, word: str) -> None:
+    def commanded(self, word: str) -> None:
         """A person's word was taken."""
         now = self.time.now_ns
         if word == "resume":
@@ -181,13 +183,13 @@ class Referee:
         free_ns = self._free_ns()
         if free_ns is None:
             self.fail(f"no safe call by {(by_ns - self.origin_ns) / 1e9:.6f} s")
-        else:  # whoever is to do it cannot: once it can, it does
+        else:  # its thread cannot: once it can, it does
             self.time.at(free_ns, lambda: self.expect_safe(missed_ns, max(by_ns, self.time.now_ns), before))
 
     def _free_ns(self) -> int | None:
         """Return until when loop or actuator cannot act; None: they can."""
         now = self.time.now_ns
-        ends = [end for begin, end in self._absences(now) if begin - SOON_NS <= now < end + SOON_NS]
+        ends = [end for start, end in self._absences(now) if start - SOON_NS <= now < end + SOON_NS]
         return max(ends) + SOON_NS if ends else None
 
     def _absences(self, now: int) -> list[tuple[int, int]]:
@@ -208,8 +210,8 @@ class Referee:
         if "k" in line and line.get("kind") in TICK_KINDS:
             self._tick(line)
         elif "further" in line and line.get("subcause", "slow") != "slow":  # that it began just before its deadline
-            begin_ns = self.origin_ns + line["further"] * self.rules.period_ns
-            self._judge(line | {"k": line["further"]}, "cause", "subcause", begin_ns, self.time.now_ns)
+            start_ns = self.origin_ns + line["further"] * self.rules.period_ns
+            self._judge(line | {"k": line["further"]}, "cause", "subcause", start_ns, self.time.now_ns)
         elif "origin_ns" in line:
             self.origin_ns = line["origin_ns"]
 
@@ -235,10 +237,10 @@ class Referee:
 
     def _count(self, k: int, skipped: int) -> None:
         """A tick is over: it, and the releases skipped before it, are counted once."""
-        for one in range(k - skipped, k + 1):
-            if one < self.next_k or one in self.counted:
-                self.fail(f"release {one} is counted twice")
-            self.counted.add(one)
+        for release in range(k - skipped, k + 1):
+            if release < self.next_k or release in self.counted:
+                self.fail(f"release {release} is counted twice")
+            self.counted.add(release)
         while self.next_k in self.counted:
             self.counted.remove(self.next_k)
             self.next_k += 1
@@ -258,7 +260,7 @@ class Referee:
         self.expect_safe(missed_ns, max(by_ns, self.time.now_ns))
 
     def _held(self) -> None:
-        """Where the world waits a hold is so many of its periods, and no tick begins before the safe call was tried."""
+        """Where the world waits a hold is so many of its periods, and no tick starts before the safe call was tried."""
         self.bare += 1
         rules = self.rules
         most = 2 + rules.hold_ns // rules.period_ns if rules.on_miss == "hold" else 1
@@ -268,10 +270,10 @@ class Referee:
 
     # -- the cause of a miss ------------------------------------------------------------------------------------------
 
-    def _judge(self, line: dict[str, Any], cause: str, subcause: str, begin_ns: int, end_ns: int) -> None:
+    def _judge(self, line: dict[str, Any], cause: str, subcause: str, start_ns: int, end_ns: int) -> None:
         word = line[cause] if line.get(subcause) is None else f"{line[cause]}.{line[subcause]}"
         self.words[word] += 1
-        near = self._faults_of(begin_ns - self.rules.period_ns, end_ns)
+        near = self._faults_of(start_ns - self.rules.period_ns, end_ns)
         if word == "unknown" and self.left_ns is not None:
             self.cases["unknown: the run ended"] += 1
         elif word == "unknown":
@@ -279,19 +281,19 @@ class Referee:
         elif guilty := [fault for fault in near if word in fault.kind.causes]:
             self.cases["attributed"] += 1
             self.faults.costs(guilty[-1], True)
-        elif why := self._follows(line, word, begin_ns):
+        elif why := self._follows(line, word, start_ns):
             self.cases[f"attributed: {why}"] += 1
         else:
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"tick {line['k']} missed with cause {word}, where there was {names}: {line}")
 
-    def _follows(self, line: dict[str, Any], word: str, begin_ns: int) -> str | None:
+    def _follows(self, line: dict[str, Any], word: str, start_ns: int) -> str | None:
         """Return how the miss follows from a fault of a while ago; None: it does not."""
         rules, error = self.rules, line.get("error", "")
         gave_way = word == "execute.busy" and error.endswith("gave way to the safe call")
         if gave_way and self._hold_ended(line["k"]):
             return "gave way at the hold's end"
-        if not self._faults_of(begin_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns), self.time.now_ns):
+        if not self._faults_of(start_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns), self.time.now_ns):
             return None
         if gave_way:
             return "gave way to the safe call of a miss before"
@@ -323,8 +325,8 @@ class Referee:
             names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
             self.fail(f"tick {line['k']} missed with cause unknown, where there was {names}: {line}")
 
-    def _faults_of(self, begin_ns: int, end_ns: int) -> list[SimFault]:
-        return [f for f in self.faults.recent if f.begin_ns <= end_ns and max(f.end_ns, f.late_ns) >= begin_ns]
+    def _faults_of(self, start_ns: int, end_ns: int) -> list[SimFault]:
+        return [f for f in self.faults.recent if f.start_ns <= end_ns and max(f.end_ns, f.late_ns) >= start_ns]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

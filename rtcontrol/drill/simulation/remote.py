@@ -1,4 +1,4 @@
-"""The simulated world behind the wire: the client's core, the server's sessions, and between them a network that fails.
+"""The simulated world beyond the wire: the client's core, the server's sessions, and between them a network that fails.
 
 Messages go through the wire's codec. The client's process has its own clock.
 """
@@ -57,7 +57,7 @@ class Network:
             at_ns += int(chance.random() * 2 * self.period_ns)
             self._delaying[way] = delay
         if not faults.on("net_reorder"):
-            if at_ns <= self._last.get(way, 0) and way in self._delaying:  # kept in order behind a delayed one
+            if at_ns <= self._last.get(way, 0) and way in self._delaying:  # kept in order after a delayed one
                 at_ns = self._last[way] + 1
                 self._delaying[way].late_ns = at_ns + self.period_ns
             at_ns = max(at_ns, self._last.get(way, 0) + 1)
@@ -80,12 +80,12 @@ class SimConnection:
         self.closed = False
 
     def send(self, message: Message) -> None:
-        """The server says something."""
+        """The server sends a message."""
         if not self.closed:
             self._world.network.carry((self.number, "down"), encode_msgpack(message), self._down)
 
     def say(self, message: Message) -> None:
-        """The client says something."""
+        """The client sends a message."""
         if not self.closed:
             self._world.network.carry((self.number, "up"), encode_msgpack(message), self._up)
 
@@ -109,7 +109,7 @@ class SimConnection:
 
 
 class SimClient:
-    """The client's program: it looks at its world each step, carries out what begins, and never outlives a call."""
+    """The client's program: it looks at its world each step, carries out what starts, and never outlives a call."""
 
     def __init__(self, world: RemoteRun, ttl_ms: float, step_ns: int) -> None:
         self.world, self.time, self.step_ns = world, world.time, step_ns
@@ -138,12 +138,12 @@ class SimClient:
         if self.connection is not None:
             self.connection.close()
         self._opened += 1
-        made = self.connection = SimConnection(self._opened, self.world)
+        connection = self.connection = SimConnection(self._opened, self.world)
         if self.world.faults.on("net_cut") is None and self.world.faults.on("net_silence") is None:
-            self.process.at(self.time.now_ns + 2 * MS, lambda: self._up(made))
+            self.process.at(self.time.now_ns + 2 * MS, lambda: self._up(connection))
 
-    def _up(self, made: SimConnection) -> None:
-        if made is self.connection and not made.closed:
+    def _up(self, connection: SimConnection) -> None:
+        if connection is self.connection and not connection.closed:
             self.core.connected(self.now_ns)
             self.turn()
 
@@ -158,7 +158,7 @@ class SimClient:
             self.turn()
 
     def turn(self) -> None:
-        """Do what is due, and look whether what is in force may be."""
+        """Do what is due, and check whether what is active may be."""
         core, now = self.core, self.now_ns
         if core.reconnects(now):
             self.open()
@@ -183,7 +183,7 @@ class SimClient:
             self.turn()
 
     def _act(self, standing: Any, now: int) -> None:
-        """Carry out what begins."""
+        """Carry out what starts."""
         self.handed += 1
         if standing.status == "fresh" and standing.seq_obs is not None:
             t_obs_ns = self.core.stamps.get(standing.seq_obs)
@@ -200,15 +200,15 @@ class SimClient:
         if force.kind == "call" and force.expires_ns is not None and force.expires_ns > now + self.ttl_ns:
             self.fail("a call would go on for longer than its time to live")
 
-    def fail(self, what: str) -> None:
-        self.world.fail(f"client: {what}")
+    def fail(self, text: str) -> None:
+        self.world.fail(f"client: {text}")
 
     @property
     def ttl_ns(self) -> int:
         return int((self.options.ttl_ms or 0) * MS)
 
     def _step(self) -> None:
-        """Look at the world, and say what is seen."""
+        """Look at the world, and say what it shows."""
         core = self.core
         if not core.connection.open:  # a fault of the network lasts until the client is back
             near = [fault for fault in self.world.faults.recent if fault.kind.name in NETWORK]
@@ -226,7 +226,7 @@ class SimRemote(RemoteEnvironment):
     """The loop's side of a session; what is sent to the client is what acts."""
 
     run: SimRun | None = None
-    _epoch_seen = -1
+    _epoch_shown = -1
 
     def emit(self, emission: Emission) -> None:
         run = self.run
@@ -235,11 +235,11 @@ class SimRemote(RemoteEnvironment):
         super().emit(emission)
 
     def latest(self) -> Observation | None:
-        seen = super().latest()
-        if seen is not None and seen.epoch != self._epoch_seen and self.run is not None:
-            self._epoch_seen = seen.epoch
+        newest = super().latest()
+        if newest is not None and newest.epoch != self._epoch_shown and self.run is not None:
+            self._epoch_shown = newest.epoch
             self.run.referee.renewed()
-        return seen
+        return newest
 
 
 def emitted(run: SimRun, emission: Emission, epoch: int) -> None:
@@ -248,13 +248,13 @@ def emitted(run: SimRun, emission: Emission, epoch: int) -> None:
     if emission.status == "safe":
         referee.attempted()
     elif emission.call is not None:
-        asked_ns, request = run.host.asked[k]
+        requested_ns, request = run.host.requested[k]
         allowed = emission.call.name in FUNCTIONS
-        act = Act(k, asked_ns, request.captured_ns, False, request.epoch == epoch, allowed)
+        act = Act(k, requested_ns, request.captured_ns, False, request.epoch == epoch, allowed)
         referee.acts_now(act)
         referee.renewed()
     if emission.status != "safe":
-        referee.told(k)
+        referee.received(k)
 
 
 class SimSession(LoopSession):
@@ -294,7 +294,7 @@ class SimSession(LoopSession):
         if run is not None and env is not None:
             env.start("wall")
             time.run(time.now_ns + 10 * S, lambda: env.latest() is not None or run.ended_by is not None)
-            env._epoch_seen = -1  # the loop looks at it as at a new one
+            env._epoch_shown = -1  # the loop looks at it as at a new one
             if run.ended_by is None:
                 run.loop()
             env.run = None
@@ -344,14 +344,14 @@ class RemoteRun:
         self.runs: list[SimRun] = []
         self.violation: Violation | None = None
         self.over = False
-        self.faults.begin |= {"net_cut": self._cut}
+        self.faults.effects |= {"net_cut": self._cut}
 
-    def fail(self, what: str) -> None:
+    def fail(self, text: str) -> None:
         if self.violation is None:
-            self.violation = Violation(f"at {(self.time.now_ns - 3600 * S) / 1e9:.6f} s: {what}")
+            self.violation = Violation(f"at {(self.time.now_ns - 3600 * S) / 1e9:.6f} s: {text}")
         raise self.violation
 
-    def fly(self, ticks: int) -> None:
+    def run(self, ticks: int) -> None:
         """Serve the client for so many periods. Raises Violation."""
         random.seed(self.scenario.seed)  # of the client's pauses between two connections
         end_ns = self.time.now_ns + ticks * self.scenario.settings.period_ns

@@ -1,4 +1,4 @@
-"""One simulated run: the real cores, the loop's real shell and desk, and around them a simulated machine and world."""
+"""One simulated run: the real cores, the real runner and operator control, and a simulated machine and world."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Scenario:
     @property
     def name(self) -> str:
         settings, faults = self.settings, "all faults" if self.mixed else "".join(self.kinds)
-        return f"{settings.hz:g} Hz, {settings.pipeline} in flight, on_miss={settings.on_miss}, {self.mode}, {faults}"
+        return f"{settings.hz:g} Hz, {settings.pipeline} at once, on_miss={settings.on_miss}, {self.mode}, {faults}"
 
 
 def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
@@ -141,7 +141,7 @@ class SimSampler:
             ),
             ThreadReading("decoder", state, 0, 0, None, None),
         ]
-        acting = [(begin, end) for begin, end in run.actuator.core.doings]
+        acting = [(start, end) for start, end in run.actuator.core.doings]
         return EvidenceSample(now, sorted(pauses), acting, threads, True, run.host.incarnation)
 
     def close(self) -> None: ...
@@ -157,8 +157,8 @@ class SimClock:
         self.thread, self.grid, self._spins, self.advance = thread, grid, spins, move
         self._turns = self._since_ns = 0
 
-    def wait(self, until_ns: int | None, host: Any, busy: bool) -> Any:
-        time = self.thread.process.time
+    def wait(self, core: LoopCore, host: Any) -> Any:
+        time, until_ns = self.thread.process.time, core.wake_ns
         if time.now_ns - self._since_ns > 10 * MS:
             self._since_ns, self._turns = time.now_ns, 0
         self._turns += 1
@@ -186,9 +186,9 @@ class Machine:
         every = scenario.every / 4 if scenario.mode == "lockstep" else scenario.every  # as time costs it nothing
         self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, every)
         self.decoders = [self._decoder(i) for i in range(2 if scenario.mode in ("backup", "standby") else 1)]
-        faults.begin |= {"stop_decoder": lambda fault: self._any().stop(fault)}
-        faults.begin |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: self._any().kill(fault))
-        faults.begin |= {"stray": lambda fault: self._any().stray()}
+        faults.effects |= {"stop_decoder": lambda fault: self._any().stop(fault)}
+        faults.effects |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: self._any().kill(fault))
+        faults.effects |= {"stray": lambda fault: self._any().stray()}
 
     def _decoder(self, i: int) -> SimDecoder:
         scenario, settings = self.scenario, self.scenario.settings
@@ -211,7 +211,7 @@ class Machine:
 
 
 class SimRun:
-    """One run of a loop. It has what `phases.finish` needs of one. `trace` takes each line of the record. Without an
+    """One run of a loop. It has what `loop.finish` needs. `trace` takes each line of the record. Without an
     `env` there is a simulated one."""
 
     interpretation = None
@@ -241,13 +241,13 @@ class SimRun:
         self.state = RunState(launched=True)
         self.recorder = SimpleNamespace(write=self._write)
         self.runner = self._assemble(self.agent)
-        self.faults.begin |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
-        self.faults.begin |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
+        self.faults.effects |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
+        self.faults.effects |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
 
     def _world(self) -> SimWorld:
         settings = self.scenario.settings
-        step_ns, begins = settings.period_ns // (1 if self.steps else 3), self.referee.renewed
-        world = SimWorld(self.time, self.process, self.faults, step_ns, settings.deadline_ns, self._acts, begins)
+        step_ns, starts = settings.period_ns // (1 if self.steps else 3), self.referee.renewed
+        world = SimWorld(self.time, self.process, self.faults, step_ns, settings.deadline_ns, self._acts, starts)
         world.waits = self.steps
         world.reach = self._reach
         return world
@@ -340,31 +340,25 @@ class SimRun:
         if self.steps and self.referee.ticks >= self.limit:
             self.end()
         if "end" in line:
-            self._ended()
+            self.referee.ended(self.state.t_end_ns, line["open"], line.get("skipped", 0))
 
-    def _ended(self) -> None:
-        outstanding = self.runner.core.outstanding
-        ticks = [*outstanding.pending.values(), *(flight.tick for flight in outstanding.unsettled())]
-        skipped = sum(tick.skip.get("skipped", 0) for tick in ticks)
-        self.referee.ended(self.state.t_end_ns, len(ticks), skipped)
-
-    # -- what the referee sees ----------------------------------------------------------------------------------------
+    # -- what the referee receives -------------------------------------------------------------------------------------
 
     def _acts(self, call: Call, barrier: Any) -> None:
         if barrier is None:
             return
         k = barrier.tick
-        asked_ns, request = self.host.asked[k]
+        requested_ns, request = self.host.requested[k]
         reply = self.host.decided[k]
         if reply.answers is not None:
             request = reply.answers  # of an older observation: its plan goes on
-            asked_ns = request.captured_ns
+            requested_ns = request.captured_ns
         decision = reply.decision
         sure = not self.scenario.doubts or (decision is not None and doubt(decision) is None)
         named = call.name in self.scenario.confirm
         allowed = sure and call.name in FUNCTIONS and (not named or k in self.confirmed)
         epoch_on = request.epoch == self.env.epoch
-        self.referee.acts_now(Act(k, asked_ns, request.captured_ns, named, epoch_on, allowed))
+        self.referee.acts_now(Act(k, requested_ns, request.captured_ns, named, epoch_on, allowed))
 
     def _taken(self, reply: DecisionReply) -> None:
         """The loop takes a reply: one to go on, in time, renews what is active."""
@@ -435,7 +429,7 @@ class SimRun:
         if self.operator.state == "stopped":
             return
         self.operator.say(word, "page")
-        self.referee.said(word)
+        self.referee.commanded(word)
 
     def _instruct(self, fault: SimFault) -> None:
         self.faults.take("instruct")
@@ -463,7 +457,7 @@ def doubt(decision: Decision) -> Doubt | None:
 
 @contextmanager
 def simulated(timeline: SimTimeline) -> Iterator[None]:
-    """Let the shells read the simulated clock."""
+    """Let the product read the simulated clock."""
     clock = SimpleNamespace(**vars(time))
     clock.monotonic_ns, clock.monotonic = (lambda: timeline.now_ns), (lambda: timeline.now_ns / 1e9)
     modules = [module for name, module in sys.modules.items() if name.startswith(TIMED)]

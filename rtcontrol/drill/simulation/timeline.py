@@ -1,4 +1,4 @@
-"""Simulated time: one queue of what is due, processes that can stand still, threads that can be starved."""
+"""Simulated time: one queue of what is due, processes that can be frozen, threads that can be starved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SimTimeline:
         self._count = 0
 
     def chance(self, name: str) -> random.Random:
-        """Return the random numbers of one component: what another draws does not change them."""
+        """Return the random numbers of one component: those of another do not change them."""
         return random.Random(f"{self._seed} {name}")
 
     def at(self, t_ns: int, act: Act) -> None:
@@ -47,7 +47,7 @@ class SimTimeline:
 
 
 class Process:
-    """Its threads stand still until `frozen_ns`: what is due meanwhile happens then. `stood` lists when it did."""
+    """Its threads are frozen until `frozen_ns`: what is due meanwhile happens then. `stood`: when it was frozen."""
 
     def __init__(self, time: SimTimeline) -> None:
         self.time = time
@@ -72,13 +72,14 @@ class Process:
 
 class Thread:
     """One thread as the kernel counts it: ready to run it waits until `starved_ns`, and `delayed_ns` grows by that once
-    it runs. `ready_ns`: since when it waits for a processor; 0: it does not."""
+    it runs. `ready_ns`: since when it waits for a processor (0: it does not). `away`: when it was ready and did not
+    run, or was in user code."""
 
     def __init__(self, process: Process, chance: random.Random) -> None:
         self.process, self._chance = process, chance
         self.starved_ns = 0
         self.ready_ns = self.ran_ns = self.delayed_ns = 0
-        self.away: list[tuple[int, int]] = []  # when it was ready and did not run, or was in somebody's code
+        self.away: list[tuple[int, int]] = []
 
     def wakes_ns(self) -> int:
         """Return when a thread runs that becomes ready now."""

@@ -1,6 +1,6 @@
 """The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs.
 
-It goes on by itself, or `waits`: for `step` (lockstep), or until the observation before was decided upon (`take`)."""
+It runs by itself, or `waits`: for `step` (lockstep), or until the observation before was decided upon (`take`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import Faults, SimFault
-from rtcontrol.drill.simulation.timeline import US, Process, SimTimeline, Thread
+from rtcontrol.drill.simulation.timeline import MS, US, Process, SimTimeline, Thread
 from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
 from rtcontrol.models.call import Call
 
@@ -18,9 +18,10 @@ Done = Callable[[Effect, BaseException | None], None]
 
 
 class SimWorld:
-    """Implements `Environment` for the loop. A call waits for the world's lock (`begin`), is looked at, and acts.
+    """Implements `Environment` for the loop. A call waits for the world's lock (`perform`), is checked, and acts.
 
-    `acts` is called when one acts, `begins` when an epoch is seen first."""
+    `acts` is called when one acts, `starts` when an epoch is observed first. It shows nothing before `blind_ns`; its
+    lock is held until `free_ns`."""
 
     name = "simulated"
 
@@ -32,54 +33,54 @@ class SimWorld:
         step_ns: int,
         deadline_ns: int,
         acts: Callable[[Call, Barrier | None], None],
-        begins: Callable[[], None],
+        starts: Callable[[], None],
     ) -> None:
         self.time, self.process, self.faults = time, process, faults
-        self.step_ns, self.deadline_ns, self._acts, self._begins = step_ns, deadline_ns, acts, begins
+        self.step_ns, self.deadline_ns, self._acts, self._starts = step_ns, deadline_ns, acts, starts
         self.chance = time.chance("world")
         self.bindings: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "stop", "open"))
         self.reach: Callable[[str], None] = lambda point: None
         self.epoch = self.seq = 0
         self.finished = self.waits = False
         self.episodes: list[Episode] = []
-        self.blind_ns = time.now_ns  # it shows nothing before
-        self.free_ns = 0  # its lock is held until then
+        self.blind_ns = time.now_ns
+        self.free_ns = 0
         self._from_ns = self._stepped_ns = time.now_ns
         self._steps = 0
-        self._seen: Observation | None = None
+        self._newest: Observation | None = None
         self._blinding: SimFault | None = None
-        faults.begin |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
-        faults.begin |= {"epoch_ends": self._end_epoch, "none_yet": self._blind, "execute_raises": self._raises}
-        faults.begin |= {"slow_execute": self._raises}
+        faults.effects |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
+        faults.effects |= {"epoch_ends": self._end_epoch, "none_yet": self._blind, "execute_raises": self._raises}
+        faults.effects |= {"slow_execute": self._raises}
 
     # -- what the loop calls ------------------------------------------------------------------------------------------
 
     def latest(self) -> Observation | None:
-        """The newest step's, if the world was not kept from stepping."""
-        now = self.time.now_ns
+        """Return the newest step's, if the world was not kept from stepping."""
+        now, newest = self.time.now_ns, self._newest
         if now < self.blind_ns:
             return None
         if self._stands(now):
-            if self._seen is None and self._blinding is not None:
+            if newest is None and self._blinding is not None:
                 self._blinding.touch(now + self.deadline_ns)
-            return self._seen
-        seq, captured_ns = (self._steps, self._stepped_ns) if self.waits else self._newest(now)
-        if self._seen is None or seq > self._seen.seq or self._seen.epoch != self.epoch:
-            if self._seen is None or self._seen.epoch != self.epoch:
-                self._begins()
-            self._seen = Observation(seq, self.epoch, captured_ns, {"x": seq, "y": self.epoch})
-        return self._seen
+            return newest
+        seq, captured_ns = (self._steps, self._stepped_ns) if self.waits else self._step_at(now)
+        if newest is None or seq > newest.seq or newest.epoch != self.epoch:
+            if newest is None or newest.epoch != self.epoch:
+                self._starts()
+            self._newest = Observation(seq, self.epoch, captured_ns, {"x": seq, "y": self.epoch})
+        return self._newest
 
     def _stands(self, now: int) -> bool:
         return now < self.free_ns or bool(self.faults.on("frozen") or self.faults.on("safe_raises"))
 
-    def _newest(self, now: int) -> tuple[int, int]:
+    def _step_at(self, now: int) -> tuple[int, int]:
         seq = (now - self._from_ns) // self.step_ns
         captured_ns = self._from_ns + seq * self.step_ns
-        for begin, end in reversed(self.process.stood):
+        for start, end in reversed(self.process.stood):
             if end <= captured_ns:
                 break
-            if begin < captured_ns:  # it stood still when this step was due: the next thing it did was this step
+            if start < captured_ns:  # it was frozen when this step was due: the next thing it did was this step
                 captured_ns = end
         return seq, captured_ns
 
@@ -94,7 +95,7 @@ class SimWorld:
 
     def take(self) -> int | None:
         """Return when the next observation in order arrived; None: it is not there. It was not made while the world
-        stood still. As long as some wait the newest fault has an effect."""
+        was frozen. As long as some wait the newest fault has an effect."""
         now = self.time.now_ns
         if now < self.blind_ns or self._stands(now):
             self._steps = max(self._steps, (now - self._from_ns) // self.step_ns)
@@ -106,20 +107,21 @@ class SimWorld:
             self.faults.recent[-1].touch(now + self.deadline_ns)
         return self._stepped_ns
 
-    def close(self, *given: Any) -> None:
-        """Nothing is to be done."""
+    def close(self, *arguments: Any) -> None:
+        """Do nothing."""
 
     advance = instruct = conclude = close
 
     # -- what the actuator's thread calls -----------------------------------------------------------------------------
 
-    def begin(
+    def perform(
         self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None, done: Done
     ) -> None:
         """Act, once the world's lock is free; `done` is called with the effect."""
-        at_ns = max(self.time.now_ns + 10 * US, self.free_ns)
+        now = self.time.now_ns
         if barrier is not None:
-            self.process.at(self.time.now_ns + 5 * US, lambda: self.reach("wait"))
+            self.process.at(now + 5 * US, lambda: self.reach("wait"))
+        at_ns = max(now + 10 * US, self.free_ns)
         self.process.at(at_ns, lambda: self._act(call, epoch, not_after_ns, barrier, done))
 
     def _act(
@@ -127,9 +129,8 @@ class SimWorld:
     ) -> None:
         now = self.time.now_ns
         if now < self.free_ns:
-            self.begin(call, epoch, not_after_ns, barrier, done)
-            return
-        if epoch not in (None, self.epoch):
+            self.perform(call, epoch, not_after_ns, barrier, done)
+        elif epoch not in (None, self.epoch):
             done("epoch_over", None)
         elif not_after_ns is not None and now > not_after_ns:
             done("too_late", None)
@@ -153,13 +154,13 @@ class SimWorld:
 
     def _freeze(self, fault: SimFault) -> None:
         self.latest()
-        self.time.at(fault.end_ns, lambda: fault.touch(self.time.now_ns + self.deadline_ns))
-
-    def _blind(self, fault: SimFault) -> None:
-        self.blind_ns, self._seen, self._blinding = fault.end_ns, None, fault
+        self._raises(fault)
 
     def _raises(self, fault: SimFault) -> None:
         self.time.at(fault.end_ns, lambda: fault.touch(self.time.now_ns + self.deadline_ns))
+
+    def _blind(self, fault: SimFault) -> None:
+        self.blind_ns, self._newest, self._blinding = fault.end_ns, None, fault
 
     def _end_epoch(self, fault: SimFault) -> None:
         self.faults.take("epoch_ends")
@@ -168,7 +169,7 @@ class SimWorld:
 
 
 class SimAgent:
-    """The agent of a simulated run; its text takes `text_ns` (least and most)."""
+    """The agent of a simulated run. It is at work on a text since `since_ns`; 0: it is not."""
 
     def __init__(self, thread: Thread, faults: Faults, safe_calls: tuple[Call, ...], deadline_ns: int) -> None:
         self.thread, self.faults, self.deadline_ns = thread, faults, deadline_ns
@@ -176,32 +177,32 @@ class SimAgent:
         self.fallback = SimpleNamespace(safe_calls=safe_calls)
         self.tools = SimTools()
         self.reach: Callable[[str], None] = lambda point: None
-        self.since_ns = 0  # since when it makes a text; 0: it does not
+        self.since_ns = 0
 
     def observe(self, data: Any) -> str:
         if self.faults.on("observe_raises") is not None:
             raise KeyError("altitude")
+        time = self.thread.process.time
         for_ns = 10 * US + int(self.chance.random() * 50 * US)
         if (fault := self.faults.on("slow_text")) is not None:
-            for_ns += int(1.3 * self.deadline_ns) + 4_000_000
+            for_ns += int(1.3 * self.deadline_ns) + 4 * MS
         if (hung := self.faults.on("hung_text")) is not None:
-            for_ns += hung.end_ns - self.thread.process.time.now_ns
+            for_ns += hung.end_ns - time.now_ns
             fault = hung
         self.reach("text")
-        begin_ns = self.since_ns = self.thread.process.time.now_ns
+        start_ns = self.since_ns = time.now_ns
         if hung is not None:
             self.reach("hang")
         self.thread.pause(for_ns)
         self.since_ns = 0
         if fault is not None:
-            now = self.thread.process.time.now_ns
-            fault.touch(now + self.deadline_ns)
-            self.thread.away.append((begin_ns, now))
+            fault.touch(time.now_ns + self.deadline_ns)
+            self.thread.away.append((start_ns, time.now_ns))
         return "x"
 
 
 class SimTools(list[Any]):
-    """No functions of the agent's own: all calls are the world's."""
+    """No functions of the agent: all calls are the world's."""
 
     def convert(self, call: Call) -> Any:
         return call.arguments
@@ -210,5 +211,5 @@ class SimTools(list[Any]):
 def check(call: Call) -> tuple[Call, str]:
     """Return a legal call, and its text. Raises ValueError."""
     if call.name not in FUNCTIONS:
-        raise ValueError(f"{call.name} is no tool")
+        raise ValueError(f"{call.name} is not a tool")
     return call, f"{call.name}(x={call.arguments['x']})"

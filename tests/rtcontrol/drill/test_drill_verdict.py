@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.drill.faults import FAULTS
-from rtcontrol.drill.judge import NAMES, Injection, Judge, SeenTick, ticks_of, verdict
+from rtcontrol.drill.judge import NAMES, Injection, Judge, RecordedTick, ticks_of, verdict
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
 
@@ -26,7 +26,7 @@ def events(count: int, **missed: dict[str, Any]) -> list[dict[str, Any]]:
     return ticks
 
 
-def seen(happened: list[dict[str, Any]]) -> list[SeenTick]:
+def seen(happened: list[dict[str, Any]]) -> list[RecordedTick]:
     timeline = Timeline()
     for event in ({"origin_ns": ORIGIN}, *happened):
         timeline.add(event)
