@@ -17,11 +17,12 @@ def main(run: str, model: str = "expert") -> None:
     found, decisions = replay(recorded, model)
     then, now = found["recorded"], found["replayed"]
     print(f"{then['model']} then, {now['model']} now: {found['agreed']} of {found['compared']} calls are the same")
-    told = Counter(one.seen.request.instruction for one in decisions if one.same is not None)
-    same = Counter(one.seen.request.instruction for one in decisions if one.same)
-    for instruction, count in told.items():
+    compared = [tick for tick in decisions if tick["recorded"] is not None]
+    total = Counter(tick["instruction"] for tick in compared)
+    same = Counter(tick["instruction"] for tick in compared if tick["replayed"] == tick["recorded"])
+    for instruction, count in total.items():
         print(f"  told {instruction!r}: {same[instruction]} of {count}")
-    others = Counter(f"{one.seen.call} then, {one.call or one.error} now" for one in decisions if one.same is False)
+    others = Counter(f"{tick['recorded']} then, {tick['replayed'] or tick['error']} now" for tick in found["differing"])
     for change, count in others.most_common(3):
         print(f"  {count:4} times {change}")
 

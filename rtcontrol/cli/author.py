@@ -124,7 +124,7 @@ def check_tools(
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
     worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
     the cached prompt, which rules of its values are checked when a value is decoded and not enforced token by token,
-    and what bound would make it one pass. What else of a .py file is no tool is told, too. A tool that every session
+    and what bound would make it one pass. A tool that every session
     would be refused ends it with exit status 2, or is left out (--skip-unsupported). `rtcontrol run --tools` and
     `serve --tools` take the same SOURCE.
 

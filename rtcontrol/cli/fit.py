@@ -58,7 +58,7 @@ def fit(
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
     """
     from rtcontrol.run.toolsets import tools_from
-    from rtcontrol.run.user_code import load_module
+    from rtcontrol.run.user_files import load_module
     from rtcontrol.training.examples import tools_of
     from rtcontrol.training.fit import TRAINING
     from rtcontrol.training.fit import fit as work

@@ -20,7 +20,7 @@ from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import ERRED, MISSED, mostly_errors
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry import table
-from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, begun, load, parse
+from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, load, parse, require_ticks
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
@@ -72,7 +72,7 @@ def report(
     loaded = load(runs)
     richer = {i: kept for i, run in enumerate(loaded) if (kept := reports.richer(_beside(run), run.report)) is not None}
     shown = [replace(run, report=richer[i][0]) if i in richer else run for i, run in enumerate(loaded)]
-    begun(shown)
+    require_ticks(shown)
     held = [(run, g, g.value(run.report), g.holds(run.report)) for run in shown for g in gates]
     if format is Format.TERMINAL and out is None:
         _terminal(shown, Terminal())

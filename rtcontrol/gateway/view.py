@@ -50,7 +50,7 @@ class Watched(Protocol):
     """A run or a session, as a viewer sees it."""
 
     def snapshot(self, since: int) -> dict[str, Any]:
-        """Return what is new after the ticks up to number `since` (`telemetry/recent.py`); `over`: there is no more."""
+        """Return what is new after tick number `since` (`telemetry/account.py`); `over`: there is no more."""
 
     def picture(self) -> bytes | None:
         """Return the world now, as a PNG or a JPEG; None where it has none. The same object while it is the same."""

@@ -29,7 +29,7 @@ from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.recent import TICKS
+from rtcontrol.telemetry.account import TICKS
 
 NICE = 10  # viewers give way to the loop, on a machine of few cores
 

@@ -26,8 +26,7 @@ from rtcontrol.loop.runner import LoopClock, Ports, Runner, WallClock, lockstep_
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.warmup import Warmup, first_observation
 from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Replied, Stopped
-from rtcontrol.telemetry.account import Account
-from rtcontrol.telemetry.recent import Recent
+from rtcontrol.telemetry.account import Account, Recent
 from rtcontrol.telemetry.recorder import Recorder
 
 LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active

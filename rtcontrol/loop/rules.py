@@ -15,7 +15,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt
-from rtcontrol.telemetry.encoder import plain
+from rtcontrol.telemetry.events import plain
 
 MAX_KNOWN = 1024  # legal calls that are kept; a schema of free values has no end of them
 IMMUTABLE = (int, float, str, Enum, type(None))

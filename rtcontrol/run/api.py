@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from rtcontrol.agents import InvalidCall, Tool, Tools
+from rtcontrol.envs.registry import BY_AGENT
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.operator import never_taught
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
@@ -21,50 +22,53 @@ from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol.records import Doubt
-from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import difference, trained_on
 
 MAX_DEADLINE_MS = 3_600_000.0
-Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
+WAKE_S = 0.000_25  # a thread takes so long to wake: one that is to wake at an instant itself would be late
+Definitions = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 T = TypeVar("T")
-# Waking takes a thread so long: asked to wake at the instant itself, it would be late.
-WAKE_S = 0.000_25
 
 
 class InTime:
-    """One thread on which one thing after another is done; it begins with the first, and ends with its owner."""
+    """Do one piece of work after another on a thread, which starts with the first, and ends with its owner."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._last: Future[Any] | None = None  # what was begun last: until it is over nothing else may begin
+        self._last: Future[Any] | None = None  # nothing else may start before it is over
 
     def settle(self) -> None:
-        """Wait for what is late."""
+        """Wait for work that is late."""
         if self._last is not None:
             wait([self._last])
             self._last = None
 
     def until(self, by_s: float, work: Callable[[], T], late: Callable[[], None]) -> list[T]:
-        """What `work` gives, alone in a list, if it is there by this instant of `time.monotonic`; else nothing, and
-        what it gives or raises is dropped: `late` tells it so, if it has begun. It waits for what is late before."""
+        """Return the result of `work`, alone in a list, if it is there by this instant of `time.monotonic`.
+
+        Else return nothing, drop whatever it returns or raises, and call `late` if it has started. It waits for work
+        that is late before.
+        """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "decide")
-            # Else who waits may get the interpreter 5 ms after the thread that is at work was to give it up.
+            # Else the caller may get the interpreter 5 ms after the working thread was to give it up.
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        asked = self._last = self._pool.submit(work)
-        wait([asked], max(0.0, by_s - WAKE_S - time.monotonic()))
-        if time.monotonic() <= by_s and asked.done():
-            return [asked.result()]
-        if not asked.cancel():
+        future = self._last = self._pool.submit(work)
+        wait([future], max(0.0, by_s - WAKE_S - time.monotonic()))
+        if time.monotonic() <= by_s and future.done():
+            return [future.result()]
+        if not future.cancel():
             late()
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class SessionDecision(Decision):
-    """A decision as a session gives it: `call` is what may act. Where the decision is too unsure, `held` says so in
-    words, and `unsure` is what it would have called; `missed`: it was not there by its deadline. Then `call` is the
-    session's safe call, None where it has none. `confidence` goes by `function` and the parameters' names."""
+    """A decision of a session: `call` is what may act. `confidence` goes by `function` and the parameters' names.
+
+    Where it is too unsure, `held` says so in words, and `unsure` is what it would have called; `missed`: it was not
+    there by its deadline. Then `call` is the session's safe call, None where it has none.
+    """
 
     held: str | None = None
     missed: bool = False
@@ -73,10 +77,9 @@ class SessionDecision(Decision):
 
 class Model:
     """A checkpoint by bundled name, folder or hub id; its weights are loaded with the first session, once for all.
-    Raises UserError where there is none.
 
-    `engine` is torch, transformers or vllm; `dtype` is auto, fp32 or bf16; `device` torch's
-    name of one (None: a GPU where there is one); `threads` limits torch's CPU threads (None: one for a small model).
+    `engine` is torch, transformers or vllm; `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU
+    where there is one); `threads` limits torch's CPU threads (None: one for a small model). Raises UserError.
     """
 
     def __init__(
@@ -88,11 +91,8 @@ class Model:
         engine: str = "torch",
     ) -> None:
         if is_endpoint(name):
-            api = name.partition(":")[0]
-            raise UserError(
-                f"{name} is an endpoint, no model: there is nothing of it to load.",
-                f"Fly it (`rtcontrol run --model {api}:URL`, `rtcontrol serve`), or ask it with a client of its own.",
-            )
+            hint = f"Use it by `rtcontrol run --model {name.partition(':')[0]}:URL` or `rtcontrol serve`."
+            raise UserError(f"{name} is an endpoint, not a model: there is nothing of it to load.", hint)
         registry.check(engine)
         registry.check_options(engine, dtype, device, threads)
         resolve(name)
@@ -101,7 +101,7 @@ class Model:
 
     def session(
         self,
-        tools: Tools | Given | None = None,
+        tools: Tools | Definitions | None = None,
         *,
         history: int | None = None,
         value_tokens: int = 64,
@@ -110,33 +110,34 @@ class Model:
         min_confidence: float | Mapping[str, float] | None = None,
         safe_call: Call | None = None,
     ) -> ModelSession:
-        """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
-        or fitted model was trained on). The prompt shows the last `history` calls (None: as many as the model was
-        trained with, where that is known, else 6); a free value has at most `value_tokens` tokens; with `allow_null`
-        (None: where a fitted model learnt so) a decision may be to leave the call in force. A chat model
-        always calls a tool.
+        """Return a session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a
+        bundled or fitted model was trained on).
+
+        The prompt shows the last `history` calls (None: as many as in training, where that is known, else 6); a free
+        value has at most `value_tokens` tokens; with `allow_null` (None: where a fitted model learnt so) a decision may
+        be to leave the call active. A chat model always calls a tool.
 
         A decision that is less sure than `min_confidence` is held (None: than the checkpoint's gate, where it has one
-        for these tools; 0: none is): a number is for all, a mapping for `function` and parameters. `safe_call` is given
-        in its place, and in that of one that is late.
+        for these tools; 0: none is): a number is for all, a mapping for `function` and parameters. `safe_call` takes
+        its place, and that of one that is late.
 
         Raises UserError for options out of range, for tools that cannot be decoded, for a safe call that they do not
         allow, and for a bundled model that was trained on others, unless `untrained`: its calls are legal then, and
         nonsense.
         """
-        own = next((a for a in assembly.agents().values() if a.model == self.name), None)
+        bundled = next((agent for world in BY_AGENT.values() if (agent := world.controller()).model == self.name), None)
         learnt = TrainingMetadata.of(resolve(self.name))
-        if tools is None and own is not None:
-            tools = own.tools
+        if tools is None and bundled is not None:
+            tools = bundled.tools
         elif tools is None:
             if learnt is None or learnt.tools is None:
                 raise UserError(f"{self.name} does not say which tools it learnt.", "Give session(tools).")
             tools = Tools(learnt.tools)
         if history is None:
-            history = learnt.history if learnt is not None else 6 if own is None else own.history
+            history = learnt.history if learnt is not None else 6 if bundled is None else bundled.history
         if value_tokens < 1 or history < 0:
-            what = f"value_tokens={value_tokens} or history={history} is out of range."
-            raise UserError(what, "Give value_tokens of 1 or more, history of 0 or more.")
+            problem = f"value_tokens={value_tokens} or history={history} is out of range."
+            raise UserError(problem, "Give value_tokens of 1 or more, history of 0 or more.")
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
@@ -146,7 +147,8 @@ class Model:
             )
         knows = learnt is not None and learnt.knows(chosen.schemas)
         gate = confidence_gate(chosen, min_confidence, learnt if knows else None, allow_null)
-        check_safe(chosen, safe_call)
+        if safe_call is not None:
+            _check_safe(chosen, safe_call)
         if allow_null is None:
             # Of tools that it never saw, null says nothing.
             allow_null = learnt is not None and learnt.allow_null and knows
@@ -165,17 +167,13 @@ class ModelSession:
         self._in_time = InTime()
 
     def decide(
-        self,
-        text: str,
-        instruction: str,
-        history: Sequence[Call | str] = (),
-        *,
-        deadline_ms: float | None = None,
+        self, text: str, instruction: str, history: Sequence[Call | str] = (), *, deadline_ms: float | None = None
     ) -> SessionDecision:
-        """The call for what is seen (`text`) and told, after these calls (or their `Call.text()`), the newest last.
+        """Return the call for an observation (`text`) and an instruction, after these calls (or their `Call.text()`),
+        the newest last.
 
         With `deadline_ms` it returns by then, whatever the model does: what is not there is `missed`. The forward pass
-        under way goes on, and its result is dropped; the next decision waits for it, within its own deadline.
+        under way continues, and its result is dropped; the next decision waits for it, within its own deadline.
 
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
@@ -186,28 +184,26 @@ class ModelSession:
             return self.given(self.decider.decide(text, instruction, shown))
         if not 0 < deadline_ms <= MAX_DEADLINE_MS:
             raise UserError(f"deadline_ms={deadline_ms:g} is out of range.", f"Give above 0 to {MAX_DEADLINE_MS:g}.")
-        made = self._in_time.until(
+        results = self._in_time.until(
             called_s + deadline_ms / 1e3, lambda: self.decider.decide(text, instruction, shown), self.decider.cancel
         )
-        if not made:
-            return SessionDecision(self.safe_call, missed=True)
-        return self.given(made[0])
+        return self.given(results[0]) if results else SessionDecision(self.safe_call, missed=True)
 
     def settle(self) -> None:
         """Wait for a decision that missed its deadline, and is still under way."""
         self._in_time.settle()
 
     def given(self, decision: Decision) -> SessionDecision:
-        """A decision as it is given: by the gate, with parameters' names."""
-        told = {field.name: getattr(decision, field.name) for field in fields(Decision)}
+        """Return a decision as the gate lets it through, with parameters' names."""
+        values = {field.name: getattr(decision, field.name) for field in fields(Decision)}
         doubt, call = self.gate.doubt(decision), decision.call
         names = self._names.get(call.name, {}) if call is not None else {}
-        told["confidence"] = {names.get(head, head): sure for head, sure in decision.confidence.items()}
+        values["confidence"] = {names.get(head, head): sure for head, sure in decision.confidence.items()}
         if doubt is None:
-            return SessionDecision(**told)
+            return SessionDecision(**values)
         head = names.get(doubt.head, doubt.head)
         held = why_held(doubt, head, call) + (f"; {never_taught(decision.unknown)}" if decision.unknown else "")
-        return SessionDecision(**told | {"call": self.safe_call}, held=held, unsure=call)
+        return SessionDecision(**values | {"call": self.safe_call}, held=held, unsure=call)
 
     def execute(self, call: Call) -> Any:
         """Run the function of a call's tool. Raises InvalidCall (of rtcontrol.agents) for a call that the tools do not
@@ -226,38 +222,35 @@ class ModelSession:
         self.decider.cancel()
 
     def info(self) -> dict[str, Any]:
-        """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
+        """Return what decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
         return self.decider.info()
 
 
 def why_held(doubt: Doubt, head: str, call: Call | None) -> str:
-    """Why a decision is held back, in words."""
+    """Return in words why a decision is held back."""
     if call is None:
-        return "what is told is not understood: the model answers that it asks for nothing here"
+        return "the instruction is not understood: the model answers that it asks for nothing here"
     return f"{head} is {doubt.confidence:.3f} sure, and acts from {doubt.least:.3f} on"
 
 
 def confidence_gate(
-    tools: Tools, asked: float | Mapping[str, float] | None, learnt: TrainingMetadata | None, allow_null: bool | None
+    tools: Tools, least: float | Mapping[str, float] | None, learnt: TrainingMetadata | None, allow_null: bool | None
 ) -> ConfidenceGate:
-    """The gate that was asked for, else that of a checkpoint that knows the tools. Raises UserError."""
-    if asked is None and learnt is not None and learnt.gate is not None:
+    """Return the gate of `least`, else that of a checkpoint that knows the tools. Raises UserError."""
+    if least is None and learnt is not None and learnt.gate is not None:
         return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null and allow_null is None)
-    floors: Any = asked if isinstance(asked, Mapping) else {"": asked or 0.0}
+    floors: Any = least if isinstance(least, Mapping) else {"": least or 0.0}
     known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
-    for head, least in floors.items():
+    for head, floor in floors.items():
         if head and head not in known:
-            remedy = f"There are {', '.join(sorted(known))}."
-            raise UserError(f"min_confidence names {head!r}, which no tool has.", remedy)
-        if not 0 <= least <= 1:
-            raise UserError(f"min_confidence={asked} is no probability.", "Give 0 (no gate) to 1.")
+            problem = f"min_confidence names {head!r}, which no tool has."
+            raise UserError(problem, f"There are {', '.join(sorted(known))}.")
+        if not 0 <= floor <= 1:
+            raise UserError(f"min_confidence={least} is not a probability.", "Give 0 (no gate) to 1.")
     return ConfidenceGate(floors, tools)
 
 
-def check_safe(tools: Tools, safe_call: Call | None) -> None:
-    """Raises UserError for what is no call of these tools."""
-    if safe_call is None:
-        return
+def _check_safe(tools: Tools, safe_call: Call) -> None:
     try:
         tools.validate(safe_call)
     except InvalidCall as error:

@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import rtcontrol_client
 from rtcontrol.hosts.processes import Guardian
@@ -28,22 +27,46 @@ from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
 
-# Its car is braked to a halt first: 3 s of driving, and then some.
+# The bridge brakes its car to a halt first: 3 s of driving, and then some.
 END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
-IN_ORDER = {0, *STATUS.values()}
-ABORTS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL}
+AGENT = "driver"
+MODULE = "rtcontrol_client.carla.standin"
+LISTENING = "listening on "
 log = logging.getLogger("rtcontrol.run.carla_bridge")
 
 
-def environment() -> dict[str, str]:
-    """This process's, for a child that runs the client's modules, also those of a tree that is not installed."""
+def _environment() -> dict[str, str]:
+    """Return this process's, for a child that runs the client's modules, also those of a tree that is not installed."""
     folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a program that ends when its stdin does, and so never outlives us. Ctrl-C is for us alone."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=_environment(),
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: float) -> int:
+    """Give the order to end, and wait; then terminate and kill. Return the exit status."""
+    for end, within_s in ((order, seconds), (process.terminate, TERM_S), (process.kill, TERM_S)):
+        with contextlib.suppress(OSError):
+            end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(within_s)
+            break
+    return process.returncode
+
+
 class BridgeProcess:
-    """The process while it is entered. Its stdout is a line of JSON an event (`begun`, `ready`, `mistake`), its stderr
-    is passed on, its stdin is held open: it ends when that ends, so it never outlives us.
+    """The bridge's process while it is entered. Its stdout has a line of JSON an event (`begun`, `ready`, `mistake`).
 
     `gave_up` says why there is no bridge any more, where that ended the run.
     """
@@ -51,97 +74,86 @@ class BridgeProcess:
     def __init__(self, command: Sequence[str]) -> None:
         self.gave_up: str | None = None
         self._command = list(command)
-        self._clean = [*self._command[: self._command.index("-m") + 2], "--clean"]
         self._process: subprocess.Popen[str] | None = None
-        self._left: Path | None = None  # what the process in hand leaves behind if it dies
-        self._mistake: tuple[str, str] | None = None
-        self._ready = threading.Event()
+        self._journal: Path | None = None  # lists what it leaves on the server if it dies
+        self._error: UserError | None = None
+        self._ready = False
         self._changed = threading.Event()
         self._closing = False
         self._loop: ControlLoop | None = None
         self._thread = threading.Thread(target=self._watch, name="bridged", daemon=True)
 
-    # -- for the run --------------------------------------------------------------------------------------------------
-
     def await_ready(self) -> None:
-        """Until the bridge has its world. UserError for its mistakes, and where it cannot live."""
-        while not self._ready.is_set():
+        """Wait until the bridge has its world. Raises UserError where it cannot live."""
+        while not self._ready:
             self._changed.wait(0.1)
             self._changed.clear()
             self.check()
 
     def check(self) -> None:
-        """UserError where there is no bridge any more; called while its hello is waited for."""
-        if self._mistake is not None:
-            raise UserError(*self._mistake)
+        """Raise UserError where there is no bridge any more; called while its hello is waited for."""
+        if self._error is not None:
+            raise self._error
         if self.gave_up is not None:
             raise UserError(self.gave_up, "Its last words stand above.")
 
     def joined(self, loop: ControlLoop) -> None:
-        """Its session began: this loop ends when the bridge does for good."""
+        """Take the loop of its session, which ends when the bridge does."""
         self._loop = loop
         if self.gave_up is not None:
             loop.stop("bridge")
 
     def close(self) -> None:
         """Let the bridge end in order, and undo what it could not."""
-        if self._closing:
+        process, closed, self._closing = self._process, self._closing, True
+        if closed or process is None or process.stdin is None:
             return
-        self._closing = True
-        process = self._process
         try:
-            if process is not None and process.stdin is not None:
-                _end(process, process.stdin.close, END_S)
+            _end(process, process.stdin.close, END_S)
             self._thread.join(CLEAN_S + 5.0)
-        except BaseException:
-            # Whoever cannot wait must not leave a frozen server behind either.
-            if process is not None:
-                process.kill()
-                process.wait()
+        except BaseException:  # a caller that cannot wait must not leave a frozen server either
+            process.kill()
+            process.wait()
             self._tidy()
             raise
 
     def __enter__(self) -> Self:
-        self._process = _started(self._command, subprocess.PIPE)
+        self._process = _start(self._command)
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
-
-    # -- on a thread of its own ---------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         process = self._process
-        assert process is not None and process.stdout is not None and process.stderr is not None
-        talking = threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True)
-        talking.start()
-        for line in process.stdout:
-            self._hear(line)
-        status = process.wait()
-        talking.join(2.0)
-        _close(process)
+        assert process is not None and process.stdout is not None
+        with process:  # closes its pipes
+            for line in process.stdout:
+                self._receive(line)
         self._tidy()
+        status = process.returncode
         over = self._closing or (self._loop is not None and self._loop.ended_by is not None)
-        if self._mistake is not None:  # it said bye to its session first, so the run may be ending already
-            self._give_up(" ".join(self._mistake))
-        elif not over and status in IN_ORDER:
+        if self._error is not None:  # it said bye to its session first, so the run may be ending already
+            self._give_up(str(self._error))
+        elif not over and status in (0, *STATUS.values()):
             self._give_up("The CARLA bridge ended before the run.")
         elif not over:
-            self._give_up(f"The CARLA bridge died ({_died(status)}).")
+            how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+            self._give_up(f"The CARLA bridge died ({how}).")
 
-    def _hear(self, line: str) -> None:
+    def _receive(self, line: str) -> None:
         try:
             event = json.loads(line)
-            name = event["event"]
+            match event["event"]:
+                case "begun":
+                    self._journal = Path(event["journal"])
+                case "ready":
+                    self._ready = True
+                case "mistake":
+                    self._error = UserError(event["what"], event["remedy"])
         except (ValueError, TypeError, KeyError):
             return  # a library's own words
-        if name == "begun":
-            self._left = Path(event["journal"])
-        elif name == "ready":
-            self._ready.set()
-        elif name == "mistake":
-            self._mistake = (event["what"], event["remedy"])
         self._changed.set()
 
     def _give_up(self, why: str) -> None:
@@ -152,78 +164,28 @@ class BridgeProcess:
 
     def _tidy(self) -> None:
         """Undo what a bridge left on the server."""
-        left = self._left
-        if left is None or not left.exists():
+        if self._journal is None or not self._journal.exists():
             return
+        command = [*self._command[: self._command.index("-m") + 2], "--clean", str(self._journal)]
         try:
-            command = [*self._clean, str(left)]
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=CLEAN_S, check=False, env=environment()
+                command, capture_output=True, text=True, timeout=CLEAN_S, check=False, env=_environment()
             )
-            said = done.stderr.strip()
+            result = done.stderr.strip()
         except subprocess.TimeoutExpired:
-            said = f"not undone within {CLEAN_S:g} s; the list is kept: {left}"
-        log.warning("cleaned up after the CARLA bridge: %s", said)
-
-
-def _pass_on(lines: Any) -> None:
-    for line in lines:
-        if text := line.rstrip():
-            log.warning("%s", text)
-
-
-def _died(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    number = signal.Signals(-status)
-    return f"{number.name}, CARLA's client library" if number in ABORTS else number.name
-
-
-def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: float) -> None:
-    """Give the order to end, and wait; then terminate and kill. Close the pipes."""
-    for end, within_s in ((order, seconds), (process.terminate, TERM_S), (process.kill, TERM_S)):
-        with contextlib.suppress(OSError):
-            end()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(within_s)
-            break
-
-
-def _close(process: subprocess.Popen[str]) -> None:
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
-def _started(command: Sequence[str], stderr: int | None = None) -> subprocess.Popen[str]:
-    """Start a program that ends with us: it ends when its stdin does. Ctrl-C is for us alone."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=stderr,
-        text=True,
-        errors="replace",
-        env=environment(),
-        start_new_session=True,
-    )
-
-
-MODULE = "rtcontrol_client.carla.standin"
-LISTENING = "listening on "
-STANDIN_END_S = 5.0
+            result = f"not undone within {CLEAN_S:g} s; the list is kept: {self._journal}"
+        log.warning("cleaned up after the CARLA bridge: %s", result)
 
 
 class StandIn:
-    """The stand-in's process: it listens at `port` once this is made, and ends with the block, or with whoever made it.
-    UserError where it does not start."""
+    """The stand-in's process, which listens at `port` once this is made. Raises UserError where it does not start.
+
+    `state` is where it writes what it knows of the world (JSON), every second and at its end.
+    """
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
-        """`state`: where it writes what it knows of the world (JSON), every second and at its end."""
         command = [sys.executable, "-m", MODULE, "--port", "0", "--leash", *options]
-        self.process = _started([*command, *(("--state", str(state)) if state else ())])
+        self.process = _start([*command, *(("--state", str(state)) if state else ())])
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith(LISTENING):
@@ -232,80 +194,70 @@ class StandIn:
         self.port = int(line.rpartition(":")[2])
 
     def end(self) -> int:
-        """Its exit status; it writes its state as it ends."""
-        _end(self.process, self.process.terminate, STANDIN_END_S)
-        _close(self.process)
-        return self.process.returncode
+        """End it, and return its exit status; it writes its state first."""
+        with self.process:
+            return _end(self.process, self.process.terminate, TERM_S)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.end()
-
-
-AGENT = "driver"
 
 
 def run_carla(
     options: RunOptions, ending: Shutdown, run: Callable[[RunOptions, Shutdown, str, BridgeProcess], int]
 ) -> int:
-    """Check CARLA, then `run` with the bridge as the client at an endpoint. Gives the exit status: as a run's, 1 where
-    the bridge gave up.
-
-    UserError before anything is run where there is no CARLA server, or not one that the bridge can drive in.
+    """Check CARLA, then `run` with the bridge as the client at an endpoint. Return the run's exit status, 1 where the
+    bridge gave up. Raises UserError before anything runs where the bridge cannot drive.
     """
     if importlib.util.find_spec("carla") is None:
-        raise UserError(
-            "--env carla-bridge needs CARLA's client.",
-            "Install it: pip install 'rtcontrol[carla]' (there are wheels for Python 3.11 and 3.12).",
-        )
+        hint = "Install it: pip install 'rtcontrol[carla]' (there are wheels for Python 3.11 and 3.12)."
+        raise UserError("--env carla-bridge needs CARLA's client.", hint)
     options = replace(options, env=STANDIN if options.carla_standin else CARLA, agent=options.agent or AGENT)
+    host, port, status = options.carla_host, options.carla_port, INTERNAL
     with contextlib.ExitStack() as stack:
         guardian = Guardian()  # it removes its folder, however we end
         stack.callback(guardian.end)
         folder = Path(guardian.folder)
-        host, port = options.carla_host, options.carla_port
         if options.carla_standin:
             state = folder / "standin.json"
             stack.callback(_keep, state, options.out)
             port = stack.enter_context(StandIn(state=state)).port
             print(f"driving in the CARLA stand-in, not CARLA (port {port})", file=sys.stderr)
         endpoint = f"ipc://{folder}/wire"
-        bridged = stack.enter_context(BridgeProcess(_command(options, host, port, endpoint)))
-        bridged.await_ready()
+        bridge = stack.enter_context(BridgeProcess(_command(options, host, port, endpoint)))
+        bridge.await_ready()
         try:
-            status = run(options, ending, endpoint, bridged)
+            status = run(options, ending, endpoint, bridge)
         except Interrupted as interrupted:
             status = interrupted.status
-        bridged.close()
-        if (why := bridged.gave_up) is not None:
-            print(why, file=sys.stderr)
-            return status or INTERNAL
-        return status
-    raise AssertionError("an exit stack passes errors on")
+        bridge.close()
+        if bridge.gave_up is not None:
+            print(bridge.gave_up, file=sys.stderr)
+            status = status or INTERNAL
+    return status
 
 
-def _command(config: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
-    """The bridge's command line."""
+def _command(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
+    """Return the bridge's command line."""
     command = [sys.executable, "-m", "rtcontrol_client.carla", "--supervised", "--connect", endpoint]
     command += [f"--carla-host={host}", "--carla-port", str(port)]
     # The server has one agent: whichever it is.
-    command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{config.hz:g}", "--clock", config.clock]
-    command += ["--seed", str(config.seed)]
-    if config.town is not None:
-        command.append(f"--town={config.town}")
-    if config.trace:
-        command += ["--trace", str(config.out / "trace.jsonl")]
-    if config.carla_standin:
+    command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{options.hz:g}", "--clock", options.clock]
+    command += ["--seed", str(options.seed)]
+    if options.town is not None:
+        command.append(f"--town={options.town}")
+    if options.trace:
+        command += ["--trace", str(options.out / "trace.jsonl")]
+    if options.carla_standin:
         command.append("--standin")
-        if config.clock == "lockstep":
-            # Its lights change since it was started: from their beginning again.
-            command.append("--reload")
+        if options.clock == "lockstep":
+            command.append("--reload")  # its lights change since it was started: from their first state again
     return command
 
 
 def _keep(state: Path, out: Path) -> None:
-    """The stand-in's last words about itself go to the run's folder."""
+    """Keep the stand-in's last state in the run's folder."""
     if state.exists() and out.is_dir():
         shutil.copy(state, out / "standin.json")

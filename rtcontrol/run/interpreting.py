@@ -9,14 +9,13 @@ from typing import Any
 
 from rtcontrol.agents import Agent, Goals
 from rtcontrol.agents.goal_tools import GoalTools
-from rtcontrol.envs import registry
+from rtcontrol.envs.registry import BY_AGENT
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import CHAT, EndpointSource, is_chat, is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import GATE, LIMIT_S, Interpreter
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import gate_of
 
 
@@ -24,14 +23,14 @@ def goal_tools(agent: Agent) -> GoalTools | None:
     """Return the agent's goals as tools; None if it has none."""
     if isinstance(agent.goals, Goals):
         return agent.goals.goal_tools(agent.name)
-    world, bundled = registry.BY_AGENT.get(agent.name), assembly.agents().get(agent.name)
-    if world is None or bundled is None or bundled.tools.openai() != agent.tools.openai():
-        return None  # of another's tools, whatever it is called
+    world = BY_AGENT.get(agent.name)
+    if world is None or world.controller().tools.openai() != agent.tools.openai():
+        return None  # another agent's tools under a bundled name
     return world.phrasings().goal_tools
 
 
 def goals_of(agent: Agent) -> GoalTools:
-    """Return the agent's goals as tools. UserError if it has none."""
+    """Return the agent's goals as tools. Raises UserError if it has none."""
     if (goals := goal_tools(agent)) is None:
         raise UserError(
             f"--interpreter: the agent {agent.name} has no goals that words could be mapped to.",
@@ -41,22 +40,22 @@ def goals_of(agent: Agent) -> GoalTools:
 
 
 def of_goals(name: str, goals: GoalTools, limit_s: float = LIMIT_S, engine: str = "torch") -> Interpreter:
-    """Return the interpreter of this name, not started: a checkpoint, or a chat endpoint, in this process. UserError
-    for a name that is neither."""
+    """Return the interpreter of this name, not started: a checkpoint, or a chat endpoint, in this process. Raises
+    UserError for a name that is neither."""
     source = _source(name, goals.definitions, engine)
     gate = gate_of(name, goals.tools.schemas) if isinstance(source, STSource) else None
     return Interpreter(shown(name), goals, source, GATE if gate is None else gate, limit_s)
 
 
 def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
-    """Return the interpreter of a run's settings, if they name one. UserError."""
+    """Return the interpreter of a run's settings, if they name one. Raises UserError."""
     if config.interpreter is None:
         return None
     return of_goals(config.interpreter, goals_of(agent), engine=config.engine)
 
 
 def check(name: str, engine: str = "torch") -> None:
-    """UserError for a name that is no interpreter."""
+    """Raise UserError for a name that is not an interpreter's."""
     _source(name, ({"name": "look"},), engine)
 
 
@@ -76,9 +75,9 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
         raise UserError(f"--interpreter {name} understands nothing.", f"Give a checkpoint, or {CHAT}:URL#NAME.")
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.decider import DeciderSpec
-    from rtcontrol.models.runners import registry as engines
+    from rtcontrol.models.runners import registry
 
-    engines.check(engine)
+    registry.check(engine)
     resolve(name)
     return STSource(DeciderSpec(name, tuple(listed), engine, threads=1, allow_null=True, history=0), patient=True)
 
@@ -88,7 +87,7 @@ class Interpreters:
 
     def __init__(self, name: str | None, engine: str) -> None:
         self._name, self._engine = name, engine
-        self._made: dict[str, Interpreter] = {}
+        self._by_agent: dict[str, Interpreter] = {}
         self._lock = threading.Lock()
 
     def of(self, agent: Agent) -> Interpreter | None:
@@ -96,6 +95,6 @@ class Interpreters:
         if self._name is None or (goals := goal_tools(agent)) is None:
             return None
         with self._lock:
-            if agent.name not in self._made:
-                self._made[agent.name] = of_goals(self._name, goals, engine=self._engine)
-            return self._made[agent.name]
+            if agent.name not in self._by_agent:
+                self._by_agent[agent.name] = of_goals(self._name, goals, engine=self._engine)
+            return self._by_agent[agent.name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import io
 import json
 import logging
@@ -34,25 +33,26 @@ from rtcontrol_client.console import MAX_LINE, printable
 # A program of a room above this one: nothing of it is imported here, and its threads share nothing with the loop's.
 PROGRAM = "rtcontrol.gateway.viewer"
 EVERY_S = 0.25
-START_S = 30.0
-END_S = 3.0
-PIPE_BYTES = 1 << 20  # as much as Linux lets anybody have
-MOST_DATA = 64  # fields of an observation that are told
+START_S, END_S = 30.0, 3.0  # of the page's process
+MOST_DATA = 64  # fields of an observation that the page draws by
+LOG_EVERY_S = 5.0
+QUIET_S = 5.0  # a message that comes again is shown as seldom
 
 
 class Viewer:
-    """Starts the process and tells its address by `say`; `watch` feeds it from then on, as long as it lives. What it
-    reads is the account's and the recorder's side; of the loop it asks nothing that the loop waits for. A page that
-    does not keep up loses what is told meanwhile. UserError where the address cannot be bound."""
+    """The page of a run, in its own process: prints its address, then feeds it as long as it lives.
+
+    It reads the recorder's side, and asks nothing of the loop that the loop waits for. Raises UserError where the
+    address cannot be bound.
+    """
 
     def __init__(self, options: RunOptions, say: Callable[[str], None]) -> None:
         self._say = say
-        self._waiting = b""  # of the last line, that the pipe has not taken yet
-        self._number = 0
-        self._pictured: RemotePicture | None = None  # the last one in a line
-        self._answer: str | None = None  # to what the page said last
+        self._number = 0  # of the last tick that it received
+        self._picture: RemotePicture | None = None  # the last one that it received
+        self._answer: str | None = None  # to the page's last message
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._feeder: threading.Thread | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", PROGRAM, str(options.view_port)],
             stdin=subprocess.PIPE,
@@ -61,31 +61,28 @@ class Viewer:
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
         self._in, self._out = self._process.stdin, self._process.stdout
-        first = (wait([self._out.fileno()], START_S) and _line(self._out)) or {}
+        first = (wait([self._out.fileno()], START_S) and _message(self._out)) or {}
         if "url" not in first:
             self.close()
-            what = first.get("failed", "The page's process did not start.")
-            raise UserError(str(what), "Give another --view-port, or leave --view out.")
-        self.url: str = first["url"]
-        os.set_blocking(self._in.fileno(), False)
-        with contextlib.suppress(OSError, AttributeError):  # a picture goes in one go
-            fcntl.fcntl(self._in.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        say(f"watch it at {self.url}")
+            problem = first.get("failed", "The page's process did not start.")
+            raise UserError(str(problem), "Give another --view-port, or leave --view out.")
+        say(f"watch it at {first['url']}")
 
     def watch(self, loop: ControlLoop) -> None:
-        for work in (self._feed, self._hear):
-            thread = threading.Thread(target=work, args=(loop,), name=f"viewer-{work.__name__[1:]}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        """Feed the page, and do what people say there."""
+        self._feeder = threading.Thread(target=self._feed, args=(loop,), name="viewer-feed", daemon=True)
+        self._feeder.start()
+        threading.Thread(target=self._listen, args=(loop,), name="viewer-listen", daemon=True).start()
 
     def close(self) -> None:
-        """The last of what there is to see is told; then the page ends."""
+        """Send what there is to see at the end; then the page ends."""
         self._stop.set()
-        for thread in self._threads[:1]:
-            thread.join(END_S)
-        with contextlib.suppress(OSError):
-            self._in.close()
+        if self._feeder is not None:
+            self._feeder.join(END_S)
         try:
+            if self._feeder is None or not self._feeder.is_alive():  # else it waits for a page that does not read
+                with contextlib.suppress(OSError):
+                    self._in.close()
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
@@ -93,100 +90,78 @@ class Viewer:
         self._out.close()
 
     def _feed(self, loop: ControlLoop) -> None:
-        while not self._stop.wait(EVERY_S):
-            if not self._tell(loop, False):
-                return
-        self._tell(loop, True)
+        with contextlib.suppress(OSError, ValueError):  # the page is gone
+            while not self._stop.wait(EVERY_S):
+                self._send(loop, over=False)
+            self._send(loop, over=True)
 
-    def _tell(self, loop: ControlLoop, over: bool) -> bool:
-        """False where nobody reads any more."""
-        if not self._waiting:
-            told = snapshot(loop, self._number) | {"over": over, "said": self._answer}
-            self._number = told["number"]
-            self._waiting = json.dumps(told, default=str).encode()[:-1] + self._picture(loop) + b"}\n"
-        try:
-            self._waiting = self._waiting[os.write(self._in.fileno(), self._waiting) :]
-        except BlockingIOError:
-            pass
-        except (OSError, ValueError):
-            return False
-        return True
+    def _send(self, loop: ControlLoop, over: bool) -> None:
+        """Write what is to be seen; waits for a page that does not keep up, which misses what happens meanwhile."""
+        shown = snapshot(loop, self._number) | {"over": over, "said": self._answer}
+        self._number = shown["number"]
+        if isinstance(loop.env, RemoteEnvironment) and (newest := loop.env.pictures.newest) is not self._picture:
+            self._picture = newest
+            shown["picture"] = "" if newest is None else base64.b64encode(newest.data).decode()
+        self._in.write(json.dumps(shown, default=str).encode() + b"\n")
+        self._in.flush()
 
-    def _picture(self, loop: ControlLoop) -> bytes:
-        """Return a remote client's newest picture, once, as a field of the line that no JSON writer copies."""
-        if not isinstance(loop.env, RemoteEnvironment) or (newest := loop.env.pictures.newest) is self._pictured:
-            return b""
-        self._pictured = newest
-        return b',"picture":"' + (b"" if newest is None else base64.b64encode(newest.data)) + b'"'
-
-    def _hear(self, loop: ControlLoop) -> None:
-        while (said := _line(self._out)) is not None:
+    def _listen(self, loop: ControlLoop) -> None:
+        while (message := _message(self._out)) is not None:
             try:
-                if "instruct" in said:
-                    answer = take_word(said["instruct"], "page", loop.operator, loop.instructions)
-                    if answer is None:
-                        loop.instruct(said["instruct"])
-                    else:
-                        self._answer = answer
-                elif "say" in said:
-                    self._answer = loop.operator.say(said["say"], "page", said.get("k"))
+                if "instruct" in message:
+                    self._answer = _instruct(loop, message["instruct"], "page")
+                elif "say" in message:
+                    self._answer = loop.operator.say(message["say"], "page", message.get("k"))
                     self._say(self._answer)
             except Exception as error:  # the next one may be a stop
-                self._say(f"the page said what nobody can do ({type(error).__name__}: {error})")
+                self._say(f"the page's message cannot be carried out ({type(error).__name__}: {error})")
 
 
 def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
-    """What is to be seen of a run, as `Recent` tells it, with the run's own settings and state."""
+    """Return what is to be seen of a run, as `Recent` has it, with the run's settings and state."""
     config = loop.config
-    told = loop.recent.snapshot(since)
+    shown = loop.recent.snapshot(since)
     asking = loop.operator.asking
-    told |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
-    told |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
-    told |= {"proven": loop.instructions.proven, "refusal": loop.instructions.refusal}
-    told |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
-    told["asking"] = None if asking is None or asking.denied else told["asking"]
+    shown |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
+    shown |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
+    shown |= {"proven": loop.instructions.proven, "refusal": loop.instructions.refusal}
+    shown |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
+    shown["asking"] = None if asking is None or asking.denied else shown["asking"]
     if isinstance(loop.env, RemoteEnvironment):
-        told["picture_age_s"] = loop.env.pictures.age_s()
-    with contextlib.suppress(Exception):  # a world that broke down is the loop's to tell
+        shown["picture_age_s"] = loop.env.pictures.age_s()
+    with contextlib.suppress(Exception):  # a world that broke down is the loop's to report
         # Of a world elsewhere nothing is taken that its loop waits for.
         if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:
-            plain = {k: v for k, v in list(seen.data.items())[:MOST_DATA] if isinstance(v, int | float)}
-            told |= {"data": plain, "seed": config.seed + seen.epoch - 1}
-    return told
+            numbers = {k: v for k, v in list(seen.data.items())[:MOST_DATA] if isinstance(v, int | float)}
+            shown |= {"data": numbers, "seed": config.seed + seen.epoch - 1}
+    return shown
 
 
-def _line(out: IO[bytes]) -> dict[str, Any] | None:
-    """The next line that is an object; None at the end."""
+def _message(out: IO[bytes]) -> dict[str, Any] | None:
+    """Return the next line that is an object; None at the end."""
     with contextlib.suppress(OSError, ValueError):  # closed
         for line in out:
             with contextlib.suppress(ValueError):
-                if isinstance(said := json.loads(line), dict):
-                    return said
+                if isinstance(message := json.loads(line), dict):
+                    return message
     return None
 
 
-REFRESH_S = 0.25
-LOG_EVERY_S = 5.0
-QUIET_S = 5.0
-
-
 class LiveView(logging.Handler):
-    """Looks on from a thread of its own: the loop's thread only ever appends a line to a queue.
+    """Show a run from its own thread: the loop's thread only ever appends a line to a queue.
 
     `say` may be called from any thread. The same message is shown once in a while, not once a tick.
     """
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(logging.WARNING)
-        self._log = logging.getLogger("rtcontrol")
         self._console = Terminal(stderr=True)
         self._live, self._stdin = options.live and self._console.is_terminal, options.stdin
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
+        self._phase = "", 0.0  # and since when
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._loop: ControlLoop | None = None
-        self._phase = "", 0.0  # what goes on, and since when
         self._viewer = Viewer(options, self.say) if options.view else None
 
     def say(self, line: str) -> None:
@@ -196,11 +171,9 @@ class LiveView(logging.Handler):
         self.say(record.getMessage())
 
     def watch(self, loop: ControlLoop) -> None:
-        """Begin to look on; stdin is read where somebody can type, or where it was asked for."""
-        self._loop = loop
-        self._log.addHandler(self)
-        self._log.propagate = False
-        self._thread = threading.Thread(target=self._run, name="view", daemon=True)
+        """Show this loop; stdin is read where somebody can type, or where the options say so."""
+        _log(self, propagate=False)
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="view", daemon=True)
         self._thread.start()
         if self._viewer is not None:
             self._viewer.watch(loop)
@@ -213,22 +186,19 @@ class LiveView(logging.Handler):
             self._viewer.close()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
-        self._log.removeHandler(self)
-        self._log.propagate = True
+        _log(self, propagate=True)
 
-    def _run(self) -> None:
-        loop, last_s = self._loop, -LOG_EVERY_S
-        assert loop is not None, "watch() sets the loop before the thread starts"
+    def _run(self, loop: ControlLoop) -> None:
+        last_s = -LOG_EVERY_S
         with Live(console=self._console, auto_refresh=False, transient=True) if self._live else nullcontext() as view:
-            while not self._stop.wait(REFRESH_S):
+            while not self._stop.wait(EVERY_S):
                 self._flush()
                 now_s = time.monotonic()
-                started = loop.phase != self._phase[0]
-                if started:
+                if changed := loop.phase != self._phase[0]:
                     self._phase = loop.phase, now_s
                 if view is not None:
-                    view.update(self._view(loop), refresh=True)
-                elif started or now_s - last_s >= LOG_EVERY_S:
+                    view.update(self._panel(loop), refresh=True)
+                elif changed or now_s - last_s >= LOG_EVERY_S:
                     last_s = now_s
                     self._print(self._status(loop))
         self._flush()
@@ -249,19 +219,18 @@ class LiveView(logging.Handler):
         self._console.print(printable(line, MAX_LINE), markup=False, highlight=False, soft_wrap=True)
 
     def _status(self, loop: ControlLoop) -> str:
-        """What goes on, and how long it has, while there are no ticks; else the newest counts."""
+        """Return the phase and its seconds while there are no ticks; else the newest counts."""
         phase, since_s = self._phase
         if phase != "running":
-            seconds = time.monotonic() - since_s
-            return f"{phase}, {seconds:.0f} s ..." if seconds >= 1 else f"{phase} ..."
+            return f"{phase}, {time.monotonic() - since_s:.0f} s ..."
         now, lost = loop.recent.snapshot(), loop.recorder.lost
         counts, p50 = now["counts"], now["latency_ms"]["p50"] or 0.0
         return (
-            f"tick {counts['ticks']}, on time {counts['on_time']}, missed or skipped {now['causes'] or 'none'}, "
+            f"tick {counts['ticks']}, on time {counts['on_time']}, missed or skipped {dict(now['causes']) or 'none'}, "
             f"latency p50 {p50:.2f} ms, episodes {now['episodes']}, last call {now['call'] or '-'}"
         ) + (f", {lost} lines of the record lost" if lost else "")
 
-    def _view(self, loop: ControlLoop) -> Text:
+    def _panel(self, loop: ControlLoop) -> Text:
         asking, state = loop.operator.asking, loop.operator.state
         stopped = "" if state == "running" else f" [{state.upper()}: the safe call acts]"
         may = "" if asking is None or asking.denied else f"may it {asking.call.text()}? /yes /no   "
@@ -273,12 +242,18 @@ class LiveView(logging.Handler):
         return Text("\n").join(Text(printable(line, MAX_LINE), style) for line, style in lines)
 
 
+def _log(view: LiveView, propagate: bool) -> None:
+    """Let the package's warnings go to the view, or to where they went before."""
+    logger = logging.getLogger("rtcontrol")
+    (logger.removeHandler if propagate else logger.addHandler)(view)
+    logger.propagate = propagate
+
+
 def _can_read_stdin(piped: bool) -> bool:
     try:
         descriptor = sys.stdin.fileno()
         if not os.isatty(descriptor):
-            # What a script or a service leaves there is not meant for us, unless `piped` says so.
-            return piped
+            return piped  # what a script or a service leaves there is not meant for us, unless an option says so
         # A background job that reads its terminal would be stopped by it.
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except (AttributeError, OSError, ValueError):
@@ -287,17 +262,21 @@ def _can_read_stdin(piped: bool) -> bool:
 
 def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
-        # A bad byte is shown as such, and ends neither the reading nor the run.
-        sys.stdin.reconfigure(errors="replace")
-    try:
+        sys.stdin.reconfigure(errors="replace")  # a bad byte is shown as such, and does not end the reading
+    with contextlib.suppress(OSError, ValueError):
         for line in sys.stdin:
-            text = line.removeprefix("\ufeff").strip()
-            if (answer := take_word(text, "keyboard", loop.operator, loop.instructions)) is not None:
-                say(answer)
-            elif text:
+            if text := line.removeprefix("\ufeff").strip():
                 try:
-                    loop.instruct(text)
+                    answer = _instruct(loop, text, "keyboard")
                 except UserError as error:
-                    say(str(error))
-    except (OSError, ValueError):
-        return
+                    answer = str(error)
+                if answer is not None:
+                    say(answer)
+
+
+def _instruct(loop: ControlLoop, text: str, by: str) -> str | None:
+    """Do what a word such as /pause says, and return the answer; else give the loop its instruction."""
+    answer = take_word(text, by, loop.operator, loop.instructions)
+    if answer is None:
+        loop.instruct(text)
+    return answer

@@ -17,7 +17,6 @@ from rtcontrol.models.decode.hysteresis import margin_of
 from rtcontrol.models.errors import UserError, user_path
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
-NO_HEADS = "Leave --hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/fit.md)."
 Config = TypeVar("Config", bound=RunConfig)
 NAME_IT = (
     "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
@@ -26,15 +25,15 @@ NAME_IT = (
 
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
-    """Whether the model was trained on exactly these tools, as its checkpoint says. None: not known, one that reads any
-    tools, or nothing that is trained."""
+    """Return whether the model was trained on exactly these tools, as its checkpoint says. None: not known, one that
+    reads any tools, or nothing that is trained."""
     learnt = learnt_of(model)
     return None if learnt is None else learnt.knows(tools) or (None if learnt.any_tools else False)
 
 
 def learnt_of(model: str) -> TrainingMetadata | None:
-    """What the checkpoint of a bundled name, a folder or a hub id says that it learnt; None where it does not, for what
-    is no checkpoint, and for one that is not on this disk (its tools are known when it was fetched)."""
+    """Return what the checkpoint of a bundled name, a folder or a hub id says that it learnt; None where it does not,
+    for what is not a checkpoint, and for one that is not on this disk (its tools are known when it was fetched)."""
     if model in PLAIN or is_endpoint(model):
         return None
     folder = ZOO / model if model in zoo() else user_path(model)
@@ -42,17 +41,20 @@ def learnt_of(model: str) -> TrainingMetadata | None:
 
 
 def shown(agent: Agent, model: str) -> Agent:
-    """The agent as the model learnt to be asked: with no more history than it was trained with; where the agent is of
-    nothing but tools, with a call that may stay in force if that was learnt. A null function that the agent does not
-    ask for, of a model with a gate, says that it does not understand."""
+    """Return the agent as the model learnt to be prompted: with no more history than in its training, and a call that
+    may stay active where that was learnt and the agent is of nothing but tools.
+
+    A null function of a model with a gate says that it does not understand, where the agent does not ask for null.
+    """
     learnt = learnt_of(model)
     if learnt is None:
         return agent
+    history = min(agent.history, learnt.history)
     if not learnt.knows(agent.tools.schemas):  # what it learnt of null was said of other tools
-        return replace(agent, history=min(agent.history, learnt.history))
+        return replace(agent, history=history)
     doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
     allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
-    return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
+    return replace(agent, history=history, allow_null=allow_null, null_is_doubt=doubt)
 
 
 def has_heads(model: str) -> bool:
@@ -61,55 +63,58 @@ def has_heads(model: str) -> bool:
 
 
 def hysteresis_for(text: str | None, model: str) -> float | None:
-    """Return the margin that is asked for, of a model with heads. Raises UserError for one without."""
+    """Return the margin of --hysteresis. Raises UserError for a model without heads."""
     if text is None:
         return None
     if not has_heads(model):
-        what = f"--hysteresis compares the probabilities of values, and the model {model} tells none."
-        raise UserError(what, NO_HEADS)
+        problem = f"--hysteresis compares the probabilities of values, and the model {model} tells none."
+        hint = "Leave --hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/fit.md)."
+        raise UserError(problem, hint)
     return margin_of(text)
 
 
 def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:
-    """The gate of the function head that the model's checkpoint names for these tools."""
+    """Return the gate of the function head that the model's checkpoint names for these tools."""
     learnt = learnt_of(model)
     return learnt.gate if learnt is not None and learnt.knows(tools) else None
 
 
 def gated(config: Config, model: str, tools: Sequence[ToolSchema]) -> Config:
-    """The settings with the model's gate for these tools, unless they have their own."""
+    """Return the settings with the model's gate for these tools, unless they have their own."""
     gate = gate_of(model, tools) if config.min_confidence is None else None
     return config if gate is None else replace(config, min_confidence={"function": gate})
 
 
-def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME_IT) -> str:
-    """The model asked for, or else the bundled one that was trained on exactly these tools.
+def model_for(tools: Sequence[ToolSchema], named: str | None, hint: str = NAME_IT) -> str:
+    """Return the model that is named, or else the bundled one that was trained on exactly these tools.
 
-    UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
-    `remedy` says how whoever asks comes to one of {known}.
+    Raises UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
+    The `hint` says how the caller comes to one of {known}.
     """
     knowing = {name: len(learnt.tool_sets) for name in zoo() if (learnt := learnt_of(name)) and learnt.knows(tools)}
-    own = min(knowing, key=knowing.__getitem__, default=None)  # who learnt little else
-    model = asked or own
+    bundled = min(knowing, key=knowing.__getitem__, default=None)  # the one that learnt little else
+    model = named or bundled
     if model is None or trained_on(tools, model) is False:
-        what = "No model here was trained on these tools, and none was named."
+        problem = "No model here was trained on these tools, and none was named."
         if model is not None:
-            what = f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
-            what += difference(tools, model)
-        known = ", ".join(f'"{m}"' for m in (own, "random") if m)
-        raise UserError(what, remedy.format(known=f'{known} or "noop"'))
+            problem = (
+                f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
+            )
+            problem += difference(tools, model)
+        known = ", ".join(f'"{name}"' for name in (bundled, "random") if name)
+        raise UserError(problem, hint.format(known=f'{known} or "noop"'))
     return model
 
 
 def difference(tools: Sequence[ToolSchema], model: str) -> str:
     """Return a sentence that names the first difference from the tools of a model; empty if there is none to name."""
     learnt = learnt_of(model)
-    found = None if learnt is None else learnt.difference(tools)
-    return "" if found is None else f" First difference: {found}."
+    first = None if learnt is None else learnt.difference(tools)
+    return "" if first is None else f" First difference: {first}."
 
 
 def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
-    """What people must know of a model that may not have been trained on these tools, None where there is nothing."""
+    """Return a notice of a model that may not have been trained on these tools; None where there is nothing to say."""
     if model in PLAIN or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
     if chats(model):
@@ -120,7 +125,7 @@ def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
 
 
 def rate_mismatch(model: str, hz: float) -> str | None:
-    """That a model was trained at another rate than this, where it says so: a call's effect is another then."""
+    """Return a notice of a model that was trained at another rate: a call's effect is another then."""
     learnt = learnt_of(model)
     if learnt is None or learnt.rate_hz in (None, hz):
         return None

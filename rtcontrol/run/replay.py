@@ -25,7 +25,7 @@ MORE = "Record one with `rtcontrol run --record-observations yes` (the default),
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One observation that was decided, as its `request`. `call`: what was decided then (as text, `null` for the null
+    """An observation that was decided, as its `request`. `call`: what was decided then (as text, `null` for the null
     function; None where the tick missed without a decision)."""
 
     t_s: float
@@ -44,24 +44,23 @@ class Recording:
 
     @property
     def recorded_model(self) -> bool:
-        """Whether the model that decided is one of this installation's. Any other name is an address, a hub's id or a
-        path that stands in a file which others may have written: it is never gone to for that."""
+        """Return whether the model that decided is one of this installation's. Any other name is an address, a hub's id
+        or a path in a file that others may have written: it is never used by itself."""
         return self.header["model"] in (*PLAIN, *zoo())
 
-    def model(self, asked: str | None) -> str:
-        """The model that decides it again: the one asked for, or else the recorded one. UserError where that is named
-        by the record alone."""
-        if asked or self.recorded_model:
-            return asked or str(self.header["model"])
-        told = repr(str(self.header["model"])[:200])
+    def model(self, named: str | None) -> str:
+        """Return the model that is named, or else the recorded one. Raises UserError where that is not bundled."""
+        if named or self.recorded_model:
+            return named or str(self.header["model"])
+        name = repr(str(self.header["model"])[:200])
         raise UserError(
-            f"{self.path} names the model that decided it, {told}. A name in a file is not obeyed: it may be anybody's "
-            "address or folder, and would be sent what is seen, and your key.",
-            f"If you trust it, say it yourself: --model {told}. Or give another, such as --model random.",
+            f"{self.path} names the model that decided it, {name}. A name in a file is not obeyed: it may be anybody's "
+            "address or folder, and would receive what is seen, and your key.",
+            f"If you trust it, say it yourself: --model {name}. Or give another, such as --model random.",
         )
 
     def agent(self) -> Agent:
-        """Return who decided, with the same tools; without a model where that is named by the record alone."""
+        """Return the agent that decided, with the same tools; without a model that is not bundled."""
         header = self.header
         return Agent(
             name=str(header["agent"]),
@@ -76,72 +75,52 @@ class Recording:
         )
 
 
-def restored(value: Any) -> Any:
-    """Return recorded data as the world gave it: a record has infinite numbers and NaN as texts."""
-    if isinstance(value, dict):
-        return {key: restored(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [restored(one) for one in value]
-    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
-
-
-def _seen(k: int, look: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> Seen:
-    request = DecisionRequest(
-        k,  # what is random by the tick's number is the same again
-        look["epoch"],
-        look["observation"],
-        look["instruction"],
-        tuple(look["history"]),
-        restored(look.get("data")),
-        standing=Call.from_dict(look["in_force"]["call"]) if "in_force" in look else None,
-    )
-    return Seen(k / header["hz"] if header["clock"] == "lockstep" else float(look["t_s"]), request, call)
-
-
 def recording(path: Path) -> Recording:
-    """Return the recording of a file. UserError for what cannot be read, is not ours, or has no observations."""
+    """Return the recording of a file. Raises UserError for what cannot be read, or has no observations."""
     header: dict[str, Any] = {}
-    looks: dict[int, dict[str, Any]] = {}
+    observed: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
     record, whole = record_in(path), False
     try:
         for event in read_record(record):
             if "observation" in event:
-                looks[event["k"]] = event
+                observed[event["k"]] = event
             elif event.get("kind") == "null":
                 decided[event["k"]] = "null"
             elif "kind" in event and "call" in event:
                 decided[event["k"]] = event["call"]
             header = event.get("header", header)
             whole = whole or "end" in event
-        if not looks or "tools" not in header:
+        if not observed or "tools" not in header:
             raise UserError(f"{record} has no observations: there is nothing to decide again.", MORE)
-        seen = tuple(_seen(k, look, header, decided.get(k)) for k, look in sorted(looks.items()))
-        made = Recording(record, header, seen, whole)
-        made.agent()
-        return made
+        seen = tuple(_seen(k, event, header, decided.get(k)) for k, event in sorted(observed.items()))
+        result = Recording(record, header, seen, whole)
+        result.agent()
+        return result
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{record} is no record of a run ({type(error).__name__}: {error}).", MORE) from error
+        raise UserError(f"{record} is not a record of a run ({type(error).__name__}: {error}).", MORE) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Redecision:
-    """One decision made again. `call` is None where the decider failed, with its `error`."""
+def _seen(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> Seen:
+    request = DecisionRequest(
+        k,  # what is random by the tick's number is the same again
+        event["epoch"],
+        event["observation"],
+        event["instruction"],
+        tuple(event["history"]),
+        _restored(event.get("data")),
+        standing=Call.from_dict(event["in_force"]["call"]) if "in_force" in event else None,
+    )
+    return Seen(k / header["hz"] if header["clock"] == "lockstep" else float(event["t_s"]), request, call)
 
-    seen: Seen
-    call: str | None
-    error: str | None
-    decide_ns: int
 
-    @property
-    def same(self) -> bool | None:
-        """Whether it is the call that was decided then; None where none was."""
-        return None if self.seen.call is None else self.call == self.seen.call
-
-    def to_dict(self) -> dict[str, Any]:
-        request = self.seen.request
-        told = {"k": request.tick, "t_s": self.seen.t_s, "observation": request.observation, "error": self.error}
-        return {**told, "recorded": self.seen.call, "replayed": self.call}
+def _restored(value: Any) -> Any:
+    """Return recorded data as the world gave it: a record has infinite numbers and NaN as texts."""
+    if isinstance(value, dict):
+        return {key: _restored(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_restored(inner) for inner in value]
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
 def replay(
@@ -149,10 +128,13 @@ def replay(
     model: str | None = None,
     progress: Callable[[int], None] = lambda done: None,
     own: Agent | None = None,
-) -> tuple[dict[str, Any], list[Redecision]]:
-    """The comparison, and each decision. Nothing here waits for a clock, and each decision has the history that was
-    recorded: two replays differ in `decide_ms` alone. The expert is that of the agent `own`, where it has one.
-    UserError for a model that cannot decide this, and for one that the record alone names."""
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the comparison, and each decision: what was `recorded` and `replayed` (None: an `error`, or a miss then).
+
+    Nothing here waits for a clock, and each decision has the history that was recorded: two replays differ in
+    `decide_ms` alone. The expert is that of the agent `own`, where it has one. Raises UserError for a model that cannot
+    decide this, and for one that the record alone names.
+    """
     header, agent = recording.header, recording.agent()
     if own is not None:
         agent = replace(agent, goals=own.goals, expert=own.expert)
@@ -166,34 +148,38 @@ def replay(
         hysteresis=header.get("hysteresis") if has_heads(chosen) else None,
     )
     decider = build(assembly.decider(config, agent, chosen))
-    made: list[Redecision] = []
-    answer(decider, recording.seen[0].request)  # what is made at the first decision is no tick's time
+    decisions, decide_ms = list[dict[str, Any]](), list[float]()
+    answer(decider, recording.seen[0].request)  # what the first decision sets up is no tick's time
     for seen in recording.seen:
-        reply = answer(decider, seen.request)
-        decided = reply.decision
-        text = None if decided is None else "null" if decided.call is None else decided.call.text()
-        made.append(Redecision(seen, text, reply.error, reply.decide_ns))
-        progress(len(made))
-    return _compared(recording, chosen, made), made
-
-
-def _compared(recording: Recording, chosen: str, made: Sequence[Redecision]) -> dict[str, Any]:
-    header, hz = recording.header, float(recording.header["hz"])
-    compared = [one for one in made if one.same is not None]
-    errors = Counter(one.error for one in made if one.error is not None)
-    agreed = sum(bool(one.same) for one in compared)
+        reply, request = answer(decider, seen.request), seen.request
+        tick = {"k": request.tick, "t_s": seen.t_s, "instruction": request.instruction}
+        call = None if reply.decision is None else "null" if reply.decision.call is None else reply.decision.call.text()
+        calls = {"recorded": seen.call, "replayed": call, "error": reply.error}
+        decisions.append({**tick, "observation": request.observation, **calls})
+        decide_ms.append(reply.decide_ns / 1e6)
+        progress(len(decisions))
     return {
         "file": str(recording.path),
         "whole": recording.whole,
         "recorded": {name: header[name] for name in ("agent", "model", "hz", "engine")},
-        "replayed": {"model": chosen, "hz": hz},
-        "decisions": len(made),
+        "replayed": {"model": chosen, "hz": config.hz},
+        **_compared(decisions),
+        "decide_ms": Series(decide_ms).summary(),
+        "above_period": sum(ms > 1e3 / config.hz for ms in decide_ms),
+    }, decisions
+
+
+def _compared(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    compared = [decision for decision in decisions if decision["recorded"] is not None]
+    differing = [decision for decision in compared if decision["replayed"] != decision["recorded"]]
+    agreed = len(compared) - len(differing)
+    errors = Counter(decision["error"] for decision in decisions if decision["error"] is not None)
+    return {
+        "decisions": len(decisions),
         "compared": len(compared),
         "agreed": agreed,
         "agreement": round(agreed / len(compared), 6) if compared else None,
-        "errors": sum(errors.values()),
+        "errors": errors.total(),
         "commonest_error": next((error for error, _ in errors.most_common(1)), None),
-        "differing": [one.to_dict() for one in compared if not one.same],
-        "decide_ms": Series(one.decide_ns / 1e6 for one in made).summary(),
-        "above_period": sum(one.decide_ns / 1e9 > 1 / hz for one in made),
+        "differing": differing,
     }

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 import shlex
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
-from rtcontrol.agents import Agent, Tools, remote_tool
+from rtcontrol.agents import Tools, remote_tool
 from rtcontrol.agents.tool import Tool
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
@@ -31,8 +28,62 @@ from rtcontrol.models.schema.limits import Room, check_size
 from rtcontrol.models.schema.mask import mask_of
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 from rtcontrol.models.web import ENCODING, packed_by
-from rtcontrol.run.user_code import load_module
+from rtcontrol.run.user_files import user_tools
 from rtcontrol_client.console import printable
+
+MCP = "mcp:"
+TIMEOUT_S = 30.0
+# Of an MCP server's list, of its bytes, and of what is shown of an error.
+MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
+HINT = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
+
+
+def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
+    """Return the tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`.
+
+    A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
+    model that is a part of another one is not a tool. Raises UserError where there are none, and for those that cannot
+    be taken; with `skip_unsupported` they are left out, and named on stderr.
+    """
+    if source.startswith(MCP):
+        return _read(source, listed(source.removeprefix(MCP)), skip_unsupported)
+    if source.endswith(".py"):
+        return user_tools(source)
+    path = Path(source)
+    try:
+        text = read_text(path)
+        lines = text.split("\n") if path.suffix == ".jsonl" else ()
+        content = [strict_json(line) for line in lines if line.strip()] if lines else strict_json(text)
+    except (OSError, ValueError, RecursionError) as error:
+        hint = "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL."
+        raise UserError(f"{source} cannot be read as tools ({error}).", hint) from None
+    definitions = content.get("tools", [content]) if isinstance(content, Mapping) else content
+    if not isinstance(definitions, list):
+        raise UserError(f"{source} holds no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
+    return _read(source, definitions, skip_unsupported)
+
+
+def _read(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
+    check_size(definitions)
+    room, tools, refused = Room(), list[Tool](), list[UserError]()
+    for definition in definitions:
+        try:
+            tool = remote_tool(definition, room)
+            if skip:
+                check_decodable([tool.schema], Checkpoint.open("lander").tokenizer)
+            tools.append(tool)
+        except UserError as error:
+            refused.append(error)
+    if refused and not (skip and tools):
+        first = refused[0]
+        more = f" {len(refused)} of the {len(definitions)} tools of {source} are refused." if len(refused) > 1 else ""
+        raise UserError(f"{first.what}{more}", f"{first.remedy} Or leave such tools out: --skip-unsupported.")
+    for refusal in refused:
+        print(printable(f"{source}: left out: {refusal}"), file=sys.stderr)
+    return Tools(tools)
+
+
+# -- what a tool costs ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -59,38 +110,38 @@ def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
 
 
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
-    """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded, as a session
-    does."""
+    """Return the cost of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded,
+    as a session does."""
     plan = compile_plan(tools, tokenizer, overflow=overflow)
     DecoderCore(plan, tokenizer, tokenizer.size)  # compiles the grammars of the free values
     budget = Budget()
     layouts = [Walker(plan, replace(budget, function_first=first)) for first in (False, True)]
-    found = []
+    listed = []
     for index, tool in enumerate(tools):
-        free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
-        worst = max(worst_call(walker, index)[0] for walker in layouts)
-        worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
-        remedies = []
+        free = [domain for head in plan.heads if (domain := head.free.get(index)) is not None]
+        passes = max(worst_call(walker, index)[0] for walker in layouts)
+        passes += max((domain.grid.longest if domain.grid else MAX_TOKENS for domain in free), default=0)
+        hints = []
         for head, slot in zip(plan.heads[1:], plan.slots[index], strict=False):
             count = len(head.trie.needed(1 << index))
             if isinstance(slot.domain, ClosedDomain) and count > budget.per_head:
-                remedies.append(
+                hints.append(
                     f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values make {count} "
                     f"branching tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
-        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies), checked_rules(tool)))
-    return found
+        listed.append(ToolCost(tool.name, not free, passes, size, tuple(hints), checked_rules(tool)))
+    return listed
 
 
 def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None:
-    """Raises UserError for a tool that every session would be refused."""
+    """Raise UserError for a tool that every session would be refused."""
     for tool in tools:
         DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
 
 
 def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
-    """UserError where the prompt that describes the tools is longer than the checkpoint's context."""
+    """Raise UserError where the prompt that describes the tools is longer than the checkpoint's context."""
     from rtcontrol.models.runners.lean import SLOTS
 
     config = checkpoint.config.get("text_config", checkpoint.config)
@@ -99,95 +150,7 @@ def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
         raise too_long(context, size)
 
 
-def _on_stderr(line: str) -> None:
-    print(printable(line), file=sys.stderr)
-
-
-def tools_from(source: str, say: Callable[[str], None] = _on_stderr, skip_unsupported: bool = False) -> Tools:
-    """The tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there
-    are none, and for those that cannot be taken; with `skip_unsupported` they are left out, and `say` is told.
-
-    A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
-    model that is a part of another one is no tool. `say` is told, a line each, what else there was and is none.
-    """
-    if source.startswith(MCP):
-        return _read(source, listed(source.removeprefix(MCP)), say, skip_unsupported)
-    if source.endswith(".py"):
-        return _of_module(source, say)
-    path = Path(source)
-    try:
-        text = read_text(path)
-        lines = text.split("\n") if path.suffix == ".jsonl" else ()
-        given = [strict_json(line) for line in lines if line.strip()] if lines else strict_json(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{source} cannot be read as tools ({error}).",
-            "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
-        ) from None
-    definitions = given.get("tools", [given]) if isinstance(given, Mapping) else given
-    if not isinstance(definitions, list):
-        raise UserError(f"{source} holds no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
-    return _read(source, definitions, say, skip_unsupported)
-
-
-def _read(source: str, definitions: Sequence[Any], say: Callable[[str], None], skip: bool) -> Tools:
-    check_size(definitions)
-    room, found, refused = Room(), list[Tool](), list[UserError]()
-    for definition in definitions:
-        try:
-            tool = remote_tool(definition, room)
-            if skip:
-                check_decodable([tool.schema], Checkpoint.open("lander").tokenizer)
-            found.append(tool)
-        except UserError as error:
-            refused.append(error)
-    if refused and not (skip and found):
-        first = refused[0]
-        more = f" {len(refused)} of the {len(definitions)} tools of {source} are refused." if len(refused) > 1 else ""
-        raise UserError(f"{first.what}{more}", f"{first.remedy} Or leave such tools out: --skip-unsupported.")
-    for one in refused:
-        say(f"{source}: left out: {one}")
-    return Tools(found)
-
-
-def _of_module(source: str, say: Callable[[str], None]) -> Tools:
-    module = load_module(source, "FILE")
-    if isinstance(agent := vars(module).get("agent"), Agent):
-        return agent.tools
-    given = vars(module).get("tools")
-    if isinstance(given, Tools):
-        return given
-    if not isinstance(given, list | tuple):
-        own = [v for name, v in vars(module).items() if _module(v) == module.__name__ and not name.startswith("_")]
-        given = [v for v in own if isinstance(v, Tool)]
-        models = [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
-        parts = {name for model in models for name in model.model_json_schema().get("$defs", {})}
-        given += [model for model in models if model.__name__ not in parts]
-        for why, names in (
-            ("without the decorator `rtcontrol.agents.tool`", [v.__name__ for v in own if inspect.isfunction(v)]),
-            ("a part of another model", sorted(parts & {model.__name__ for model in models})),
-        ):
-            if names:
-                say(f"{source}: no tool: {', '.join(names)} ({why}).")
-    if not given:
-        raise UserError(
-            f"{source} has no tools.",
-            "Decorate functions with `rtcontrol.agents.tool`, or write `tools = [...]` of functions, dicts or models.",
-        )
-    return Tools(list(given))
-
-
-def _module(value: Any) -> str:
-    """Where it was defined: what a file imports is not its own."""
-    return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
-
-
-MCP = "mcp:"
-TIMEOUT_S = 30.0
-# Of a list, of its bytes, and of what is shown of an error.
-MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
-PACKED = "Let it, or the proxy before it, heed accept-encoding: identity."
-HINT = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
+# -- MCP servers ------------------------------------------------------------------------------------------------------
 
 
 def listed(server: str) -> list[dict[str, Any]]:
@@ -212,8 +175,8 @@ def listed(server: str) -> list[dict[str, Any]]:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN]
             why = f"within {TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else why
             stderr.seek(0)
-            if last := next((line.strip() for line in reversed(stderr.readlines()) if line.strip()), ""):
-                why = f"{why}; it said: {last[:SHOWN]}"
+            if last := stderr.read().strip().rpartition("\n")[2].strip():
+                why = f"{why}; its last line: {last[:SHOWN]}"
             raise UserError(f"{MCP}{server} gave no list of tools ({why}).", HINT) from None
 
 
@@ -233,8 +196,8 @@ def http_client(server: str) -> Any:
             async for part in self._stream:
                 left -= len(part)
                 if left < 0:
-                    what = f"{MCP}{server} answers more than {MOST_BYTES} bytes."
-                    raise UserError(what, "Give a server with fewer tools.")
+                    problem = f"{MCP}{server} answers more than {MOST_BYTES} bytes."
+                    raise UserError(problem, "Give a server with fewer tools.")
                 yield part
 
         async def aclose(self) -> None:
@@ -242,8 +205,8 @@ def http_client(server: str) -> Any:
 
     async def look(response: httpx2.Response) -> None:
         if packed := packed_by(response.headers):
-            what = f"{MCP}{server} answers packed ({packed}), though it was asked for answers as they are."
-            raise UserError(what, PACKED)
+            problem = f"{MCP}{server} answers packed ({packed}), though the request does not allow it."
+            raise UserError(problem, "Let it, or the proxy before it, heed accept-encoding: identity.")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = Counted(response.stream)
 
@@ -251,23 +214,23 @@ def http_client(server: str) -> Any:
 
 
 async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
-    """Collect the pages of the list. `stderr` takes what a command writes there."""
+    """Return all pages of the list. `stderr` takes what a command writes there."""
     from mcp import Client, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
-    place: Any
+    transport: Any
     if server.startswith(("http://", "https://")):
-        place = streamable_http_client(server, http_client=http_client(server))
+        transport = streamable_http_client(server, http_client=http_client(server))
     else:
         command, *arguments = shlex.split(server)
-        given = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")
-        place = stdio_client(given, errlog=stderr)
+        parameters = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")
+        transport = stdio_client(parameters, errlog=stderr)
     tools: list[dict[str, Any]] = []
-    seen: set[str | None] = set()
+    cursors: set[str | None] = set()
     cursor, size = None, 0
-    async with Client(place) as client:
-        while cursor not in seen and len(tools) <= MAX_TOOLS:
-            seen.add(cursor)
+    async with Client(transport) as client:
+        while cursor not in cursors and len(tools) <= MAX_TOOLS:
+            cursors.add(cursor)
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
                 described = {"name": tool.name, "description": tool.description or ""}
@@ -280,5 +243,5 @@ async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
                 return tools
             if not page.tools:
                 break
-    what = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or the same page again."
-    raise UserError(what, "Give a server whose list has an end.")
+    problem = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or the same page again."
+    raise UserError(problem, "Give a server whose list has an end.")

@@ -23,7 +23,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
-from rtcontrol.run.user_module import tools_only_agent
+from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import illegal_safe_call, refused_as
 from rtcontrol.serve.session_core import CONTROL

@@ -73,7 +73,7 @@ class Pools:
             models.open("the tools", STSource(replace(spec, tools=options.default_tools))).close()
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        if isinstance(source, EndpointSource) or assembly.makes_plans(source):
+        if isinstance(source, EndpointSource) or assembly.reads_data(source):
             # On its own threads: it waits for another machine, or is a user's code.
             return started(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):

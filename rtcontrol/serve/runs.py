@@ -18,7 +18,7 @@ from rtcontrol.serve.refusals import refused_as
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
 from rtcontrol.telemetry.histogram import BOUNDS_S
-from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol_client.wire import Code
 
 # By the account's names.
@@ -114,8 +114,8 @@ def open_record(
     path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
     with refused_as(Code.INTERNAL):
         header = config.header(terms.hold_ms, terms.agent) | more
-        most = size(config.record_max)
-        return Recorder(path, header, provisional=True, tell=tell, most=most, pictures=pictures), path
+        file = RecordFile(path, size(config.record_max))
+        return Recorder(file, header, tell, pictures=pictures), path
 
 
 def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
@@ -123,7 +123,6 @@ def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
     Return what failed; never raise, so that the session ends in order."""
     account, recorder = loop.account, loop.recorder
     try:
-        recorder.file.discard()
         recorder.close()
         if not account.releases:
             record.unlink(missing_ok=True)
@@ -131,7 +130,7 @@ def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
                 record.parent.rmdir()
             return None
         account.check()
-        assert recorder.fault is None, recorder.fault
+        assert recorder.recent.fault is None, recorder.recent.fault
         result = report.build(account, record.name, recorder.lost, ticks_from=recorder.file.first_k)
         name = record.name.replace("record", "report").replace(".mcap", ".json")
         refused = report.write({**result, "wire": wire}, record.with_name(name))

@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.run import run_loop
+from rtcontrol.run.run import Parts, run_loop
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
@@ -116,7 +116,8 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
         check_named(terms.config, terms.agent)
         clock = terms.arrivals(env)
         interpreter = interpreting.of_config(terms.config, terms.agent)
-        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, ready, interpreter, session)
+        parts = Parts(terms.agent, env, host, sample, interpreter, clock, session)
+        return run_loop(terms.config, parts, view, ending, ready)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)
         raise

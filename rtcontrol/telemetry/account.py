@@ -1,95 +1,80 @@
-"""The one account of a run: events in, counts out, live and from a record alike."""
+"""Count a run, live and from a record alike: events in, counts out; and keep what a live view shows."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.telemetry.channels import topic_of
+from rtcontrol.telemetry.events import topic_of
 from rtcontrol.telemetry.histogram import Series
 
-
-class MissRuns:
-    """Indices of missed releases. They come nearly in order: each `add` is at, or a little before, the end."""
-
-    def __init__(self) -> None:
-        self._begins: list[int] = []
-        self._ends: list[int] = []  # each one past the last
-
-    def add(self, begin: int, end: int | None = None) -> None:
-        """Those from `begin` up to `end` (without it; `begin` alone by default). ValueError when one is there."""
-        end = begin + 1 if end is None else end
-        i = bisect_right(self._begins, begin)
-        if (i and self._ends[i - 1] > begin) or (i < len(self._begins) and self._begins[i] < end):
-            raise ValueError(f"release {begin} was missed already")
-        joins_left, joins_right = i > 0 and self._ends[i - 1] == begin, i < len(self._begins) and self._begins[i] == end
-        if joins_left and joins_right:
-            self._ends[i - 1] = self._ends.pop(i)
-            del self._begins[i]
-        elif joins_left:
-            self._ends[i - 1] = end
-        elif joins_right:
-            self._begins[i] = begin
-        else:
-            self._begins.insert(i, begin)
-            self._ends.insert(i, end)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._begins, self._ends, strict=True)
-
-    @property
-    def longest(self) -> int:
-        """Of the runs of misses."""
-        return max((end - begin for begin, end in self), default=0)
-
-    def worst(self, k: int) -> int:
-        """Most misses among any `k` releases in a row: (m,k)."""
-        most, first, held = 0, 0, 0
-        begins, ends = self._begins, self._ends
-        for i, end in enumerate(ends):
-            # The best window that ends with a run's end reaches into the runs before it.
-            held += end - begins[i]
-            while ends[first] <= end - k:
-                held -= ends[first] - begins[first]
-                first += 1
-            most = max(most, held - max(0, end - k - begins[first]))
-        return min(most, k)
-
-
-# The report's name of a time, and the event's.
+# Times by the report's name: the event's name, and the title for people.
 TIMES = {
-    "latency_ms": "latency_ms",
-    "decide_ms": "decide_ms",
-    "wake_ms": "wake_ms",
-    "observation_age_ms": "age_ms",
-    "execute_ms": "execute_ms",
-    "jitter_ms": "jitter_ms",
-    "answer_ms": "answer_ms",
+    "latency_ms": ("latency_ms", "latency (release to effect)"),
+    "decide_ms": ("decide_ms", "decide"),
+    "wake_ms": ("wake_ms", "wake-up lateness"),
+    "observation_age_ms": ("age_ms", "observation age at effect"),
+    "execute_ms": ("execute_ms", "execute"),
+    "jitter_ms": ("jitter_ms", "jitter"),
+    "answer_ms": ("answer_ms", "first decider's answer"),
 }
-# Of decisions and plans: these are no times of ticks.
-OTHER_SERIES = ("passes", "tokens", "plan_ms")
-# What became of an answer of the first decider, where there is a backup.
+OTHER_SERIES = ("passes", "tokens", "plan_ms")  # of decisions and plans: these are not times of ticks
 ERRED = ("no_observation.unreadable", "decide.error", "execute.raised")
-ANSWERS = ("in_time", "late", "unsure", "failed", "lost")
-# A tick of these kinds is on time, and counted apart.
-KINDS = ("null", "held", "overtaken", "epoch_over")
+ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # outcomes of the first decider's answers
+KINDS = ("null", "held", "overtaken", "epoch_over")  # ticks of these kinds are on time, and counted apart
 # Counts by name, in `by`. `held_by`: confidence (unsure, or not understood), confirm, paused, stopped.
 BY = (
     *("misses_by_cause", "misses_by_subcause", "skipped_by_cause", "acknowledged", "held_by"),
     *("first_losses", "plans", "plan_losses", "plan_steps"),
 )
-# Topics of which the events themselves are listed.
-LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")
-# So many different errors, and so many events of one kind, are listed.
-MAX_ERRORS, MAX_LISTED = 64, 10_000
-# So many members of a crowd are counted each by itself; later ones together, under OTHERS.
-MOST_MEMBERS, OTHERS = 10_000, "(others)"
+LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics whose events are listed
+MAX_ERRORS, MAX_LISTED = 64, 10_000  # different errors, and events of one topic, that are listed
+MOST_MEMBERS, OTHERS = 10_000, "(others)"  # members of a crowd that are counted each; the others together
 CAUSE = "misses."  # before a cause's name, in a member's counts
-# A client may acknowledge a call so many calls later.
-REMEMBERED = 2048
+REMEMBERED = 2048  # a client may acknowledge a call so many calls later
+
+
+class MissRuns:
+    """Runs of missed releases. They come nearly in order: each `add` is at, or a little before, the end."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # each is one past the last
+
+    def add(self, start: int, end: int | None = None) -> None:
+        """Add the releases from `start` up to `end` (excluded; `start` alone by default). ValueError for a repeat."""
+        end = start + 1 if end is None else end
+        i = bisect_right(self._starts, start)
+        if (i and self._ends[i - 1] > start) or (i < len(self._starts) and self._starts[i] < end):
+            raise ValueError(f"release {start} was missed already")
+        self._starts.insert(i, start)
+        self._ends.insert(i, end)
+        for right in (i + 1, i):
+            if 0 < right < len(self._starts) and self._ends[right - 1] == self._starts[right]:
+                del self._starts[right], self._ends[right - 1]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._ends, strict=True)
+
+    @property
+    def longest(self) -> int:
+        """Return the length of the longest run."""
+        return max((end - start for start, end in self), default=0)
+
+    def worst(self, k: int) -> int:
+        """Return the most misses among any `k` releases in a row: (m,k)."""
+        most, first, inside = 0, 0, 0
+        for start, end in self:
+            # The best window that ends with a run's end reaches into the runs before it.
+            inside += end - start
+            while self._ends[first] <= end - k:
+                inside -= self._ends[first] - self._starts[first]
+                first += 1
+            most = max(most, inside - max(0, end - k - self._starts[first]))
+        return min(most, k)
 
 
 @dataclass(slots=True)
@@ -109,9 +94,9 @@ class Account:
     releases == ticks + skipped_releases, ticks == on_time + misses, misses == sum of misses_by_cause,
     skipped_releases == sum of skipped_by_cause, miss_rate == (misses + skipped_releases) / releases.
 
-    One thread adds; any may look. An event is one entry of a record (`telemetry/channels.py`). `counts` are numbers,
-    `by` counts by name, `times` and `listed` what their names say, `members` the counts of a crowd's members; `run` has
-    what the run's own events say (`start`, `end`, and `origin_ns` of all t_s, CLOCK_MONOTONIC).
+    One thread adds; any may look. `counts` are numbers, `by` counts by name, `times` and `listed` what their names say,
+    `members` the counts of a crowd's members; `run` has what the run's own events say (`start`, `end`, and `origin_ns`
+    of all t_s, CLOCK_MONOTONIC).
     """
 
     def __init__(self) -> None:
@@ -148,16 +133,22 @@ class Account:
         return (self.counts["misses"] + self.counts["skipped_releases"]) / self.releases if self.releases else 0.0
 
     @property
-    def off_time(self) -> Counter[str]:
-        """Misses and skipped releases by cause. Of copies: another thread may count meanwhile."""
-        return Counter(dict(self.misses_by_cause)) + Counter(dict(self.by["skipped_by_cause"]))
-
-    @property
     def erred(self) -> int:
-        """Misses by an error of code: the agent's, the decider's, the tools'; or by a call that is illegal."""
+        """Return the misses by an error of code (the agent's, the decider's, the tools'), or by an illegal call."""
         return sum(self.by["misses_by_subcause"][name] for name in ERRED) + self.misses_by_cause["invalid"]
 
+    def check(self) -> None:
+        """Raise AssertionError with the relation that does not hold."""
+        n, by = self.counts, self.by
+        assert n["releases"] == n["ticks"] + n["skipped_releases"], "releases == ticks + skipped_releases"
+        assert n["ticks"] == n["on_time"] + n["misses"], "ticks == on_time + misses"
+        assert n["misses"] == sum(by["misses_by_cause"].values()), "misses == sum(misses_by_cause)"
+        assert n["skipped_releases"] == sum(by["skipped_by_cause"].values()), "skipped == sum(skipped_by_cause)"
+        assert n["decided_by_first"] + n["decided_by_backup"] <= n["ticks"], "at most one decides a tick"
+        assert sum(n[kind] for kind in KINDS) <= n["on_time"], "null, held are on time"
+
     def add(self, event: Mapping[str, Any]) -> None:
+        """Count an event (`telemetry/events.py`)."""
         topic, counts = topic_of(event), self.counts
         if "error" in event and topic != "/plan":  # the ticks of a plan have errors of their own
             self._error(event)
@@ -170,14 +161,14 @@ class Account:
                 self._further(event)
             case "/first":
                 counts[f"first_{event['outcome']}"] += 1
-                self._lost("first_losses", event)
+                self.by["first_losses"].update([event["loss"]] if "loss" in event else [])
                 self._times(event)
             case "/plan":
                 self.by["plans"][event["outcome"]] += 1
-                self._lost("plan_losses", event)
+                self.by["plan_losses"].update([event["loss"]] if "loss" in event else [])
                 self.times["plan_ms"].add(event["plan_ms"])
             case "/late":
-                if "late" in event and "waited_ms" not in event:  # one that waited for a yes was no late decision
+                if "late" in event and "waited_ms" not in event:  # one that waited for a yes was not a late decision
                     counts["late_used" if event["used"] else "late_dropped"] += 1
                 self._times(event)
             case "/result":
@@ -187,18 +178,6 @@ class Account:
                 counts["fallback_errors"] += "error" in event
             case "/run":
                 self._run(event)
-
-    def check(self) -> None:
-        """Raises AssertionError with the relation that does not hold."""
-        n, by = self.counts, self.by
-        assert n["releases"] == n["ticks"] + n["skipped_releases"], "releases == ticks + skipped_releases"
-        assert n["ticks"] == n["on_time"] + n["misses"], "ticks == on_time + misses"
-        assert n["misses"] == sum(by["misses_by_cause"].values()), "misses == sum(misses_by_cause)"
-        assert n["skipped_releases"] == sum(by["skipped_by_cause"].values()), "skipped == sum(skipped_by_cause)"
-        assert n["decided_by_first"] + n["decided_by_backup"] <= n["ticks"], "at most one decides a tick"
-        assert sum(n[kind] for kind in KINDS) <= n["on_time"], "null, held are on time"
-
-    # -- events -------------------------------------------------------------------------------------------------------
 
     def _run(self, event: Mapping[str, Any]) -> None:
         if "header" in event:
@@ -210,7 +189,7 @@ class Account:
             self.run |= {name: event[name] for name in ("start", "origin_ns") if name in event}
 
     def _tick(self, event: Mapping[str, Any]) -> None:
-        k, kind, counts, extent = event["k"], event["kind"], self.counts, self.extent
+        k, counts, extent = event["k"], self.counts, self.extent
         if not counts["ticks"]:
             extent.first_k = k - event.get("skipped", 0)
         extent.last_k = max(extent.last_k, k)
@@ -230,7 +209,7 @@ class Account:
             counts[f"decided_by_{event['decided_by']}"] += 1
         if "step" in event:
             self.by["plan_steps"][event["step"]] += 1
-        if kind == "call":
+        if event["kind"] == "call":
             call = (event.get("epoch", 0), event["call"])
             counts["call_ticks"] += 1
             counts["repeated"] += call == extent.call and "member" not in event
@@ -252,7 +231,7 @@ class Account:
                 del self._acted[next(iter(self._acted))]
 
     def _skipped(self, event: Mapping[str, Any], k: int) -> None:
-        """Count the releases before `k` that did not begin."""
+        """Count the releases before `k` that did not start."""
         if skipped := event.get("skipped", 0):
             self.counts["skipped_releases"] += skipped
             self.counts["releases"] += skipped
@@ -260,7 +239,7 @@ class Account:
             self.miss_runs.add(k - skipped, k)
 
     def _further(self, event: Mapping[str, Any]) -> None:
-        """A further call of a tick: neither on time nor a miss, and in none of the times, which are of ticks."""
+        """Count a further call of a tick: neither on time nor a miss, and in none of the times, which are of ticks."""
         if acted := event["outcome"] == "acted":
             self._acts(event["n"] + 1)
         self.counts["calls_cut"] += event["outcome"] == "cut" or (acted and "over" in event)
@@ -284,7 +263,7 @@ class Account:
         self.miss_runs.add(k)
 
     def _acknowledge(self, event: Mapping[str, Any]) -> None:
-        """A call that its client did not carry out was not on time, whenever it was sent."""
+        """Count a client's result: a call that it did not carry out was not on time, whenever it was sent."""
         k, status = event["ack"], event["status"]
         self.by["acknowledged"][status] += 1
         if k in self._acted and event.get("why") != "safe" and not event.get("n"):
@@ -302,35 +281,112 @@ class Account:
         if len(self.listed[topic]) < MAX_LISTED:
             self.listed[topic].append(dict(entry))
 
-    def _lost(self, losses: str, event: Mapping[str, Any]) -> None:
-        if "loss" in event:
-            self.by[losses][event["loss"]] += 1
-
     def _error(self, event: Mapping[str, Any]) -> None:
-        """One entry for each place and type of error (or text, where it came from elsewhere)."""
+        """Count by place and type of error (or text, where it came from elsewhere)."""
         where, error = event.get("where"), str(event["error"])
-        entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
-        if entry is None and len(self.errors) < MAX_ERRORS:
+        key = where, error.split(":")[0] if where else error
+        if key not in self.errors and len(self.errors) < MAX_ERRORS:
             kinds = (name for name in ("safe", "late", "overran", "ack", "further", "first") if name in event)
             cause = event.get("cause") or event.get("fault") or next(kinds, "")
-            entry = {"where": where, "error": error, "cause": cause, "count": 0, "first_t_s": event.get("t_s")}
-            self.errors[key] = entry
-        if entry is not None:
-            entry["count"] += 1
+            first = {"where": where, "error": error, "cause": cause, "count": 0, "first_t_s": event.get("t_s")}
+            self.errors[key] = first
+        if key in self.errors:
+            self.errors[key]["count"] += 1
 
     def _times(self, event: Mapping[str, Any]) -> None:
-        for name, key in TIMES.items():
+        for name, (key, _) in TIMES.items():
             if (value := event.get(key)) is not None:
                 self.times[name].add(value)
 
     def _member(self, event: Mapping[str, Any]) -> None:
-        """One tick of a crowd's member. After each: releases == ticks + skipped_releases, ticks == on_time + misses."""
+        """Count a tick of a crowd's member. After each: ticks == on_time + misses."""
         name = event["member"]
         if name not in self.members and len(self.members) >= MOST_MEMBERS:
             name = OTHERS
-        counted, cause = self.members.setdefault(name, defaultdict(int)), event.get("cause")
-        for what in ("ticks", event["kind"] if cause is None else CAUSE + cause, "misses" if cause else "on_time"):
-            counted[what] += 1
-        for what in ("skipped", "rested", "latency_ms"):
-            counted[what] += event.get(what) or 0
-        counted["latency_ms_max"] = max(counted["latency_ms_max"], event.get("latency_ms") or 0.0)
+        counts, cause = self.members.setdefault(name, defaultdict(int)), event.get("cause")
+        for key in ("ticks", event["kind"] if cause is None else CAUSE + cause, "misses" if cause else "on_time"):
+            counts[key] += 1
+        for key in ("skipped", "rested", "latency_ms"):
+            counts[key] += event.get(key) or 0
+        counts["latency_ms_max"] = max(counts["latency_ms_max"], event.get("latency_ms") or 0.0)
+
+
+# -- the live view ----------------------------------------------------------------------------------------------------
+
+TICKS, LINES = 256, 20  # recent ticks, and lines for people
+SHOWN = (  # of a tick
+    *("k", "kind", "why", "cause", "subcause", "evidence", "latency_ms", "decide_ms"),
+    *("skipped", "skip_cause", "skip_subcause", "skip_evidence"),
+)
+COUNTS = ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held", "safe_calls", "late_used")
+
+
+class Recent:
+    """Keep the last ticks of a run, and what they were decided by, on the events' way into the `account`.
+
+    The recorder's thread adds; any thread may take a `snapshot`, and pays for it. `fault` is the first error of ours in
+    an event: then the counts are not to be trusted.
+    """
+
+    def __init__(self) -> None:
+        self.account = Account()
+        self.fault: str | None = None
+        self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
+        self._lines: deque[str] = deque(maxlen=LINES)
+        self._ms: deque[float] = deque(maxlen=TICKS)  # latencies
+        self._observation: Mapping[str, Any] = {}
+        self._call: Mapping[str, Any] = {}
+        self._question: dict[str, Any] | None = None
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Count an event. Never raises: the record goes on, and says what led to the `fault`."""
+        try:
+            self.account.add(event)
+        except Exception as error:
+            self.fault = self.fault or f"{type(error).__name__}: {error}"
+        if "latency_ms" in event:
+            self._ms.append(event["latency_ms"])
+        if "kind" in event:
+            number = self._ticks[-1][0] + 1 if self._ticks else 1
+            self._ticks.append((number, {name: event[name] for name in SHOWN if name in event}))
+        elif "observation" in event:
+            self._observation = event
+        elif "people" in event and (event["people"] == "ask" or "call" in event):
+            self._question = dict(event) if event["people"] == "ask" else None
+        elif "log" in event:
+            self._lines.append(event["log"])
+        if "call" in event and ("kind" in event or event.get("outcome") == "acted"):
+            self._call = event
+
+    def snapshot(self, since: int = 0) -> dict[str, Any]:
+        """Return what is to be seen now, as JSON takes it: counts, the last call, what was read, and the ticks after
+        number `since`; `number` is then the last one's."""
+        account, call, seen, ticks = self.account, self._call, self._observation, _copy(self._ticks)
+        number = ticks[-1][0] if ticks else 0
+        since = since if since <= number else 0  # another run's
+        latency = Series(_copy(self._ms)).summary()
+        return {
+            "number": number,
+            "ticks": [tick for place, tick in ticks if place > since],
+            "counts": {name: account.counts[name] for name in COUNTS},
+            # Of copies: another thread may count meanwhile.
+            "causes": Counter(dict(account.misses_by_cause)) + Counter(dict(account.by["skipped_by_cause"])),
+            "subcauses": dict(account.by["misses_by_subcause"]),
+            "latency_ms": {name: latency[name] for name in ("p50", "p99", "max")},
+            "call": call.get("call"),
+            "confidence": call.get("confidence"),
+            "text": seen.get("observation"),
+            "history": list(seen.get("history", ())),
+            "asking": self._question,
+            "log": _copy(self._lines),
+            **{name: account.counts[name] for name in ("episodes", "successes", "judged")},
+        }
+
+
+def _copy(values: deque[Any]) -> list[Any]:
+    """Return a copy of what another thread appends to meanwhile."""
+    while True:
+        try:
+            return list(values)
+        except RuntimeError:
+            continue

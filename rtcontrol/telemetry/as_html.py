@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.telemetry.causes import stylesheet
-from rtcontrol.telemetry.recorded import Gate, Recorded, begun
+from rtcontrol.telemetry.recorded import Gate, Recorded, require_ticks
 from rtcontrol.telemetry.report import PARTS, TITLES, lines
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 from rtcontrol_client.console import printable, throughout
@@ -30,79 +30,81 @@ DETAIL_CHARS, MOST_DETAILED, MOST_MARKS = 4_000_000, 20_000, 5_000
 
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
-    """The page of runs side by side. UserError where one has no release."""
-    begun(runs, ticks=True)
+    """Return the page of runs side by side. Raises UserError where one has no release."""
+    require_ticks(runs, in_record=True)
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    # What turns the direction of text is no markup: it would pass.
+    # What turns the direction of text is not markup: it would pass.
     environment.finalize = lambda value: printable(value) if type(value) is str else value
-    environment.filters["number"] = _number
+    environment.filters["number"] = lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}"
     chars = DETAIL_CHARS // len(runs)
     data = {"nines": NINES, "stages": STAGES, "runs": [throughout(_data(run, chars)) for run in runs]}
-    read = {name: (PAGE / name).read_text("utf-8") for name in ("uPlot.iife.min.js", "uPlot.min.css", "report.css")}
-    scripts = [read["uPlot.iife.min.js"], *((PAGE / name).read_text("utf-8") for name in ("draw.js", "report.js"))]
     # No text of a record may end the element that holds it.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    styles = [read["uPlot.min.css"], read["report.css"], stylesheet()]
-    shown = {"runs": runs, "gates": gates, "lines": lines, "titles": TITLES, "parts": PARTS}
-    return environment.get_template("report.html").render(data=packed, styles=styles, scripts=scripts, **shown)
+    return environment.get_template("report.html").render(
+        data=packed,
+        styles=[_file("uPlot.min.css"), _file("report.css"), stylesheet()],
+        scripts=[_file(name) for name in ("uPlot.iife.min.js", "draw.js", "report.js")],
+        runs=runs,
+        gates=gates,
+        lines=lines,
+        titles=TITLES,
+        parts=PARTS,
+    )
+
+
+def _file(name: str) -> str:
+    return (PAGE / name).read_text("utf-8")
 
 
 def _data(run: Recorded, chars: int) -> dict[str, Any]:
+    """Return a run's ticks by columns, as draw.js reads them."""
     t, times = run.timeline, run.timeline.account.times
-    named = {"latency": times["latency_ms"], "jitter": times["jitter_ms"]}
-    if not (stages := run.stages()):
-        stages = {name: times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
+    stages = run.stages() or {name: times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
+    curves = {**stages, "latency": times["latency_ms"], "jitter": times["jitter_ms"]}
     percents = [100 * (1 - 10**-nines) for nines in NINES]
-    curves = {
-        name: [round(max(series.percentile(p), 1e-3), 4) for p in percents]
-        for name, series in {**stages, **named}.items()
-        if series.count
-    }
-    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS)}
     return {
         "name": run.name,
         "hz": run.report["hz"],
         "deadline_ms": run.report["deadline_ms"],
         "k": _packed("u4", array("I", t.k)),
-        "numbers": {n: _packed("f4", array("f", c)) for n, c in numbers.items() if any(v == v for v in c)},
+        "numbers": {
+            name: _packed("f4", array("f", t.numbers[name]))
+            for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS)
+            if not all(map(math.isnan, t.numbers[name]))
+        },
         "words": {name: _coded(column) for name, column in t.words.items()},
         "missed": _missed(t, chars),
         "marks": t.marks[:MOST_MARKS],
-        "curves": curves,
+        "curves": {
+            name: [round(max(series.percentile(p), 1e-3), 4) for p in percents]
+            for name, series in curves.items()
+            if series.count
+        },
     }
 
 
 def _missed(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
-    """By row: what a miss saw, what is known of it besides, and what acted instead."""
-    found: dict[int, dict[str, Any]] = {}
-    for row in (row for row, cause in enumerate(t.words["cause"]) if cause):
-        if len(found) == MOST_DETAILED:
-            break
+    """Return by row what a miss saw, what else is known of it, and what acted instead."""
+    missed: dict[int, dict[str, Any]] = {}
+    for row in [row for row, cause in enumerate(t.words["cause"]) if cause][:MOST_DETAILED]:
         k = t.k[row]
         more = {**t.details.get(k, {}), **({"saw": t.saw[k]} if k in t.saw else {})}
         if (chars := chars - len(str(more))) < 0:
             more = {}
-        found[row] = {"instead": [[c, why, _rounded(ms)] for c, why, ms in t.instead(row)], **more}
-    return found
-
-
-def _rounded(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 3)
+        instead = [[call, why, None if math.isnan(ms) else round(ms, 3)] for call, why, ms in t.instead(row)]
+        missed[row] = {"instead": instead, **more}
+    return missed
 
 
 def _coded(column: Sequence[str]) -> dict[str, Any]:
-    """Words, each row's by its number among the different ones; number 0 is none."""
+    """Return words, each row's by its number among the different ones; number 0 is none."""
     numbers = {word: number for number, word in enumerate(dict.fromkeys(("", *column)))}
     kind, code = ("u1", "B") if len(numbers) <= 1 << 8 else ("u4", "I")
     return {"words": [*numbers], "codes": _packed(kind, array(code, map(numbers.__getitem__, column)))}
 
 
 def _packed(kind: str, values: array[Any]) -> dict[str, str]:
-    """Of this machine's byte order, which is the browsers': little-endian."""
+    """Return the bytes in this machine's order, which is the browsers': little-endian."""
     return {"kind": kind, "data": base64.b64encode(values.tobytes()).decode("ascii")}
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"

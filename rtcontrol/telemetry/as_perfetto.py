@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
-from rtcontrol.telemetry.recorded import Recorded, begun
+from rtcontrol.telemetry.recorded import Recorded, require_ticks
 from rtcontrol.telemetry.timeline import Timeline
 
-# The last one's instants are what befell the run.
+# The last one's instants are what happened to the run.
 TRACKS = ("ticks", "loop", "decoder", "actuator", "world", "events")
 # What each thread does: track, name, and the stamps that it lies between.
 SLICES = (
@@ -24,73 +24,71 @@ SLICES = (
     ("actuator", "execute", "executing", "executed"),
 )
 LEAD_MS = 1000.0
-Words = Mapping[str, str | int]
-# (track, name, begin in ms from the first release, end in ms or None for an instant, words beside it)
-Entry = tuple[str, str, float, float | None, Words]
+# (track, name, start in ms from the first release, end in ms or None for an instant, annotations)
+Entry = tuple[str, str, float, float | None, Mapping[str, str | int]]
 
 
 def render(runs: Sequence[Recorded]) -> bytes:
     """Return the bytes of a trace file; each run is a process."""
-    begun(runs, ticks=True)
+    require_ticks(runs, in_record=True)
     packets = (packet for pid, run in enumerate(runs, 1) for packet in _process(pid, run))
     return b"".join(Trace(packet=[packet]).SerializeToString() for packet in packets)
-
-
-def entries(run: Recorded) -> Iterator[Entry]:
-    """Yield what the trace shows of a run; slices of one track never overlap."""
-    timeline, free = run.timeline, dict.fromkeys(TRACKS, -math.inf)
-    for row in range(len(timeline.k)):
-        for track, name, begin, end, words in _tick(timeline, row):
-            if end is not None:
-                # Two ticks in flight, and rounded stamps: what began before the last one ended is shown from there.
-                begin = max(begin, free[track])
-                if end < begin:
-                    continue
-                free[track] = end
-            yield track, name, begin, end, words
-    for t_s, call, why, k in timeline.acts:
-        if why in ("safe", "further"):
-            yield "actuator", f"{why}: {call}", 1e3 * t_s, None, {"k": k}
-    for t_s, what in timeline.marks:
-        yield "events", what, 1e3 * t_s, None, {}
-
-
-def _tick(timeline: Timeline, row: int) -> Iterator[Entry]:
-    numbers, deadline = timeline.numbers, timeline.header.get("deadline_ms", 0.0)
-    k, t_ms, latency = timeline.k[row], 1e3 * numbers["t_s"][row], numbers["latency_ms"][row]
-    told = {name: word for name, column in timeline.words.items() if (word := column[row])}
-    words: Words = {"k": k}
-    cause = ".".join(filter(None, (told.get("cause"), told.get("subcause"))))
-    ended = deadline if math.isnan(latency) else min(latency, deadline)
-    yield "ticks", cause or f"on time: {told['kind']}", t_ms, t_ms + ended, {**words, **told}
-    if not math.isnan(captured := numbers["captured"][row]):
-        yield "world", "observation", t_ms + captured, None, words
-    for track, name, begin, end in SLICES:
-        if not math.isnan(numbers[begin][row] + numbers[end][row]):
-            yield track, name, t_ms + numbers[begin][row], t_ms + numbers[end][row], words
 
 
 def _process(pid: int, run: Recorded) -> Iterator[TracePacket]:
     process = TrackDescriptor(uuid=100 * pid)
     process.process.pid, process.process.process_name = pid, run.name
     yield TracePacket(trusted_packet_sequence_id=pid, track_descriptor=process)
-    for number, track in enumerate(TRACKS, 1):
-        described = TrackDescriptor(uuid=100 * pid + number, parent_uuid=100 * pid)
-        thread = described.thread
-        thread.pid, thread.tid, thread.thread_name = pid, 100 * pid + number, track
-        yield TracePacket(trusted_packet_sequence_id=pid, track_descriptor=described)
-
-    def packet(ms: float, event: TrackEvent) -> TracePacket:
-        ns = max(0, round(1e6 * (ms + LEAD_MS)))
-        return TracePacket(trusted_packet_sequence_id=pid, timestamp=ns, track_event=event)
-
-    for track, name, begin, end, words in sorted(entries(run), key=lambda e: (e[2], -(e[3] or e[2]))):
-        uuid = 100 * pid + 1 + TRACKS.index(track)
-        type = TrackEvent.TYPE_INSTANT if end is None else TrackEvent.TYPE_SLICE_BEGIN
-        event = TrackEvent(track_uuid=uuid, type=type, name=name)
+    uuids = {track: 100 * pid + number for number, track in enumerate(TRACKS, 1)}
+    for track, uuid in uuids.items():
+        thread = TrackDescriptor(uuid=uuid, parent_uuid=100 * pid)
+        thread.thread.pid, thread.thread.tid, thread.thread.thread_name = pid, uuid, track
+        yield TracePacket(trusted_packet_sequence_id=pid, track_descriptor=thread)
+    for track, name, start, end, words in sorted(_entries(run), key=lambda e: (e[2], -(e[3] or e[2]))):
+        kind = TrackEvent.TYPE_INSTANT if end is None else TrackEvent.TYPE_SLICE_BEGIN
+        event = TrackEvent(track_uuid=uuids[track], type=kind, name=name)
         for word, value in words.items():
-            named = {"string_value": value} if isinstance(value, str) else {"int_value": value}
-            event.debug_annotations.add(name=word, **named)
-        yield packet(begin, event)
+            event.debug_annotations.add(
+                name=word, **({"string_value": value} if isinstance(value, str) else {"int_value": value})
+            )
+        yield _packet(pid, start, event)
         if end is not None:
-            yield packet(end, TrackEvent(track_uuid=uuid, type=TrackEvent.TYPE_SLICE_END))
+            yield _packet(pid, end, TrackEvent(track_uuid=uuids[track], type=TrackEvent.TYPE_SLICE_END))
+
+
+def _packet(pid: int, ms: float, event: TrackEvent) -> TracePacket:
+    ns = max(0, round(1e6 * (ms + LEAD_MS)))
+    return TracePacket(trusted_packet_sequence_id=pid, timestamp=ns, track_event=event)
+
+
+def _entries(run: Recorded) -> Iterator[Entry]:
+    """Yield what the trace shows of a run; slices of one track never overlap."""
+    timeline, free = run.timeline, dict.fromkeys(TRACKS, -math.inf)
+    for row in range(len(timeline.k)):
+        for track, name, start, end, words in _tick(timeline, row):
+            if end is not None:
+                # Two ticks in flight, and rounded stamps: what started before the last one ended is shown from there.
+                start = max(start, free[track])
+                if end < start:
+                    continue
+                free[track] = end
+            yield track, name, start, end, words
+    for t_s, call, why, k in timeline.acts:
+        if why in ("safe", "further"):
+            yield "actuator", f"{why}: {call}", 1e3 * t_s, None, {"k": k}
+    for t_s, mark in timeline.marks:
+        yield "events", mark, 1e3 * t_s, None, {}
+
+
+def _tick(timeline: Timeline, row: int) -> Iterator[Entry]:
+    numbers, deadline = timeline.numbers, timeline.header.get("deadline_ms", 0.0)
+    k, t_ms, latency = {"k": timeline.k[row]}, 1e3 * numbers["t_s"][row], numbers["latency_ms"][row]
+    words = {name: column[row] for name, column in timeline.words.items() if column[row]}
+    cause = ".".join(filter(None, (words.get("cause"), words.get("subcause"))))
+    ended = deadline if math.isnan(latency) else min(latency, deadline)
+    yield "ticks", cause or f"on time: {words['kind']}", t_ms, t_ms + ended, {**k, **words}
+    if not math.isnan(captured := numbers["captured"][row]):
+        yield "world", "observation", t_ms + captured, None, k
+    for track, name, start, end in SLICES:
+        if not math.isnan(numbers[start][row] + numbers[end][row]):
+            yield track, name, t_ms + numbers[start][row], t_ms + numbers[end][row], k

@@ -1,6 +1,6 @@
 """Why a tick missed: the one table from which the loop, the report, its gates, what-if and the pages take the causes.
 
-`rtcontrol/loop/attribution.py` has the rule that finds them, docs/report.md the evidence of each.
+`rtcontrol/loop/attribution.py` has the rule that names them, docs/report.md the evidence of each.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class CauseEntry:
 
 
 CAUSES: Mapping[Cause, CauseEntry] = {
-    Cause.PAUSE: CauseEntry("the loop's process stood still", ("gc", "stall", "disk"), "#9a3fb5", "#d58cf0", "outage"),
+    Cause.PAUSE: CauseEntry("the loop's process was stopped", ("gc", "stall", "disk"), "#9a3fb5", "#d58cf0", "outage"),
     Cause.HOST: CauseEntry("the decoder was away", ("lost", "restarting", "gave_up"), "#111111", "#f5f5f5", "outage"),
     Cause.WAKE: CauseEntry(
         "the loop was woken late", ("scheduler", "disk", "executor"), "#c77700", "#ffb347", "outage"
     ),
     Cause.NO_OBSERVATION: CauseEntry(
-        "nothing had been seen yet", ("none_yet", "unreadable"), "#2e9bd6", "#7cc9f5", "always"
+        "there was no observation yet", ("none_yet", "unreadable"), "#2e9bd6", "#7cc9f5", "always"
     ),
     Cause.STALE_OBSERVATION: CauseEntry(
-        "what was seen last was too old", ("frozen", "late"), "#0b5aa8", "#5b9df0", "always"
+        "the last observation was too old", ("frozen", "late"), "#0b5aa8", "#5b9df0", "always"
     ),
     Cause.DECIDE: CauseEntry(
         "the decision took too long, or failed",
@@ -58,7 +58,7 @@ CAUSES: Mapping[Cause, CauseEntry] = {
         "#d1430f",
         "#ff7a45",
     ),
-    Cause.INVALID: CauseEntry("the decision was no legal call", (), "#8a6d00", "#e6c84a", "always"),
+    Cause.INVALID: CauseEntry("the decision was not a legal call", (), "#8a6d00", "#e6c84a", "always"),
     Cause.EXECUTE: CauseEntry(
         "the call could not be carried out in time",
         ("raised", "slow", "busy", "expired", "refused", "failed"),
@@ -70,12 +70,12 @@ CAUSES: Mapping[Cause, CauseEntry] = {
 
 
 def replayed_as(kind: str) -> tuple[str, ...]:
-    """The causes that another rate changes so."""
+    """Return the causes that another rate changes so."""
     return tuple(cause.value for cause, entry in CAUSES.items() if entry.replayed == kind)
 
 
 def stylesheet() -> str:
-    """Each cause's colour as a CSS variable of its name."""
+    """Return each cause's colour as a CSS variable of its name."""
     light, dark = (
         " ".join(f"--{cause.value}: {getattr(entry, shade)};" for cause, entry in CAUSES.items())
         for shade in ("light", "dark")
@@ -84,5 +84,5 @@ def stylesheet() -> str:
 
 
 def script() -> str:
-    """The meanings, as a module of the live pages."""
+    """Return the meanings, as a module of the live pages."""
     return f"export const CAUSES = {json.dumps({cause.value: entry.meaning for cause, entry in CAUSES.items()})};\n"

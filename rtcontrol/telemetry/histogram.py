@@ -1,4 +1,4 @@
-"""A distribution in fixed memory: what the report says of latencies, and /metrics too."""
+"""A distribution in fixed memory: the latencies of the report, and of /metrics."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Series:
         self.bins[bisect_left(_BOUNDS_MS, ms)] += 1
 
     def percentile(self, percent: float) -> float:
-        """The least value that so many per cent are not above. ValueError of nothing."""
+        """Return the least value that so many per cent are not above. Raises ValueError where there are no values."""
         if not self.count:
             raise ValueError("no values")
-        rank, seen = math.ceil(self.count * percent / 100.0), 0
+        rank, below = math.ceil(self.count * percent / 100.0), 0
         for i, n in enumerate(self._buckets):
-            seen += n
-            if seen >= rank:
+            below += n
+            if below >= rank:
                 return min(self.most, 0.0 if i == 0 else LEAST_MS * math.exp(i * STEP))
         raise AssertionError("the buckets hold every value")
 
     def summary(self) -> dict[str, float | None]:
-        """p50, p90, p99, p99_9, max and mean; all None of nothing."""
+        """Return p50, p90, p99, p99_9, max and mean; all None where there are no values."""
         if not self.count:
             return dict.fromkeys((*PERCENTS, "max", "mean"))
-        found = {name: round(self.percentile(percent), 4) for name, percent in PERCENTS.items()}
-        return {**found, "max": round(self.most, 4), "mean": round(self.total / self.count, 4)}
+        percentiles = {name: round(self.percentile(percent), 4) for name, percent in PERCENTS.items()}
+        return {**percentiles, "max": round(self.most, 4), "mean": round(self.total / self.count, 4)}

@@ -1,4 +1,4 @@
-"""report.json: what an account comes to, in named fields; and the lines in which people read it."""
+"""The report of a run: `report.json` from an account, and the lines in which people read it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,14 @@ from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.record_reader import read_record
 
 SCHEMA_VERSION = 3
-WORST = 10  # members of a crowd that are shown
-MOST_TOLD = 5  # changes of the instruction, and errors, that are shown
+MOST_SHOWN = 5  # changes of the instruction, errors, and members of a crowd
 HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a yes"}
-# Times as people read them, and the parts of each.
-TITLES = {
-    "latency_ms": "latency (release to effect)",
-    "decide_ms": "decide",
-    "wake_ms": "wake-up lateness",
-    "observation_age_ms": "observation age at effect",
-    "execute_ms": "execute",
-    "jitter_ms": "jitter",
-    "answer_ms": "first decider's answer",
-}
+TITLES = {name: title for name, (_, title) in TIMES.items()}
 PARTS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
 
 def of_record(record: Path) -> dict[str, Any]:
-    """Return the report of a record, complete or cut short. Raises UserError where it cannot be read."""
+    """Return the report of a record, complete or cut short. Raises UserError if it cannot be read."""
     account = Account()
     for event in read_record(record):
         account.add(event)
@@ -42,22 +32,24 @@ def of_record(record: Path) -> dict[str, Any]:
 def build(
     account: Account, record: str, lost_lines: int = 0, ended_by: str | None = None, ticks_from: int | None = None
 ) -> dict[str, Any]:
-    """The report of an account. `record` is the file's name, `lost_lines` what it lacks; `ended_by` is why it ended
-    where the account does not know, by SIGKILL where nobody does; `ticks_from` is the first tick whose events are left
-    in the record (the account's where it is not given). The invariants are the account's."""
-    config, info, n = account.header, account.run["start"].get("host_info", {}), account.counts
-    end, by, k = account.run["end"], account.by, max(2, round(config.get("hz", 16)))
+    """Return the report of an account.
+
+    `record` is the file's name, `lost_lines` what it lacks, `ticks_from` the first tick whose events are left in it (by
+    default the account's). `ended_by` counts where the account does not know; the default is SIGKILL.
+    """
+    header, info, n = account.header, account.run["start"].get("host_info", {}), account.counts
+    end, by, k = account.run["end"], account.by, max(2, round(header.get("hz", 16)))
     return {
         "schema_version": SCHEMA_VERSION,
-        **{name: config.get(name) for name in ("env", "agent", "model", "backup", "engine", "host", "clock", "hz")},
+        **{name: header.get(name) for name in ("env", "agent", "model", "backup", "engine", "host", "clock", "hz")},
         **({"engine": info["engine"]} if "engine" in info else {}),
-        **{name: config.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
-        **{name: config.get(name) for name in ("on_miss", "hold_ms", "instruction")},
+        **{name: header.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
+        **{name: header.get(name) for name in ("on_miss", "hold_ms", "instruction")},
         "instruction_changes": account.listed["/instruction"],
-        **({"interpreter": config["interpreter"]} if config.get("interpreter") else {}),
+        **({"interpreter": header["interpreter"]} if header.get("interpreter") else {}),
         **({"understood": account.listed["/understood"]} if account.listed["/understood"] else {}),
         "people": account.listed["/people"],
-        "started_at": config.get("started_at"),
+        "started_at": header.get("started_at"),
         "duration_s": end.get("t_s", account.extent.last_t_s),
         "ended_by": end.get("end") or ended_by or "killed",
         **{name: n[name] for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", *KINDS)},
@@ -66,7 +58,7 @@ def build(
         **{name: n[name] for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
         "acknowledged": dict(by["acknowledged"]),
         "errors": list(account.errors.values()),
-        **({"crowd": crowd_report(account.members)} if account.members else {}),
+        **({"crowd": _crowd(account.members)} if account.members else {}),
         "longest_miss_run": account.miss_runs.longest,
         "worst_window": {"m": account.miss_runs.worst(k), "k": k},
         "superseded_observations": n["superseded"],
@@ -82,12 +74,12 @@ def build(
             "repeated_share": round(n["repeated"] / n["call_ticks"], 6) if n["call_ticks"] else None,
             "kept_by_hysteresis": n["kept"],
         },
-        "forward_passes": _of(account.times["passes"]),
-        "tokens": _of(account.times["tokens"]),
+        "forward_passes": _sum(account.times["passes"]),
+        "tokens": _sum(account.times["tokens"]),
         "warmup": account.run["start"].get("warmup", {}),
         "host_events": account.listed["/host"],
         "host_info": info,
-        "machine": config.get("machine"),
+        "machine": header.get("machine"),
         "record": {
             "file": record,
             "lost_lines": lost_lines,
@@ -97,7 +89,7 @@ def build(
     }
 
 
-def _of(series: Series) -> dict[str, float]:
+def _sum(series: Series) -> dict[str, float]:
     return _total(round(series.total), series.count, round(series.most))
 
 
@@ -106,30 +98,34 @@ def _total(total: int, count: int, most: int) -> dict[str, float]:
 
 
 def _plans(account: Account) -> dict[str, Any]:
-    """Return what became of plans; empty where there were none. `steps` are those that decided ticks, from 0."""
+    """Return what became of plans, `steps` being those that decided ticks, from 0; nothing where there were none."""
     plans, steps = account.by["plans"], sorted(Counter(dict(account.by["plan_steps"])).elements())
     if not plans and not steps:
         return {}
-    which = {"p50": steps[(len(steps) - 1) // 2], "max": steps[-1]} if steps else {"p50": None, "max": None}
-    made: dict[str, Any] = {name: plans[name] for name in ("in_force", "over", "failed")}
-    made |= {"losses": dict(account.by["plan_losses"]), "ticks": len(steps), "steps": which}
-    return {"plans": made | {"plan_ms": account.times["plan_ms"].summary()}}
+    return {
+        "plans": {
+            **{name: plans[name] for name in ("in_force", "over", "failed")},
+            "losses": dict(account.by["plan_losses"]),
+            "ticks": len(steps),
+            "steps": {"p50": steps[(len(steps) - 1) // 2], "max": steps[-1]} if steps else {"p50": None, "max": None},
+            "plan_ms": account.times["plan_ms"].summary(),
+        }
+    }
 
 
-def crowd_report(members: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """What the report says of them: how many, and each by name, the worst first."""
-    listed = {name: _member(dict(counted)) for name, counted in list(members.items())}
+def _crowd(members: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the counts of a crowd's members, and each by name, the worst first."""
+    listed = {name: _member(Counter(dict(counts))) for name, counts in list(members.items())}
     order = sorted(listed, key=lambda name: (-listed[name]["missed_share"], -listed[name]["latency_ms"]["max"], name))
     return {
         "members": len(listed),
-        "rested": sum(one["rested"] for one in listed.values()),
-        "without_a_miss": sum(not one["missed_share"] for one in listed.values()),
+        "rested": sum(member["rested"] for member in listed.values()),
+        "without_a_miss": sum(not member["missed_share"] for member in listed.values()),
         "by_member": {name: listed[name] for name in order},
     }
 
 
-def _member(counted: Mapping[str, float]) -> dict[str, Any]:
-    n = Counter(counted)
+def _member(n: Mapping[str, float]) -> dict[str, Any]:
     releases = n["ticks"] + n["skipped"]
     return {
         "releases": releases,
@@ -153,7 +149,7 @@ class Line(NamedTuple):
 
 
 def lines(report: Mapping[str, Any]) -> list[Line]:
-    """The lines of a report in every format for people, those with a value; its times are a table of their own."""
+    """Return the lines of a report in every format for people, those with a value; its times are a table."""
     every = (*_run(report), *_decisions(report), *_misses(report), *_rest(report))
     return [line for line in every if line.value]
 
@@ -168,27 +164,26 @@ def _run(r: Mapping[str, Any]) -> Iterator[Line]:
     share = f"{r['on_time']} of {r['releases']} releases ({100 * (1 - r['miss_rate']):.2f} %)"
     yield Line("on time", f"{share}{f': {kinds}' if kinds else ''}")
     changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
-    later = [f', from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes]
-    more = f" and {len(later) - MOST_TOLD} more" if len(later) > MOST_TOLD else ""
-    yield Line("told", f'"{r["instruction"]}"' + "".join(later[:MOST_TOLD]) + more)
-    if said := [one for one in r.get("understood", ()) if one["by"] != "itself"]:
-        goals = [f'"{one["said"]}" as "{one["understood"]}"' for one in said if one["understood"] is not None]
-        whys = _listed(Counter(one["not_understood"] for one in said if one["understood"] is None))
-        yield Line(
-            "understood", f"{len(goals)} of {len(said)}: {'; '.join(goals[:MOST_TOLD])}", whys and f"not: {whys}"
-        )
+    later = "".join(f', from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes[:MOST_SHOWN])
+    more = f" and {len(changes) - MOST_SHOWN} more" if len(changes) > MOST_SHOWN else ""
+    yield Line("instruction", f'"{r["instruction"]}"{later}{more}')
+    if words := [event for event in r.get("understood", ()) if event["by"] != "itself"]:
+        goals = [f'"{event["said"]}" as "{event["understood"]}"' for event in words if event["understood"] is not None]
+        whys = _listed(Counter(event["not_understood"] for event in words if event["understood"] is None))
+        value = f"{len(goals)} of {len(words)}: {'; '.join(goals[:MOST_SHOWN])}"
+        yield Line("understood", value, whys and f"not: {whys}")
 
 
 def _decisions(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["held"]:
         by = {HELD.get(why, why): n for why, n in r["held_by"].items()}
-        unheard = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
+        most = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
         share = f"{r['held']} of {r['ticks']} decisions ({100 * r['held'] / r['ticks']:.1f} %): {_listed(by)}"
-        yield Line("held back", share, "what it was told is NOT UNDERSTOOD" if unheard else "")
+        yield Line("held back", share, "the instruction is NOT UNDERSTOOD" if most else "")
     if r["backup"]:
-        by, answers, losses = r["decided_by"], _listed(r["first_answers"]), _listed(r["first_losses"])
+        by, answers = r["decided_by"], _listed(r["first_answers"])
         yield Line("decided", f"by the first decider {by['first']}, by the backup ({r['backup']}) {by['backup']}")
-        yield Line("the first one's answers", f"{answers}{_took(r['answer_ms'])}", losses)
+        yield Line("the first one's answers", f"{answers}{_took(r['answer_ms'])}", _listed(r["first_losses"]))
     if plans := r.get("plans"):
         counts = _listed({name.replace("_", " "): plans[name] for name in ("in_force", "over", "failed")})
         late = "over before they came: give longer plans, or a longer --max-age-ms (docs/plans.md)"
@@ -204,32 +199,30 @@ def _decisions(r: Mapping[str, Any]) -> Iterator[Line]:
 def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["misses_by_cause"] or r["skipped_by_cause"]:
         most = _most(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
-        meaning = f"{most}: {CAUSES[Cause(most)].meaning}" if most in CAUSES else ""
-        yield Line("misses by cause", causes(r), f"{meaning}; docs/report.md has all causes")
-        yield Line("skipped releases", causes(r, "skipped") if r["skipped_by_cause"] else "")
+        meaning = f"{most}: {CAUSES[Cause(most)].meaning}; " if most in CAUSES else ""
+        yield Line("misses by cause", _causes(r) or "none", f"{meaning}docs/report.md has all causes")
+        yield Line("skipped releases", _listed(r["skipped_by_cause"]))
         window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"
-        yield Line("worst", window, "which ticks, and what each saw: `rtcontrol report FOLDER --format html`")
+        yield Line("worst", window, "which ticks, and why: `rtcontrol report FOLDER --format html`")
         yield Line("late calls", f"used {r['late_used']}, dropped {r['late_dropped']}")
     yield Line("safe calls", str(r["safe_calls"] or ""))
-    for e in r["errors"][:MOST_TOLD]:
+    for e in r["errors"][:MOST_SHOWN]:
         yield Line(f"{e['count']} x {e['cause']}", f"{e['error']} ({e['where']})" if e["where"] else e["error"])
-    if len(r["errors"]) > MOST_TOLD:
-        yield Line("other errors", str(len(r["errors"]) - MOST_TOLD), "report.json has them")
+    if len(r["errors"]) > MOST_SHOWN:
+        yield Line("other errors", str(len(r["errors"]) - MOST_SHOWN), "report.json has them")
 
 
 def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
-    if (crowd := r.get("crowd")) is not None:
+    if crowd := r.get("crowd"):
         kept = f"{crowd['without_a_miss']} of {crowd['members']} without a miss"
-        worst = [f"{name} {one['misses']}" for name, one in crowd["by_member"].items() if one["misses"]][:WORST]
+        worst = [f"{name} {one['misses']}" for name, one in crowd["by_member"].items() if one["misses"]][:MOST_SHOWN]
         yield Line("crowd", f"{kept}; {crowd['rested']} releases left out where nothing happened", ", ".join(worst))
     yield Line("people", _listed(Counter(event["people"] for event in r["people"])))
-    yield Line("the client's word of its calls", _listed(r["acknowledged"]))
+    yield Line("calls at the client", _listed(r["acknowledged"]))
     yield Line("decoders", _listed(Counter(f"{decoder(event)} {event['event']}" for event in r["host_events"])))
     if episodes := r["outcome"]["episodes"]:
-        judged = (
-            f"{r['outcome']['successes']} of {r['outcome']['judged']} succeeded, " if r["outcome"]["judged"] else ""
-        )
-        took = sum(episode["seconds"] for episode in episodes) / len(episodes)
+        outcome, took = r["outcome"], sum(episode["seconds"] for episode in episodes) / len(episodes)
+        judged = f"{outcome['successes']} of {outcome['judged']} succeeded, " if outcome["judged"] else ""
         yield Line("episodes", f"{len(episodes)}: {judged}{took:.1f} s of their own time on average")
     if first := r["record"].get("ticks_from"):
         yield Line("record", f"it was full (--record-max), and has the ticks from {first} on")
@@ -238,19 +231,19 @@ def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def decoder(event: Mapping[str, Any]) -> str:
-    """Which decoder an event of a host is about."""
+    """Return which decoder an event of a host is about."""
     which: str = event.get("decider", "")
     return {"first": "first decider", "backup": "backup"}.get(which, which or "decoder")
 
 
-def causes(report: Mapping[str, Any], of: str = "misses") -> str:
-    """Misses (or `skipped` releases) by cause: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
-    subcauses = report["misses_by_subcause"] if of == "misses" else {}
+def _causes(report: Mapping[str, Any]) -> str:
+    """Return misses by cause: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
     shown = []
-    for cause, n in _most(report[f"{of}_by_cause"]):
-        parts = _listed({name.partition(".")[2]: m for name, m in subcauses.items() if name.startswith(f"{cause}.")})
+    for cause, n in _most(report["misses_by_cause"]):
+        named = report["misses_by_subcause"].items()
+        parts = _listed({name.partition(".")[2]: m for name, m in named if name.startswith(f"{cause}.")})
         shown.append(f"{cause} {n}" + (f" ({parts})" if parts else ""))
-    return ", ".join(shown) or "none"
+    return ", ".join(shown)
 
 
 def _took(ms: Mapping[str, float | None]) -> str:
@@ -269,7 +262,7 @@ def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def write(report: dict[str, Any], path: Path) -> str | None:
-    """Write report.json, whole or not at all; the reason when the disk refused."""
+    """Write report.json, whole or not at all; return the reason if the disk refused."""
     try:
         replace_file(no_link(path), json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
@@ -277,15 +270,15 @@ def write(report: dict[str, Any], path: Path) -> str | None:
     return None
 
 
-def richer(path: Path, made: dict[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """The report that lies at `path`, and why it says more of the same run than `made`; None where it does not."""
+def richer(path: Path, report: dict[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """Return the report that lies at `path`, and why it says more of the same run than `report`; else None."""
     try:
         old = json.loads(path.read_text("utf-8"))
-        if old["schema_version"] != made["schema_version"] or old["started_at"] != made["started_at"]:
+        if any(old[name] != report[name] for name in ("schema_version", "started_at")):
             return None
-        if old["releases"] > made["releases"]:
-            return old, f"it counts {old['releases']} releases, and the record only {made['releases']}"
-        if made["ended_by"] == "killed" != old["ended_by"]:
+        if old["releases"] > report["releases"]:
+            return old, f"it counts {old['releases']} releases, and the record only {report['releases']}"
+        if report["ended_by"] == "killed" != old["ended_by"]:
             return old, f"it says how the run ended ({old['ended_by']}), and the record does not"
     except (OSError, ValueError, LookupError, TypeError):
         pass

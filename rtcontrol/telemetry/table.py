@@ -29,8 +29,8 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 class Terminal(Console):
-    """rich's console. Of what it shows, tables and bars too, control characters stand escaped, but for the ends of
-    lines: colours and cursor movements are rich's own alone."""
+    """rich's console, in which control characters are escaped, in tables and bars too, except for the ends of lines:
+    colours and cursor movements are rich's alone."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(_escaped(text), **options)
@@ -59,12 +59,12 @@ class FigureTable:
 
 
 def ms(value: float | None) -> str:
-    """Milliseconds with two digits after the point."""
+    """Return milliseconds with two digits after the point."""
     return NOT_MEASURED if value is None else f"{value:.2f}"
 
 
 def markdown(shown: Sequence[FigureTable]) -> str:
-    """As a page has them."""
+    """Return the tables as a page has them."""
     parts = []
     for table in shown:
         lines = [

@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.account import REMEMBERED, Account
-from rtcontrol.telemetry.channels import topic_of
+from rtcontrol.telemetry.events import topic_of
 from rtcontrol.telemetry.report import decoder
 
 SPANS = (
@@ -26,7 +26,7 @@ WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "sk
 # Of a miss, or of releases skipped before a tick, what no column holds.
 DETAILS = ("evidence", "error", "where", "result", "skip_evidence")
 # Times between two stamps: the steps of a tick, in order, by the names that the evidence has for them. `received`
-# bounds none: a decoder that is busy hears of a request when it is not.
+# bounds none: a decoder that is busy receives a request when it is not.
 STAGES = {
     "wake": (None, "woke"),
     "observe": ("woke", "text"),
@@ -41,10 +41,11 @@ MISSING = math.nan
 
 
 class Timeline:
-    """`k`, `numbers` and `words` have an entry for each tick, in the order of releases after `finish`; a number that
-    is not known is NaN, such a word is empty. `saw` and `details` are of misses, by release. `acts` are (seconds, call,
-    why, release) of all that acted, and of each decision that left it in force (why: null); `marks` (seconds, text) of
-    all else that befell the run; both in order after `finish`. What became of a tick is the `account`'s to say.
+    """Columns with an entry for each tick, in the order of releases after `finish`.
+
+    `numbers` that are not known are NaN, such `words` empty. `saw` and `details` are of misses, by release. `acts` are
+    (seconds, call, why, release) of all that acted, and of each decision that left the active call (why: null); `marks`
+    (seconds, text) of all else that happened to the run. What became of a tick is the `account`'s to say.
     """
 
     def __init__(self) -> None:
@@ -62,10 +63,11 @@ class Timeline:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Of the run."""
+        """Return the run's header."""
         return self.account.header
 
     def add(self, event: Mapping[str, Any]) -> None:
+        """Add the next event of the record."""
         misses = self.account.counts["misses"]
         self.account.add(event)
         t_s = event.get("t_s", self.account.extent.last_t_s)
@@ -80,33 +82,33 @@ class Timeline:
                 self._after(event)
             case "/result":
                 self._acknowledge(event, self.account.counts["misses"] > misses)
-        if (what := _befell(event)) is not None:
-            self.marks.append((event["host_event"]["t_s"] if "host_event" in event else t_s, what))
+            case topic if (mark := _mark(topic, event)) is not None:
+                self.marks.append((event["host_event"]["t_s"] if topic == "/host" else t_s, mark))
 
     def finish(self) -> Timeline:
-        """After the last event: everything in order. Twice does no harm."""
+        """Put everything in order, after the last event. Twice does no harm."""
         rows = sorted(range(len(self.k)), key=self.k.__getitem__)
         if rows != [*range(len(rows))]:
             self.k = array("q", (self.k[row] for row in rows))
             self.numbers = {name: array("d", (c[row] for row in rows)) for name, c in self.numbers.items()}
             self.words = {name: [c[row] for row in rows] for name, c in self.words.items()}
             self._rows = {k: row for row, k in enumerate(self.k)}
-        in_force, acts = "", sorted(act for act in self.acts if (act[3], _word_of(act[2])) not in self._undone)
-        self.acts = [(t_s, in_force := call or in_force, why, k) for t_s, call, why, k in acts]
+        active, acts = "", sorted(act for act in self.acts if (act[3], _of_tick(act[2])) not in self._undone)
+        self.acts = [(t_s, active := call or active, why, k) for t_s, call, why, k in acts]
         self.marks.sort()
         return self
 
     def stage_ms(self, row: int, stage: str) -> float:
-        """How long a stage took, NaN where a stamp is missing; nothing where a quick decoder had begun before the loop
+        """Return how long a stage took, NaN where a stamp is missing; 0 where a quick decoder started before the loop
         was back from handing over."""
-        begin, end = STAGES[stage]
-        ms = self.numbers[end][row] - (self.numbers[begin][row] if begin is not None else 0.0)
+        start, end = STAGES[stage]
+        ms = self.numbers[end][row] - (self.numbers[start][row] if start is not None else 0.0)
         return 0.0 if ms < 0 else ms
 
     def instead(self, row: int) -> Iterator[tuple[str, str, float]]:
-        """What acted instead of a missed tick's call: (call, why, ms), from its deadline to the next fresh or late
-        call, or decision to leave in force what is; why is `held` for what was in force then. The last one's ms is NaN
-        where the run ended in it."""
+        """Yield what acted instead of a missed tick's call: (call, why, ms), from its deadline to the next fresh or
+        late call, or null decision; why is `held` for what was active then. The last one's ms is NaN where the run
+        ended in it."""
         end_s = self.numbers["t_s"][row] + self.header.get("deadline_ms", 0.0) / 1e3
         i = bisect_right(self.acts, end_s, key=itemgetter(0))
         before = "not in the record" if self.account.extent.first_k else "nothing yet"
@@ -118,8 +120,6 @@ class Timeline:
             now = t_s, call, why
         yield now[1], now[2], MISSING
 
-    # -- events -------------------------------------------------------------------------------------------------------
-
     def _tick(self, event: Mapping[str, Any]) -> None:
         k = event["k"]
         row = self._rows[k] = len(self.k)
@@ -129,9 +129,8 @@ class Timeline:
         for name, words in self.words.items():
             words.append(sys.intern(event.get(name) or ""))
         self._write(row, event, NUMBERS)
-        latency_ms, begin_ms = event.get("latency_ms"), 1e3 * event["t_s"]
         if event["kind"] == "null":
-            self.acts.append(((begin_ms + (latency_ms or 0.0)) / 1e3, "", "null", k))
+            self.acts.append((event["t_s"] + (event.get("latency_ms") or 0.0) / 1e3, "", "null", k))
         if "cause" in event and k in self._observed:
             self.saw[k] = self._observed.pop(k)
         self._detail(k, event)
@@ -140,8 +139,8 @@ class Timeline:
         return k in self._rows and bool(self.words["cause"][self._rows[k]])
 
     def _acknowledge(self, event: Mapping[str, Any], missed: bool) -> None:
-        """A client's word of a call; `missed`: so its tick is a miss."""
-        k, why = event["ack"], "further" if event.get("n") else _word_of(event.get("why", "fresh"))
+        """Take a client's result of a call, by which its tick `missed`, or did not."""
+        k, why = event["ack"], "further" if event.get("n") else _of_tick(event.get("why", "fresh"))
         if event["status"] != "executed":
             self._undone.add((k, why))
         if missed:
@@ -153,8 +152,7 @@ class Timeline:
             self._detail(k, event)
 
     def _after(self, event: Mapping[str, Any]) -> None:
-        """A late decision, or the end of a call that overran its deadline; a call that was held, and let act, was
-        decided in time."""
+        """Take a late decision, or the end of a call that overran; a call that waited for a yes was in time."""
         k = event.get("late", event.get("overran", -1))
         if self._missed(k):
             self._write(self._rows[k], event, ("latency_ms", "decide_ms", "execute_ms"))
@@ -172,7 +170,7 @@ class Timeline:
             self.details.setdefault(k, {}).update(details)
 
     def _observation(self, event: Mapping[str, Any]) -> None:
-        """Kept where its tick misses, which may be known before or after it."""
+        """Keep it where its tick misses, which may be known before or after it."""
         k, seen = event["k"], {name: event[name] for name in ("observation", "instruction", "history") if name in event}
         if self._missed(k):
             self.saw[k] = seen
@@ -182,29 +180,28 @@ class Timeline:
             del self._observed[next(iter(self._observed))]
 
 
-def _word_of(why: str) -> str:
-    """Which of a tick's calls a client's word is about, by why it acted."""
+def _of_tick(why: str) -> str:
+    """Return which of a tick's calls a client's result is about, by why it acted."""
     return why if why in ("safe", "further") else "fresh"
 
 
-def _befell(event: Mapping[str, Any]) -> str | None:
-    """What an event says befell the run, but of ticks and of what acted."""
-    if "observation" in event:  # it has an instruction, and is no change of it
-        return None
-    if "host_event" in event:
-        return f"{decoder(event['host_event'])} {event['host_event']['event']}"
-    if "understood" in event:
-        as_what = event["understood"] or f"nothing ({event['not_understood']})"
-        return f"understood: {event['said']} as {as_what}"
-    if "people" in event:
-        by, call = (f" {word} {event[key]}" if key in event else "" for word, key in (("by", "by"), ("of", "call")))
-        return f"{event['people']}{by}{call}{', too late' if event.get('void') else ''}"
-    if "instruction" in event:
-        return f"refused: {event['refused']}" if "refused" in event else f"told: {event['instruction']}"
-    if "episode" in event:
-        return "an episode ended"
-    if "fault" in event:
-        return f"the world raised: {event['fault']}: {event.get('error', '')}"
-    if "safe" in event and event.get("attempt", 1) == 1:
-        return f"safe call, because of {event['why']}"
+def _mark(topic: str, event: Mapping[str, Any]) -> str | None:
+    """Return what an event says happened to the run, apart from ticks and calls; None for nothing."""
+    match topic:
+        case "/host":
+            return f"{decoder(event['host_event'])} {event['host_event']['event']}"
+        case "/understood":
+            goal = event["understood"] or f"nothing ({event['not_understood']})"
+            return f"understood: {event['said']} as {goal}"
+        case "/people":
+            by, call = (f" {word} {event[key]}" if key in event else "" for word, key in (("by", "by"), ("of", "call")))
+            return f"{event['people']}{by}{call}{', too late' if event.get('void') else ''}"
+        case "/instruction":
+            return f"refused: {event['refused']}" if "refused" in event else f"instruction: {event['instruction']}"
+        case "/episode":
+            return "an episode ended"
+        case "/fault":
+            return f"the world raised: {event['fault']}: {event.get('error', '')}"
+        case "/safe":
+            return f"safe call, because of {event['why']}" if event.get("attempt", 1) == 1 else None
     return event.get("log")

@@ -15,12 +15,13 @@ from rtcontrol.telemetry.causes import replayed_as
 from rtcontrol.telemetry.timeline import Timeline
 
 RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
-# Times are drawn from those recorded as long around as so many took: slow spells stay where they were, and as long
-# (decisions that began are fewer there), neighbours do not repeat.
+# A release has the times of one of the recorded ticks around it, sampled from so many before and after: slow spells
+# stay where they were, and as long, and neighbours do not repeat.
 AROUND = 16
 # What stops everything, whatever the rate, is replayed in its own place; what misses at any rate does so again.
 OUTAGES, NEVER = replayed_as("outage"), replayed_as("always")
 WORK = ("observe", "send", "queue", "deliver", "wait", "execute")
+Outages = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,122 +38,116 @@ class Step:
 
 
 def replay(
-    steps: Sequence[Step],
-    hz: float,
-    seconds: float,
-    deadline_ms: float | None = None,
-    outages: Sequence[tuple[float, float]] = (),
+    steps: Sequence[Step], hz: float, seconds: float, deadline_ms: float | None = None, outages: Outages = ()
 ) -> MissRuns:
     """Return the missed ones of `seconds * hz` releases.
 
     The law: releases are on a grid, those that the loop's thread is late for by whole periods are skipped; one decision
-    at a time, one that has begun is not broken off, one that has not by its deadline never begins; a call that cannot
-    begin by its deadline is dropped. On time is what has acted by the deadline (the period by default). `outages` are
-    (begin, end) in ms, in order: nothing goes on in them. The steps' times are from the same beginning, in order.
+    at a time, one that has started is not broken off, one that has not by its deadline never starts; a call that cannot
+    start by its deadline is dropped. On time is what has acted by the deadline (the period by default). `outages` are
+    (start, end) in ms, in order: nothing runs in them. The steps' times are from the same start, in order.
     """
     period, releases = 1e3 / hz, int(seconds * hz)
-    draw, missed = random.Random(0), MissRuns()
-    deadline_after = period if deadline_ms is None else deadline_ms
-    times, stops = [step.t_s for step in steps], [end for _, end in outages]
+    random_, missed = random.Random(0), MissRuns()
+    times = [step.t_s for step in steps]
     reach_s = AROUND * (times[-1] - times[0]) / len(times) if times else 0.0
-
-    def after(t: float, work: float = 0.0) -> float:
-        """When work that begins at `t` is done."""
-        end = t + work
-        for begin, stop in outages[bisect_right(stops, t) :]:
-            if begin > end:
-                break
-            end += stop - max(t, begin)
-        return end
-
     loop = decoder = actuator = 0.0  # free from then on
     k = 0
     while k < releases and steps:
-        woke = after(max(k * period, loop))
+        woke = _after(outages, max(k * period, loop))
         if (skipped := min(int((woke - k * period) / period + 1e-9), releases - k)) > 0:
             missed.add(k, k + skipped)
             k += skipped
             continue
-        deadline = k * period + deadline_after
+        deadline = k * period + (period if deadline_ms is None else deadline_ms)
         first, last = bisect_left(times, k * period / 1e3 - reach_s), bisect_right(times, k * period / 1e3 + reach_s)
-        step = steps[draw.randrange(first, last) if first < last else min(first, len(steps) - 1)]
-        loop = submitted = after(woke, step.prepare)
-        ended, begun = math.inf, after(max(submitted, decoder))
-        if begun < deadline:
-            decoder = decided = after(begun, step.decide)
-            ready = after(max(after(decided, step.reply), actuator))
+        step = steps[random_.randrange(first, last) if first < last else min(first, len(steps) - 1)]
+        loop = submitted = _after(outages, woke, step.prepare)
+        ended, started = math.inf, _after(outages, max(submitted, decoder))
+        if started < deadline:
+            decoder = decided = _after(outages, started, step.decide)
+            ready = _after(outages, max(_after(outages, decided, step.reply), actuator))
             if not step.fails and ready <= deadline:
-                actuator = ended = after(ready, step.execute)
+                actuator = ended = _after(outages, ready, step.execute)
         if ended > deadline:
             missed.add(k)
         k += 1
     return missed
 
 
+def _after(outages: Outages, t: float, work: float = 0.0) -> float:
+    """Return when work that starts at `t` is done."""
+    end = t + work
+    for start, stop in outages[bisect_right(outages, t, key=lambda outage: outage[1]) :]:
+        if start > end:
+            break
+        end += stop - max(t, start)
+    return end
+
+
 def steps_of(timeline: Timeline) -> list[Step]:
     """Return the work of a finished timeline's ticks, as far as it was measured; a stage that was not (a call that was
     dropped had no execution) took what it took the last time. How long a tick that was stopped worked is not known."""
-    found: list[Step] = []
+    steps: list[Step] = []
     numbers, took, free = timeline.numbers, dict.fromkeys(WORK, 0.0), -math.inf
     for row in range(len(timeline.k)):
         cause, subcause = timeline.words["cause"][row], timeline.words["subcause"][row]
         t_ms, decide = 1e3 * numbers["t_s"][row], numbers["decide_ms"][row]
         t_s = numbers["t_s"][row] - numbers["t_s"][0]
         if cause in NEVER or (cause == "decide" and subcause in ("error", *LOSSES)):
-            found.append(Step(decide=_known(decide), fails=True, t_s=t_s))
+            steps.append(Step(decide=_known(decide), fails=True, t_s=t_s))
         elif cause not in OUTAGES and not math.isnan(decide):
             now = {name: timeline.stage_ms(row, name) for name in WORK}
-            if t_ms + numbers["submitted"][row] < free:  # the decoder was busy: to wait for it is no work
+            if t_ms + numbers["submitted"][row] < free:  # the decoder was busy: to wait for it is not work
                 now["queue"] = math.nan
             if math.isnan(numbers["begun"][row]):  # of a decoder elsewhere the way there and back
                 now["deliver"] = numbers["replied"][row] - numbers["submitted"][row] - decide
             took |= {name: ms for name, ms in now.items() if not math.isnan(ms)}
             before = _known(numbers["wake_ms"][row]) + took["observe"] + took["send"] + took["queue"]
-            found.append(Step(before, decide, took["deliver"] + took["wait"], took["execute"], t_s=t_s))
+            steps.append(Step(before, decide, took["deliver"] + took["wait"], took["execute"], t_s=t_s))
         free = max(free, t_ms + _known(numbers["decided"][row]))
-    return found
+    return steps
 
 
 def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
-    """Return when nothing went on, in ms from the first tick in the record: at a tick that was stopped, with the
-    releases that were skipped before it, as long as the cause accounts for."""
-    found: list[tuple[float, float]] = []
+    """Return when nothing ran, in ms from the first tick in the record: at a tick that was stopped, with the releases
+    that were skipped before it, as long as the cause accounts for."""
+    outages: list[tuple[float, float]] = []
     numbers, words, header = timeline.numbers, timeline.words, timeline.header
-    for row in range(len(timeline.k)):
+    for row, k in enumerate(timeline.k):
         lost = 0.0
         if words["cause"][row] in OUTAGES:
-            told = timeline.details.get(timeline.k[row], {}).get("evidence", {}).get("explained_ms")
+            explained = timeline.details.get(k, {}).get("evidence", {}).get("explained_ms")
             latency = _known(numbers["latency_ms"][row]) - _known(numbers["decide_ms"][row])
-            lost = max(0.0, latency if told is None else float(told)) or float(header.get("deadline_ms", 0.0))
+            lost = max(0.0, latency if explained is None else explained) or float(header.get("deadline_ms", 0.0))
         elif words["skip_cause"][row] in OUTAGES:
             lost = _known(numbers["wake_ms"][row])
         t_ms = 1e3 * (numbers["t_s"][row] - numbers["t_s"][0])
-        begin, end = t_ms - _known(numbers["skipped"][row]) * float(header.get("period_ms") or 0.0), t_ms + lost
-        if lost and found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        start, end = t_ms - _known(numbers["skipped"][row]) * float(header.get("period_ms") or 0.0), t_ms + lost
+        if lost and outages and start <= outages[-1][1]:
+            outages[-1] = outages[-1][0], max(outages[-1][1], end)
         elif lost:
-            found.append((begin, end))
-    return found
+            outages.append((start, end))
+    return outages
 
 
 def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict[str, Any]]:
-    """Return a line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. None of
-    a run that measured no decision. A deadline that was not the period stays, up to the decisions in flight."""
-    header, own = timeline.header, float(timeline.header.get("hz") or 0.0)
-    if not len(timeline.k) or own <= 0 or header.get("clock") == "lockstep" or not (steps := steps_of(timeline)):
+    """Return a line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. Nothing
+    of a run that measured no decision. A deadline that was not the period stays, up to the decisions in flight."""
+    header, own_hz = timeline.header, float(timeline.header.get("hz") or 0.0)
+    if not len(timeline.k) or own_hz <= 0 or header.get("clock") == "lockstep" or not (steps := steps_of(timeline)):
         return []
-    period_ms = float(header["period_ms"])
+    period_ms, deadline_ms = float(header["period_ms"]), header.get("deadline_ms")
     seconds = (timeline.k[-1] + 1 - timeline.k[0]) * period_ms / 1e3
-    given = header.get("deadline_ms")
-    if given is not None and math.isclose(given, period_ms, rel_tol=1e-6):
-        given = None
     outages, lines = outages_of(timeline), []
-    for hz in sorted({*rates_hz, own}):
-        deadline_ms = 1e3 / hz if given is None else min(given, header.get("pipeline", 1) * 1e3 / hz)
-        missed = replay(steps, hz, seconds, deadline_ms, outages)
-        rate = sum(end - begin for begin, end in missed) / max(1, int(seconds * hz))
-        line = {"hz": hz, "deadline_ms": round(deadline_ms, 4), "miss_rate": round(rate, 6)}
-        lines.append(line | {"longest_miss_run": missed.longest, "own": hz == own})
+    for hz in sorted({*rates_hz, own_hz}):
+        deadline = 1e3 / hz
+        if deadline_ms is not None and not math.isclose(deadline_ms, period_ms, rel_tol=1e-6):
+            deadline = min(deadline_ms, header.get("pipeline", 1) * 1e3 / hz)
+        missed = replay(steps, hz, seconds, deadline, outages)
+        rate = sum(end - start for start, end in missed) / max(1, int(seconds * hz))
+        line = {"hz": hz, "deadline_ms": round(deadline, 4), "miss_rate": round(rate, 6)}
+        lines.append(line | {"longest_miss_run": missed.longest, "own": hz == own_hz})
     return lines
 
 

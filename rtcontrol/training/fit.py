@@ -28,8 +28,7 @@ from rtcontrol.models.train.scratch import WORD, Words, from_base, new_learner, 
 from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.user_code import contents
-from rtcontrol.run.user_module import is_gym
+from rtcontrol.run.user_files import contents, is_gym
 from rtcontrol.training.examples import (
     LEAST_ROWS,
     Expert,

@@ -21,7 +21,7 @@ from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.telemetry.record_reader import read_record
-from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.recorder import Recorder, RecordFile
 
 STEP_NS = 10_000_000
 
@@ -205,7 +205,7 @@ class Flight:
         self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
         self.path = out / "record.mcap"
         self.recorder = Recorder(
-            self.path,
+            RecordFile(self.path),
             self.config.header(self.agent.fallback.hold_ms, self.agent),
             patient=self.config.clock == "lockstep",
         )

@@ -22,7 +22,7 @@ from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.run.user_module import tools_only_agent
+from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.options import ServeOptions

@@ -21,7 +21,7 @@ from rtcontrol.cli.app import app as whole
 from rtcontrol.envs.base import Observation
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
-from rtcontrol.run.check import fit
+from rtcontrol.run.user_files import fit
 from rtcontrol.serve import zmq_auth
 from rtcontrol_client.console import printable
 from tests.helpers.processes import cli, python

@@ -23,7 +23,7 @@ from rtcontrol.loop.loop import RunState, finish, write_end
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
 from rtcontrol.telemetry.account import Account
-from rtcontrol.telemetry.channels import schema, topic_of
+from rtcontrol.telemetry.events import schema, topic_of
 
 ROOT = Path(__file__).resolve().parents[3]
 REAL = {

@@ -18,7 +18,7 @@ from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import interpreting
 from rtcontrol.telemetry import report
-from rtcontrol.telemetry.channels import schema, topic_of
+from rtcontrol.telemetry.events import schema, topic_of
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.chat_server import ChatServer, chat_server, completion
 

@@ -22,7 +22,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt
 from rtcontrol.run import assembly
-from rtcontrol.telemetry.channels import schema, topic_of
+from rtcontrol.telemetry.events import schema, topic_of
 from tests.helpers.processes import until
 
 HZ, PERIOD_S = 20, 0.05

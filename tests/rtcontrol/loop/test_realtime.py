@@ -12,7 +12,7 @@ import numpy as np
 from rtcontrol.loop.core import snapshot
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import PauseWatch
-from rtcontrol.telemetry.encoder import plain
+from rtcontrol.telemetry.events import plain
 
 
 def test_garbage_is_collected_though_there_is_never_slack() -> None:

@@ -19,7 +19,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run import toolsets
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.user_module import user_goals
+from rtcontrol.run.user_files import user_goals
 from rtcontrol.training.examples import read_files
 from rtcontrol_client.ros2 import EXAMPLE
 

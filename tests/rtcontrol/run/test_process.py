@@ -34,7 +34,7 @@ from rtcontrol_client import shutdown
 from rtcontrol_client.shutdown import Interrupted, Shutdown
 from tests.helpers.processes import environment, until
 
-# Its one call is the safe one, which takes its time and says when it begins and ends.
+# Its one call is the safe one, which takes its time and logs when it starts and ends.
 WORLD = """
 import time
 from pathlib import Path
@@ -46,10 +46,10 @@ fallback, instruction = Call("go", {"way": 0}), "go"
 class World:
     step_s = 0.02
     def go(self, way):
-        said = Path(__file__).with_name("said")
-        said.write_text("begun")
+        log = Path(__file__).with_name("log")
+        log.write_text("started")
         time.sleep(SLOW)
-        said.write_text("done")
+        log.write_text("done")
     def reset(self, seed): pass
     def step(self): pass
     def observe(self): return {}
@@ -61,7 +61,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """A process that was asked to end keeps the last ones."""
+    """Restore signal handlers: a process that was to end keeps the last ones."""
     before = {number: signal.getsignal(number) for number in shutdown.SIGNALS}
     yield
     for number, handler in before.items():
@@ -70,31 +70,33 @@ def handlers() -> Iterator[None]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts runs of a world whose safe call takes `slow` seconds; none outlives the test."""
+    """Start runs of a world whose safe call takes `slow` seconds, up to their third tick; none outlives the test."""
     running: list[subprocess.Popen[str]] = []
 
-    def begin(*options: str, slow: float = 0.0, head: str = "", **how: Any) -> subprocess.Popen[str]:
+    def spawn(*options: str, slow: float = 0.0, head: str = "", **how: Any) -> subprocess.Popen[str]:
         file = tmp_path / "world.py"
         file.write_text(head + WORLD.replace("SLOW", str(slow)))
-        command = [sys.executable, "-m", "rtcontrol", "run", "--env", str(file), "--agent", str(file)]
+        command = [sys.executable, "-m", "rtcontrol", "run", "--env", str(file), "--agent", str(file), "--out", "out"]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
         command += ["--model", "noop", "--host", "inprocess", *options]
         running.append(subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes))
+        if not options:
+            wait_for_ticks(tmp_path / "out", 2)
         return running[-1]
 
-    yield begin
+    yield spawn
     for process in running:
         process.kill()
         process.communicate()
 
 
-def said(folder: Path) -> str:
-    path = folder / "said"
+def log_of(folder: Path) -> str:
+    path = folder / "log"
     return path.read_text() if path.exists() else ""
 
 
 def lander(out: Path) -> int:
-    """A short run in this process; gives its exit status."""
+    """Return the exit status of a short run in this process."""
     options = RunOptions(env="lander", model="noop", host="inprocess", duration_s=0.2, out=out)
     with Shutdown() as ending:
         try:
@@ -104,15 +106,14 @@ def lander(out: Path) -> int:
 
 
 def report_of(out: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads((out / "report.json").read_text())
-    return made
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return report
 
 
-def test_a_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: Path) -> None:
-    process = start("--out", "out", slow=1000)
-    wait_for_ticks(tmp_path / "out", 2)
+def test_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: Path) -> None:
+    process = start(slow=1000)
     process.send_signal(signal.SIGTERM)
-    until(lambda: said(tmp_path) == "begun", "no safe call")
+    until(lambda: log_of(tmp_path) == "started", "no safe call")
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     while "the safe call is being executed; a third signal leaves at once" not in (line := process.stderr.readline()):
@@ -121,19 +122,18 @@ def test_a_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path:
     out, err = process.communicate(timeout=30)
     assert process.returncode in (143, run_module.UNSAFE), err
     assert "did not take it within" not in out + err, "waited on"
-    assert (report_of(tmp_path / "out")["ended_by"], said(tmp_path)) == ("SIGTERM", "begun")
+    assert (report_of(tmp_path / "out")["ended_by"], log_of(tmp_path)) == ("SIGTERM", "started")
 
 
-def test_a_terminal_that_goes_away_ends_the_run_with_safe_call_and_report(start: Start, tmp_path: Path) -> None:
+def test_terminal_that_goes_away_ends_the_run_in_order(start: Start, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     control = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # noqa: E731
-    process = start("--out", "out", start_new_session=True, preexec_fn=control, **ends)
+    process = start(start_new_session=True, preexec_fn=control, **ends)
     os.close(theirs)
-    wait_for_ticks(tmp_path / "out", 2)
     os.close(ours)
     assert process.wait(30) == 129
-    assert said(tmp_path) == "done"
+    assert log_of(tmp_path) == "done"
     assert report_of(tmp_path / "out")["ended_by"] == "SIGHUP"
 
 
@@ -143,36 +143,34 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(("number", "head"), [(signal.SIGQUIT, ""), (signal.SIGXCPU, ""), (signal.SIGTERM, TAKEN)])
-def test_any_ending_signal_brings_the_safe_call_also_one_that_the_world_took(
+def test_any_ending_signal_brings_the_safe_call(
     start: Start, tmp_path: Path, number: signal.Signals, head: str
 ) -> None:
-    process = start("--out", "out", head=head)
-    wait_for_ticks(tmp_path / "out", 2)
+    process = start(head=head)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, said(tmp_path)) == (128 + number, "done"), err
+    assert (process.returncode, log_of(tmp_path)) == (128 + number, "done"), err
     assert report_of(tmp_path / "out")["ended_by"] == number.name
 
 
 def test_ctrl_z_stops_the_process_after_the_safe_call(start: Start, tmp_path: Path) -> None:
     # A group with a parent outside it: the kernel stops no process of an orphaned group.
-    process = start("--out", "out", process_group=0)
-    wait_for_ticks(tmp_path / "out", 2)
+    process = start(process_group=0)
     process.send_signal(signal.SIGTSTP)
     state = lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]  # noqa: E731
     until(lambda: state() == "T", "not stopped")
-    assert said(tmp_path) == "done"
+    assert log_of(tmp_path) == "done"
     process.send_signal(signal.SIGCONT)
     until(lambda: state() != "T", "not continued")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    spoken = [line["people"] for line in read_record(tmp_path / "out" / "record.mcap") if "people" in line]
-    assert spoken[:2] == ["pause", "resume"]
+    words = [line["people"] for line in read_record(tmp_path / "out" / "record.mcap") if "people" in line]
+    assert words[:2] == ["pause", "resume"]
 
 
 def test_signals_are_counted_not_lost() -> None:
-    told: list[str] = []
+    names: list[str] = []
 
     def status(number: signal.Signals) -> int | None:
         """Return what the signal interrupts with."""
@@ -184,14 +182,14 @@ def test_signals_are_counted_not_lost() -> None:
 
     with Shutdown() as ending:
         assert status(signal.SIGHUP) == 129
-        ending.of(told.append)
-        assert told == ["SIGHUP"] and status(signal.SIGINT) is None
+        ending.of(names.append)
+        assert names == ["SIGHUP"] and status(signal.SIGINT) is None
         assert status(signal.SIGTERM) is None  # it came along with the one before
         ending._peace_s = 0.0
         assert status(signal.SIGTERM) == 129  # the first one's
         ending.shielded = True
         assert status(signal.SIGTERM) is None
-        assert (ending.status, told) == (129, ["SIGHUP"])
+        assert (ending.status, names) == (129, ["SIGHUP"])
 
 
 @pytest.mark.integration
@@ -203,23 +201,24 @@ def test_signals_are_counted_not_lost() -> None:
         (Recorder, "write", True, run_module.INCOMPLETE),
     ],
 )
-def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_report(
+def test_signals_during_the_last_writes_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type[Any], name: str, full: bool, code: int
 ) -> None:
-    plain, came = getattr(where, name), []
+    original, sent = getattr(where, name), []
 
-    def thrice(self: Any, *given: Any) -> None:
-        if not came and (not given or (given[0] and "end" in given[0])):
+    def thrice(self: Any, *arguments: Any) -> None:
+        if not sent and (not arguments or (arguments[0] and "end" in arguments[0])):
             if full:
+                until(lambda: self.file.fd >= 0)
                 with Path("/dev/full").open("wb") as disk:
                     os.dup2(disk.fileno(), self.file.fd)
             for _ in range(3):
-                came.append(signal.SIGINT)
+                sent.append(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
-        plain(self, *given)
+        original(self, *arguments)
 
     monkeypatch.setattr(where, name, thrice)
-    assert lander(tmp_path) == code and len(came) == 3
+    assert lander(tmp_path) == code and len(sent) == 3
     *_, last = read_record(tmp_path / "record.mcap")
     report = report_of(tmp_path)
     if full:
@@ -228,11 +227,11 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
         assert (last["end"], last["safe_in_force"], report["ended_by"]) == ("duration", True, "duration")
 
 
-def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
+def test_full_disk_is_reported_counted_and_in_the_status(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
-    process = start("--out", "out", "--duration", "6", "--hz", "20", "--no-live", preexec_fn=full)
+    process = start("--duration", "6", "--hz", "20", "--no-live", preexec_fn=full)
     assert process.stderr is not None
     for line in process.stderr:
         if "The disk takes no more of" in line:
@@ -250,19 +249,19 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
     assert report_of(tmp_path / "out") == live
 
 
-def test_the_exit_status_is_the_gravest_that_applies() -> None:
-    for given in itertools.product(("duration", "host", "SIGTERM", "miss"), *[(True, False)] * 5):
-        ended, safe, complete, missed, sound, erred = given
+def test_exit_status_is_the_gravest_that_applies() -> None:
+    for case in itertools.product(("duration", "host", "SIGTERM", "miss"), *[(True, False)] * 5):
+        ended, safe, complete, missed, sound, erred = case
         expected = 4 if not safe else 5 if ended == "host" else 6 if not complete else 143 if ended == "SIGTERM" else 3
         if expected == 3 and not missed:
             expected = 1 if not sound else 8 if erred else 0
-        assert run_module.status(*given) == expected, given
+        assert run_module.status(*case) == expected, case
     assert [run_module.mostly_errors(n, 100) for n in (0, 9, 10)] == [False, False, True]
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("broken", [None, RuntimeError("of our own")])
-def test_a_safe_call_that_is_not_in_force_has_its_own_status(
+def test_safe_call_that_is_not_active_has_its_own_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: Exception | None
 ) -> None:
     def stuck(self: Lander, main: float, side: float) -> None:
@@ -276,16 +275,13 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     if broken is not None:
         monkeypatch.setattr(LoopCore, "_expire", breaks)
     assert lander(tmp_path) == run_module.UNSAFE
-    said = capsys.readouterr().err
-    assert "could not be brought into force" in said and "the valve is stuck" in said
-    assert ("The run broke down: RuntimeError" in said) is (broken is not None)
+    err = capsys.readouterr().err
+    assert "could not be brought into force" in err and "the valve is stuck" in err
+    assert ("The run broke down: RuntimeError" in err) is (broken is not None)
     assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
-SHORT = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
-
-
-def test_of_runs_that_are_given_one_folder_one_has_it_and_the_others_are_told(tmp_path: Path) -> None:
+def test_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
     with Folder(tmp_path / "mine", tmp_path):
         (tmp_path / "mine" / "record.mcap").write_text("one")
         with pytest.raises(UserError, match="mine is in use by another run"), Folder(tmp_path / "mine", tmp_path):
@@ -294,15 +290,15 @@ def test_of_runs_that_are_given_one_folder_one_has_it_and_the_others_are_told(tm
         pass
 
 
-def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path) -> None:
     (run := tmp_path / "run").mkdir()
     (precious := tmp_path / "precious").write_text("precious")
-    for name in ("record.mcap.part", "report.json", "report.json.part", "report.html", "report.html.part"):
+    for name in ("record.mcap", "report.json", "report.json.part", "report.html", "report.html.part"):
         (run / name).symlink_to(precious)
-    assert call(*SHORT, "--out", str(run)) == 0
+    short = ("--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
+    assert call("run", *short, "--out", str(run), "--overwrite") == 0
     assert call("report", str(run), "--format", "html") == 0
     assert precious.read_text() == "precious"
     assert not [path for path in run.iterdir() if path.is_symlink()]
     for name in ("report.json", "report.html"):
         assert (run / name).stat().st_size > 1000
-    capsys.readouterr()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused
 
-from rtcontrol.telemetry.encoder import Encoder
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Encoder
 from tests.rtcontrol.hosts.standin_endpoint import standin
 
 LOCKSTEP = (*EXPERT, "--clock", "lockstep", "--episodes", "1")
@@ -51,11 +51,12 @@ def test_a_recording_that_was_cut_short_is_replayed_as_far_as_it_goes(
     flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "cut.mcap"
-    encoder, written = Encoder(), b""
+    encoder = Encoder()
     for i, event in enumerate(read_record(flown)):
         encoder.add(i, event)
-        written += encoder.take() if i % 20 == 0 else b""
-    path.write_bytes(written[: len(written) * 7 // 10])
+        if i % 20 == 0:
+            encoder.end_chunk()
+    path.write_bytes(encoder.waiting[: len(encoder.waiting) * 7 // 10])
     found = replayed(tmp_path, path)
     assert not found["whole"] and 0 < found["decisions"] < len(calls(flown)) and found["agreement"] == 1.0
     assert "cut short" in capsys.readouterr().out
@@ -76,7 +77,8 @@ def strange(flown: Path, out: Path, **header: Any) -> Path:
         if "header" in event:
             event["header"] |= header
         encoder.add(i, event)
-    out.write_bytes(encoder.take() + encoder.finish())
+    encoder.finish()
+    out.write_bytes(encoder.waiting)
     return out
 
 

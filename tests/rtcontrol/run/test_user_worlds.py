@@ -56,8 +56,8 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
     run = ("run", "--env", world, "--model", "expert", "--agent", agent, "--overwrite", "--out", str(tmp_path / "out"))
     assert "does not know what 'find the barrel' asks for" in refused(capsys, *run, "--instruct", "find the barrel")
     for text, says in (
-        ("goals: [", "goals.yaml:1 cannot be read"),
-        ("aims: {}", "unknown tables (aims)"),
+        ("goals: [", "goals.yaml cannot be read"),
+        ("goals: {go: []}\naims: {}", "unknown tables (aims)"),
         ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml: "go to {x}": nothing is listed for {x}'),
         ("placeholders: {x: [a]}", "no table of goals"),
     ):
@@ -75,7 +75,7 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
         ((), (("x, y = data", "x, y = nothing, data"),), "NameError: name 'nothing' is not defined, yard_agent.py:16"),
         ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "yard_agent.py:15: told"),
         ((), (("x, y = data", "return 3\n    x, y = data"),), "no call: return Call("),
-        ((), (('Call("drive", {"way": "stop"})', '{"way": "stop"}'),), "its `fallback` is no call"),
+        ((), (('Call("drive", {"way": "stop"})', '{"way": "stop"}'),), "its `fallback` is not a call"),
         ((("self.step_s = 0.05", "self.step_s = 0"),), (), "step_s = 0"),
         ((("def judge_by", "def told"),), (), "has no instruct (or judge_by)"),
         ((("import random", "import nothing_of_this_name"),), (), "nothing_of_this_name"),

@@ -1,4 +1,4 @@
-"""Worlds of tests: one with goals and an expert, and two that say what was done with them, and on which thread."""
+"""Worlds of tests: one with goals and an expert, and one that logs what was done with it, and on which thread."""
 
 from __future__ import annotations
 
@@ -75,56 +75,43 @@ def agent_file(folder: Path, *changes: tuple[str, str], name: str = "yard_agent.
     return written(folder, name, AGENT, *changes)
 
 
-SAYS = """
+PLANT = """
 import os, threading
-LOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log")
 
 def say(what):
-    with open(LOG, "a") as file:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "log"), "a") as file:
         file.write(f"{what} {threading.get_ident()}\\n")
 
 class Plant:
-    def begin(self, fails, last):
-        self.fails, self.last, self.n = fails, int(last), 0
+    step_s = 0.05
+    def __init__(self):
+        self.action, self.n = "stop", 0
         say("made")
         self.may("make")
     def may(self, what):
-        if what == self.fails:
+        if what == FAILS:
             raise TimeoutError(f"no answer to {what}")
-    def restart(self):
-        say("reset")
-        self.may("reset")
-        self.n = 0
-    def go(self, action):
-        self.n += 1
-        if self.n > 3:
-            self.may("step")
-        say(f"step-{action}")
-    def close(self):
-        say("closed")
-        self.may("close")
-"""
-OWN = """
-from rtcontrol import Call
-
-class Wheels(Plant):
-    step_s = 0.05
-    def __init__(self):
-        self.action = "stop"
-        self.begin(FAILS, LAST)
     def act(self, action):
         say(f"act-{action}")
         self.action = action
     def reset(self, seed):
-        self.restart()
+        say("reset")
+        self.may("reset")
+        self.n = 0
     def step(self):
-        self.go(self.action)
+        self.n += 1
+        if self.n > 3:
+            self.may("step")
+        say(f"step-{self.action}")
     def observe(self):
         return {"n": self.n}
     def outcome(self):
-        return True if self.n >= self.last else None
+        return True if self.n >= LAST else None
     def instruct(self, text):
         pass
+    def close(self):
+        say("closed")
+        self.may("close")
 """
 PLANT_AGENT = """
 from rtcontrol import Call
@@ -144,7 +131,7 @@ def plant(folder: Path, fails: str = "", last: int = 10**9, agent: str = "") -> 
     """The options of `run` for a world in a new folder, driven forward by its expert. It fails when it is to `make`,
     `reset`, `step` (from the fourth on) or `close`; an episode has `last` steps."""
     world = folder / f"plant_{fails or 'sound'}_{folder.name}.py".replace("-", "_")
-    world.write_text(SAYS + OWN.replace("FAILS", repr(fails)).replace("LAST", str(last)))
+    world.write_text(PLANT.replace("FAILS", repr(fails)).replace("LAST", str(last)))
     (folder / "drive.py").write_text(PLANT_AGENT + agent)
     return "--env", str(world), "--agent", str(folder / "drive.py"), *OPTIONS
 

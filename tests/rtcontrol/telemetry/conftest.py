@@ -1,4 +1,4 @@
-"""Puts this folder's helpers (`flown`) within reach of its tests."""
+"""Puts this folder's helpers (`synthetic`) within reach of its tests."""
 
 import sys
 from pathlib import Path

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from typing import Any
 
-from flown import flown, header, timeline_of
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import header, synthetic, timeline_of
 
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.timeline import Timeline
@@ -100,7 +100,7 @@ def test_what_a_record_says_of_its_calls_is_what_acted() -> None:
 
 
 def test_a_late_decision_adds_its_spans_to_its_tick() -> None:
-    timeline = timeline_of(flown(16, 1, lambda k: 70 if k == 3 else 20))
+    timeline = timeline_of(synthetic(16, 1, lambda k: 70 if k == 3 else 20))
     row = timeline.k.index(3)
     assert timeline.words["subcause"][row] == "decoder_slow"
     assert math.isclose(timeline.stage_ms(row, "decide"), 70, abs_tol=0.01)

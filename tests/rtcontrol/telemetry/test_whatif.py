@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flown import flown, timeline_of, two_humps
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import synthetic, timeline_of, two_humps
 
 from rtcontrol.telemetry.whatif import Step, outages_of, replay, table
 
@@ -49,17 +49,17 @@ def test_a_loop_that_is_late_by_periods_skips_them_and_nothing_goes_on_in_an_out
 
 
 def test_other_rates_are_told_from_one_run_within_two_points() -> None:
-    flight = timeline_of(flown(16, 600, two_humps(1)))
+    flight = timeline_of(synthetic(16, 600, two_humps(1)))
     told = {line["hz"]: line["miss_rate"] for line in table(flight)}
     assert abs(told[16] - flight.account.miss_rate) < 0.02
     for seed, hz in enumerate(RATES, 2):
-        real = timeline_of(flown(hz, 600, two_humps(seed))).account.miss_rate
+        real = timeline_of(synthetic(hz, 600, two_humps(seed))).account.miss_rate
         assert 0.05 < real < 0.6
         assert abs(told[hz] - real) < 0.02, (hz, told, real)
 
 
 def test_a_pause_stays_where_it_was() -> None:
-    events = [*flown(16, 10, lambda k: 20.0)]
+    events = [*synthetic(16, 10, lambda k: 20.0)]
     for event in events:
         if event.get("k") == 80 and "kind" in event:
             event |= {"kind": "miss", "cause": "pause", "subcause": "gc", "latency_ms": 320.0, "decide_ms": 20.0}
@@ -71,4 +71,4 @@ def test_a_pause_stays_where_it_was() -> None:
 
 
 def test_a_world_that_waits_holds_at_any_rate() -> None:
-    assert table(timeline_of(flown(16, 2, lambda k: 20.0, clock="lockstep"))) == []
+    assert table(timeline_of(synthetic(16, 2, lambda k: 20.0, clock="lockstep"))) == []

@@ -1,17 +1,19 @@
-"""What a record holds: events by topic, and the JSON Schema of each.
+"""The event model: what a record holds by topic, the JSON Schema of each topic, and the JSON of an event.
 
-An event is a JSON object; the key that only its kind has tells the kind, and with it the topic. Stamps: `t_s` is
-seconds since the first release, `*_ms` milliseconds; a message's log time is UTC, by the one anchor of monotonic to
-UTC that the run's header holds.
+An event is a JSON object; a key that only its kind has tells the kind, and with it the topic. Stamps: `t_s` is seconds
+since the first release, `*_ms` milliseconds. A message's log time is UTC, by the header's anchor of the two clocks.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
-# Of the whole format: a reader refuses a later one.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 3  # of the whole format: a reader refuses a later one
+MOST_NUMBERS = 4096  # of a larger array only type and shape are written: a camera's pictures would fill the disk
+MOST_BYTES = 1 << 23  # of one event: a reader takes no message of twice that
 
 NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
 MAYBE_TEXT, MAYBE_FLAG, MAYBE_OBJECT = ({"type": [name, "null"]} for name in ("string", "boolean", "object"))
@@ -29,7 +31,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "kind": (TEXT, "call, null, held, overtaken, epoch_over or miss."),
     "cause": (TEXT, "Why it missed, as is known now; without it, it was on time."),
     "subcause": (TEXT, "What of that cause."),
-    "evidence": (OBJECT, "What the cause was told by."),
+    "evidence": (OBJECT, "Evidence of the cause."),
     "why": (
         TEXT,
         "Of a held call: confidence, confirm (it waits for a person's yes), paused or stopped. Of a call: fresh, "
@@ -38,7 +40,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "action": (TEXT, "What the fallback did: hold, safe, pending, none or stop."),
     "call": (TEXT, "The call that was decided, or that is meant."),
     "decided_by": (TEXT, "Where there is a backup: first or backup."),
-    "kept": (OBJECT, "By head: the value that was preferred, where hysteresis kept the one in force."),
+    "kept": (OBJECT, "By head: the value that was preferred, where hysteresis kept the active one."),
     "answers": (INTEGER, "Where the first one's answer, or the plan, is to an older observation: that one's tick."),
     "step": (INTEGER, "Of a plan: which step decided it, from 0."),
     "steps": (INTEGER, "Of a plan: how many it has."),
@@ -50,10 +52,10 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "execute_ms": (NUMBER, "In the executor."),
     "jitter_ms": (NUMBER, "Of the effect, against one period after the last one."),
     "superseded": (INTEGER, "Observations that nobody took before it."),
-    "skipped": (INTEGER, "Releases before it that were not begun."),
+    "skipped": (INTEGER, "Releases before it that did not start."),
     "skip_cause": (TEXT, "Why."),
     "skip_subcause": (TEXT, "What of that cause."),
-    "skip_evidence": (OBJECT, "What the cause was told by."),
+    "skip_evidence": (OBJECT, "Evidence of the cause."),
     "passes": (INTEGER, "Forward passes of the decision."),
     "tokens": (INTEGER, "Tokens that went through the model."),
     "reused": (INTEGER, "Tokens that were cached."),
@@ -61,7 +63,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "error": (TEXT, "What was raised, or why it failed."),
     "where": (TEXT, "In which file and line."),
     "observation": (TEXT, "As the model saw it."),
-    "instruction": (TEXT, "It is decided by; in force from now on."),
+    "instruction": (TEXT, "It is decided by; active from now on."),
     "history": ({"type": "array", "items": TEXT}, "The last calls."),
     "in_force": (
         {"type": ["object", "boolean"]},
@@ -79,13 +81,13 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "plan": (INTEGER, "The tick whose observation it answers."),
     "outcome": (
         TEXT,
-        "Of a further call: acted, null, repeated, held, overtaken, epoch_over, cut (not there, or not begun, by the "
+        "Of a further call: acted, null, repeated, held, overtaken, epoch_over, cut (not there, or not started, by the "
         "deadline) or failed. Of a first answer: in_time, late (the tick was decided, or missed, without it), unsure, "
         "failed or lost. Of a plan: in_force, over (all its steps were, when it came; or a newer one was there) or "
         "failed.",
     ),
     "over": (FLAG, "It ended after the deadline."),
-    "answer": (MAYBE_OBJECT, "The call: name, arguments; null: what is in force stays."),
+    "answer": (MAYBE_OBJECT, "The call: name, arguments; null: the active one stays."),
     "loss": (TEXT, "Why there is none, of an endpoint: timeout, connection, refused, malformed or http_STATUS."),
     "answer_ms": (NUMBER, "From the request to the answer."),
     "plan_ms": (NUMBER, "From the request to the plan."),
@@ -103,11 +105,11 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "attempt": (INTEGER, "From 1."),
     "world": (TEXT, "over, where its last episode has ended: it took none, or makes no step with it."),
     "refused": (TEXT, "The one that the decider cannot take."),
-    "said": (TEXT, "As a person said it."),
+    "said": (TEXT, "The words of a person."),
     "understood": (MAYBE_TEXT, "The canonical instruction; null: it was not understood."),
     "not_understood": (TEXT, "Why: none, unsure, illegal, timeout, overtaken, or how the interpreter failed."),
     "detail": (TEXT, "More of that."),
-    "by": (TEXT, "keyboard, page or wire; of words who was asked (itself: they are canonical, and nobody was)."),
+    "by": (TEXT, "keyboard, page or wire; of words the interpreter (itself: they are canonical, and need none)."),
     "sure": (NUMBER, "The probability of the least certain part of the answer."),
     "took_ms": (NUMBER, "How long it took."),
     "people": (TEXT, "pause, resume, stop, confirm, deny; ask (may this call act?) or unanswered."),
@@ -123,7 +125,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "origin_ns": (INTEGER, "The first release, CLOCK_MONOTONIC: all `t_s` count from it."),
     "end": (MAYBE_TEXT, "Why it ended."),
     "open": (INTEGER, "Ticks in flight at the end: no releases."),
-    "safe_in_force": (MAYBE_FLAG, "Whether the safe call was in force at the end."),
+    "safe_in_force": (MAYBE_FLAG, "Whether the safe call was active at the end."),
 }
 _DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
 _SCORED = "passes tokens reused confidence kept decided_by"
@@ -170,15 +172,15 @@ CHANNELS: dict[str, tuple[str, str, str]] = {
     "/safe": ("One attempt of a safe call.", "safe", "why t_s attempt in_force member world error where"),
     "/instruction": ("The instruction changed.", "instruction", "refused t_s"),
     "/understood": (
-        "What was said was understood as a goal, or was not.",
+        "Words were understood as a goal, or were not.",
         "understood",
         "said not_understood detail by sure took_ms t_s",
     ),
-    "/people": ("What people did to the run, or were asked.", "people", "by k call seconds void t_s"),
+    "/people": ("What people did to the run; or a question to them.", "people", "by k call seconds void t_s"),
     "/episode": ("An episode ended.", "episode", ""),
     "/host": ("The decoder was lost, or came back.", "host_event", ""),
     "/fault": ("The world raised.", "fault", "t_s error where"),
-    "/log": ("What people were told.", "log", "t_s"),
+    "/log": ("A line for people.", "log", "t_s"),
     "/run": (
         "The run: its settings first, then how it started, the first release, and how it ended.",
         "header start origin_ns end",
@@ -198,6 +200,7 @@ def topic_of(event: Mapping[str, Any]) -> str:
 
 
 def schema_name(topic: str) -> str:
+    """Return the name of a topic's schema."""
     return SCHEMAS.get(topic, f"rtcontrol{topic.replace('/', '.')}")
 
 
@@ -208,3 +211,63 @@ def schema(topic: str) -> dict[str, Any]:
     if topic == "/picture":
         properties["data"] = {"type": "string", "contentEncoding": "base64", "description": "The file."}
     return {"title": schema_name(topic), "description": about, "type": "object", "properties": properties}
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def encoded(event: Mapping[str, Any]) -> bytes:
+    """Return an event as JSON of at most `MOST_BYTES`, whatever a world shows or a client sends.
+
+    A value that JSON lacks becomes text, a field that is too large its size.
+    """
+    try:
+        text = _json(event)
+    except Exception:
+        event = {name: plain(value) for name, value in event.items()}
+        text = _json(event)
+    if len(text) > MOST_BYTES:
+        text = _json({name: _outline(value) for name, value in event.items()})
+    return text
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON takes it, in new containers; of one that cannot be written, why not."""
+    try:
+        return _plain(value)
+    except Exception as error:
+        return {"unreadable": f"{type(error).__name__}: {error}"}
+
+
+def _plain(value: Any) -> Any:
+    """As `plain`. Raises what a value raises that cannot even be text, and RecursionError."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else _plain(_simpler(value))
+
+
+def _simpler(value: Any) -> Any:
+    """Return the nearest dict, list or text."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, bytes | bytearray):
+        return [*value] if len(value) <= MOST_NUMBERS else {"dtype": "bytes", "shape": [len(value)]}
+    if (shape := getattr(value, "shape", None)) is not None and hasattr(value, "tolist"):
+        small = math.prod(shape) <= MOST_NUMBERS
+        return value.tolist() if small else {"dtype": str(value.dtype), "shape": [*shape]}
+    return [*value] if isinstance(value, tuple | set | frozenset) else str(value)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), default=_simpler, allow_nan=False).encode()
+
+
+def _outline(value: Any) -> Any:
+    size, most = len(_json(value)), MOST_BYTES // 16
+    if size <= most:
+        return value
+    return value[: most // 8] if isinstance(value, str) else {"unreadable": f"{size} bytes"}

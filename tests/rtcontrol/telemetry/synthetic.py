@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.telemetry.recorded import Recorded, load
-from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import until
 
@@ -37,7 +37,7 @@ def header(hz: float, **more: Any) -> dict[str, Any]:
     return {**known, "started_at": "2026-08-01T12:00:00+00:00", **more}
 
 
-def flown(
+def synthetic(
     hz: float,
     seconds: float,
     took: Callable[[int], float],
@@ -93,9 +93,16 @@ def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
     return timeline.finish()
 
 
+def kept(path: Path, most: int = 10**9) -> RecordFile:
+    """The file of a run that has started."""
+    file = RecordFile(path, most)
+    file.keep()
+    return file
+
+
 def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -> Path:
     """The run's folder, with its record of at most so many bytes."""
-    recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True, most=most)
+    recorder = Recorder(kept(folder / "record.mcap", most), next(events)["header"], patient=True)
     for i, event in enumerate(events):
         recorder.write(event)
         if most < 10**9 and i % 500 == 0:  # a part ends where all that came is written
@@ -106,4 +113,4 @@ def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -
 
 
 def recorded(folder: Path, hz: float = 16, seconds: float = 20, seed: int = 1, **more: Any) -> Recorded:
-    return load([written(folder, flown(hz, seconds, two_humps(seed), **more))])[0]
+    return load([written(folder, synthetic(hz, seconds, two_humps(seed), **more))])[0]
