@@ -24,7 +24,7 @@ from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.pools import host_for
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.sessions import LoopStanding, Need
+from rtcontrol.serve.sessions import Need
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import ControlMessage, Executed, Instruct, Observe, Picture, Reset
 
@@ -132,14 +132,23 @@ class LoopSession(SessionThread, Listener):
         assert self.loop is not None, "it is attached"
         return self.loop.operator.say(word, by, k)
 
-    def look(self) -> LoopStanding | None:
-        loop, env = self.loop, self.env
+    def welcome(self, now_ns: int, resumed: bool) -> list[Message]:
+        loop, env, facts = self.loop, self.env, self.facts
         if loop is None or env is None or loop.ended_by is not None:
-            return None
+            return []
         slow = loop.state.warmup.warning(self.terms.config)
-        release_ns = env.next_release_ns(loop.config.period_ns, time.monotonic_ns())
-        control = control_of(loop.operator, self.facts.token)
-        return LoopStanding(loop.instruction, env.epoch, release_ns, () if slow is None else (slow,), control)
+        welcome = self.terms.welcome(
+            () if slow is None else (slow,),
+            session=facts.token,
+            resumed=resumed,
+            instruction=loop.instruction,
+            epoch=env.epoch,
+            release_ns=env.next_release_ns(loop.config.period_ns, now_ns),
+            t_client_ns=facts.hello.t_client_ns,
+            t_server_ns=now_ns,
+        )
+        control = control_of(loop.operator, facts.token)
+        return [welcome] if control.state == "running" and control.call is None else [welcome, control]
 
     def stop_loop(self, why: str) -> None:
         if self.loop is not None:

@@ -27,7 +27,7 @@ from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import illegal_safe_call, refused_as
 from rtcontrol.serve.session_core import CONTROL
-from rtcontrol.serve.sessions import GRACE_S, LoopStanding
+from rtcontrol.serve.sessions import GRACE_S
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError
 from rtcontrol_client.wire.messages import CrowdTerms, Hello, Program, Welcome
@@ -85,29 +85,20 @@ class Terms:
         hold_ms = self.config.hold_ms
         return self.agent.fallback.hold_ms if hold_ms is None else hold_ms
 
-    def welcome(
-        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
-    ) -> Welcome:
-        """Return the welcome to these terms, and to what is active in the loop."""
+    def welcome(self, warnings: tuple[str, ...] = (), **active: Any) -> Welcome:
+        """Return the welcome to these terms, with the fields of what is `active` in the loop."""
         config, options = self.config, self.options
         return Welcome(
             protocol=list(PROTOCOL),
             server=Program(name="rtcontrol", version=version("rtcontrol") or "", language="python"),
-            session=session,
-            resumed=resumed,
-            epoch=standing.epoch,
-            t_client_ns=t_client_ns,
-            t_server_ns=now_ns,
             capabilities=CAPABILITIES,
             agent=self.named,
             tools=self.agent.tools.openai(),
-            instruction=standing.instruction,
             model=Path(self.model).name,
             model_trained_on_tools=bool(self.trained),
             trained=self.trained,
             safe_call=wire_call(self.agent.fallback.safe_call),
             safe_calls=wire_calls(self.agent.fallback.safe_calls),
-            release_ns=standing.release_ns,
             pacing=self.hello.pacing,
             hz=config.hz,
             period_ms=config.period_ns / 1e6,
@@ -121,7 +112,8 @@ class Terms:
             heartbeat_ms=options.heartbeat_s * 1e3,
             session_grace_s=GRACE_S,
             limits=options.limits.to_dict(),
-            warnings=[*self.warnings, *standing.warnings],
+            warnings=[*self.warnings, *warnings],
+            **active,
         )
 
     def undecodable(self, error: UserError) -> WireError:

@@ -67,6 +67,7 @@ class SessionThread(Runner, ABC):
 
     def __init__(self, facts: Session, owner: SessionOwner) -> None:
         self.facts, self.owner = facts, owner
+        self.agreed: Terms | None = None
         self.thread: threading.Thread | None = None
         self.needed: Need | None = None  # once it has decided
         self.record = Path()  # of its newest run
@@ -89,8 +90,11 @@ class SessionThread(Runner, ABC):
     @property
     def terms(self) -> Terms:
         """What was agreed."""
-        assert isinstance(self.facts.terms, Terms), "it is open"
-        return self.facts.terms
+        assert self.agreed is not None, "it is open"
+        return self.agreed
+
+    def described(self) -> str:
+        return self.terms.described()
 
     # -- for the loop, and for viewers --------------------------------------------------------------------------------
 
@@ -143,10 +147,12 @@ class SessionThread(Runner, ABC):
 
     def opened(self) -> CountedLoop | None:
         """Return a loop by the session's terms; None if its client has gone. Raises WireError."""
-        facts, owner = self.facts, self.owner
-        if facts.life.gone or not owner.tell(owner.core.opens, facts, facts.terms or self.negotiate()):
+        if self.facts.life.gone:
             return None
-        return self.open(facts.instructions.first)
+        if self.agreed is None:
+            self.agreed = self.negotiate()
+        opens = self.owner.tell(self.owner.core.opens, self.facts)
+        return self.open(self.facts.instructions.first) if opens else None
 
     def _run(self, loop: CountedLoop) -> None:
         try:

@@ -22,7 +22,6 @@ from rtcontrol.serve.sessions import (
     LEAVING,
     LOST,
     STOPPED,
-    Agreement,
     Connection,
     Need,
     Peer,
@@ -258,13 +257,13 @@ class SessionCore:
 
     def _open(self, now_ns: int, session: Session) -> None:
         session.life.state, session.life.lost = "opening", False
-        if not session.runner.start(session.terms is None):
+        if not session.runner.start(not session.agreed):
             self.ended(now_ns, session, refusals.no_thread(session.life.welcomed))
 
-    def opens(self, now_ns: int, session: Session, terms: Agreement) -> bool:
-        """Take the terms that its hello became. Return whether it opens by them, with `instructions.first` (None: the
-        terms'); a client that waited for long may have gone meanwhile."""
-        session.terms = terms
+    def opens(self, now_ns: int, session: Session) -> bool:
+        """Its hello became terms. Return whether it opens by them, with `instructions.first` (None: the terms'); a
+        client that waited for long may have gone meanwhile."""
+        session.agreed = True
         if session.life.gone:
             return False
         session.life.runs += 1
@@ -285,34 +284,28 @@ class SessionCore:
     def warm(self, now_ns: int, session: Session, needs: Mapping[str, Need]) -> None:
         """Its loop waits for the first observation: it is live, unless calls of those that were welcomed before would
         be late. `needs`: of all sessions that have decided, by their ids. Raises WireError (busy)."""
-        life, peer, terms = session.life, session.peer, session.terms
+        life, peer = session.life, session.peer
         if not life.welcomed and session.id in needs:
             others = [s.id for s in self.sessions if s.life.welcomed and s.life.why is None]
             refusal = weigh(needs[session.id], [needs[i] for i in others if i in needs], self.rules.busy_max)
             if refusal is not None:
                 raise refusal
         life.state, life.welcomed = "live", True
-        if peer is not None and terms is not None:
+        if peer is not None:
             peer.in_ns = now_ns  # until now the client had nothing to say
             resumed = ", resumed" if life.runs > 1 else ""
-            self.server.say(f"{session.id}: {peer.connection.peer}, {terms.described()}{resumed}")
+            self.server.say(f"{session.id}: {peer.connection.peer}, {session.runner.described()}{resumed}")
             self._welcome(now_ns, session)
 
     def _welcome(self, now_ns: int, session: Session) -> None:
         """Welcome the client to what is active in its loop, and inform it of what people did."""
-        peer, terms, life = session.peer, session.terms, session.life
-        if peer is None or terms is None or life.state != "live" or life.why is not None:
-            return
-        standing = session.runner.look()
-        if standing is None:
+        peer, life = session.peer, session.life
+        if peer is None or life.state != "live" or life.why is not None:
             return
         resumed = life.runs > 1 or session.hello.resume is not None
-        welcome = terms.welcome(session.token, standing, now_ns, resumed, session.hello.t_client_ns)
-        peer.greeted = True
-        self._send(now_ns, peer, welcome)
-        control = standing.control
-        if control is not None and (control.state != "running" or control.call is not None):
-            self._send_control(now_ns, session, control)
+        for message in session.runner.welcome(now_ns, resumed):
+            peer.greeted = True
+            self.emitted(now_ns, session, message)
 
     # -- messages of a client that is there ---------------------------------------------------------------------------
 

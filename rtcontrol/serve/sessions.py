@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from rtcontrol.serve import refusals
 from rtcontrol_client.wire import Message, WireError
-from rtcontrol_client.wire.messages import ControlMessage, Hello, Welcome
+from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
 # A client that says hello and bye in turns makes the server open and end a session each time.
@@ -59,8 +59,11 @@ class Runner(Protocol):
     def instruct_loop(self, text: str) -> bool:
         """Decide by this text from now on. Return whether anything comes of it."""
 
-    def look(self) -> LoopStanding | None:
-        """Return what is active in the loop; None if it is over."""
+    def welcome(self, now_ns: int, resumed: bool) -> list[Message]:
+        """Return the welcome to what is active in the loop, then what people did; nothing if the loop is over."""
+
+    def described(self) -> str:
+        """Return in words what was agreed."""
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         """Do what a person says, now; return one sentence about it."""
@@ -83,18 +86,6 @@ class ServerPort(Protocol):
 
     def plain(self, text: str) -> str:
         """Return an instruction as it is decided by. Raises UserError if it is too long."""
-
-
-class Agreement(Protocol):
-    """The terms of a session (`negotiate.Terms`), as far as they decide what is sent."""
-
-    def welcome(
-        self, session: str, standing: LoopStanding, now_ns: int, resumed: bool = False, t_client_ns: int = 0
-    ) -> Welcome:
-        """Return the welcome to these terms."""
-
-    def described(self) -> str:
-        """Return them in words."""
 
 
 # -- data -------------------------------------------------------------------------------------------------------------
@@ -173,17 +164,6 @@ def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LoopStanding:
-    """What is active in a session's loop, for a welcome. `control`: what people did, or what waits for a yes."""
-
-    instruction: str
-    epoch: int = 0
-    release_ns: int | None = None
-    warnings: tuple[str, ...] = ()
-    control: ControlMessage | None = None
-
-
 @dataclass(slots=True, eq=False)
 class Life:
     """How far a session is. `why` it ends, and cannot be resumed; `lost`: its client went while it opened or ran;
@@ -246,7 +226,8 @@ class SessionInstructions:
 @dataclass(slots=True, eq=False)
 class Session:
     """One client's session. `token` resumes it, with the CURVE `key` of its first connection; `peer`: the connection
-    that owns it, None while there is none; `lines`: what it may log; `crowd`: it has many members."""
+    that owns it, None while there is none; `lines`: what it may log; `crowd`: it has many members; `agreed`: its hello
+    became terms."""
 
     id: str
     token: str
@@ -256,7 +237,7 @@ class Session:
     crowd: bool = False
     runner: Runner = field(init=False)
     peer: Peer | None = None
-    terms: Agreement | None = None
+    agreed: bool = False
     life: Life = field(default_factory=Life)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)
     refused: Counter[str] = field(default_factory=Counter)
@@ -346,7 +327,7 @@ class Sessions:
         by_hand = session is not None and session.life.why == BY_HAND
         if by_hand or any(same(token, other) for other in self._stopped):
             raise refusals.stopped()
-        if session is None or session.life.why is not None or session.key != key or session.terms is None:
+        if session is None or session.life.why is not None or session.key != key or not session.agreed:
             raise refusals.unknown_token(
                 "There is no such session (any more).", "Say hello without `resume`.", "resume"
             )

@@ -107,7 +107,8 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
             partner.joined(loop)
 
     facts, owner = session.facts, session.owner
-    owner.tell(owner.core.opens, facts, terms)  # the client is welcomed when the loop is warm
+    session.agreed = terms
+    owner.tell(owner.core.opens, facts)  # the client is welcomed when the loop is warm
     env = session.make_env(terms)
     host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None

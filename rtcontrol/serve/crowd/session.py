@@ -19,7 +19,7 @@ from rtcontrol.serve.crowd.members import Members, crowd_terms
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.sessions import BY_HAND, LoopStanding, Need
+from rtcontrol.serve.sessions import BY_HAND, Need
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
@@ -210,11 +210,16 @@ class CrowdSession(SessionThread):
             self.needed = Need.of(list(self.crowd.core.queue.shares), hz) or self.needed
         return self.needed
 
-    def look(self) -> LoopStanding | None:
-        if self.crowd is None or self.crowd.ended_by is not None:
-            return None
-        state = wire.ControlMessage(session=self.facts.token, state="paused" if self.facts.life.paused else "running")
-        return LoopStanding(self.crowd.core.members.goal, control=state)
+    def welcome(self, now_ns: int, resumed: bool) -> list[Message]:
+        crowd, facts = self.crowd, self.facts
+        if crowd is None or crowd.ended_by is not None:
+            return []
+        numbers = {"t_client_ns": facts.hello.t_client_ns, "t_server_ns": now_ns, "epoch": 0}
+        welcome = self.terms.welcome(
+            session=facts.token, resumed=resumed, instruction=crowd.core.members.goal, **numbers
+        )
+        paused = wire.ControlMessage(session=facts.token, state="paused")
+        return [welcome, paused] if facts.life.paused else [welcome]
 
     def traffic(self) -> dict[str, Any]:
         if self.crowd is None:

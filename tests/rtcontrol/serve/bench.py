@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.sessions import LoopStanding, Need, Session, SessionRules
+from rtcontrol.serve.sessions import Need, Session, SessionRules
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
+    ControlMessage,
     CrowdWish,
     ErrorMessage,
     Hello,
@@ -63,18 +64,6 @@ class Wire:
         return self.error()[0]
 
 
-class FakeTerms:
-    """Terms whose welcome is of what a test looks at."""
-
-    def welcome(self, session: str, standing: LoopStanding, now_ns: int, resumed: bool, t_client_ns: int) -> Welcome:
-        fields = {"session": session, "resumed": resumed, "t_client_ns": t_client_ns, "t_server_ns": now_ns}
-        fields |= {"protocol": [1, 1], "instruction": standing.instruction, "epoch": standing.epoch}
-        return Welcome.model_construct(**fields)  # type: ignore[arg-type]
-
-    def described(self) -> str:
-        return "terms"
-
-
 class FakeRunner:
     """A session's thread and loop, as the bench says; `done` has what the core wanted of it."""
 
@@ -109,8 +98,16 @@ class FakeRunner:
             self.bench.running[self.session.id] = text
         return self.running
 
-    def look(self) -> LoopStanding | None:
-        return self.bench.standing if self.running else None
+    def welcome(self, now_ns: int, resumed: bool) -> list[Message]:
+        if not self.running:
+            return []
+        fields: dict[str, Any] = {"session": self.session.token, "resumed": resumed, "t_server_ns": now_ns}
+        fields |= {"t_client_ns": self.session.hello.t_client_ns, "instruction": self.bench.running[self.session.id]}
+        welcome = Welcome.model_construct(type="welcome", **fields)
+        return [welcome] if self.bench.control is None else [welcome, self.bench.control]
+
+    def described(self) -> str:
+        return "terms"
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         self.note("say", word, by, k)
@@ -130,7 +127,7 @@ class Bench:
     """A core, its server and the loops of its sessions.
 
     `slow`: sessions stay opening until `opens`; `lingers`: loops end at `end` alone; `no_thread`: none is to be had;
-    `refusal`: of the next terms; `needs`: of the decoder, by session; `standing`: of every loop; `world_error`: what
+    `refusal`: of the next terms; `needs`: of the decoder, by session; `control`: what welcomes say; `world_error`: what
     each message meets. `running`: sessions whose loops run, with their newest instruction; `done`: what the core wanted
     of runners.
     """
@@ -138,7 +135,7 @@ class Bench:
     def __init__(self, **rules: Any) -> None:
         self.now, self._tokens = 1_000 * S, itertools.count(1)
         self.core = SessionCore(SessionRules(**rules), self, now_ns=self.now)
-        self.terms, self.standing = FakeTerms(), LoopStanding("go")
+        self.control: ControlMessage | None = None
         self.slow = self.lingers = self.no_thread = False
         self.refusal: WireError | None = None
         self.world_error: WireError | None = None
@@ -235,9 +232,9 @@ class Bench:
                 self.tell(self.core.ended, session, error)
 
     def _open(self, session: Session) -> bool:
-        if session.terms is None and self.refusal is not None:
+        if not session.agreed and self.refusal is not None:
             raise self.refusal
-        if not self.tell(self.core.opens, session, self.terms):
+        if not self.tell(self.core.opens, session):
             return False
         self.running[session.id] = session.instructions.first or "go"
         self.tell(self.core.attached, session)

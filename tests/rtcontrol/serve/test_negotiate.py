@@ -10,7 +10,6 @@ import pytest
 from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.sessions import LoopStanding
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.messages import FunctionCall, Hello, Program, Welcome
 
@@ -45,7 +44,8 @@ def denied(**fields: Any) -> WireError:
 
 
 def welcome(created: Terms) -> Welcome:
-    return created.welcome("x" * 32, LoopStanding(created.agent.instruction), now_ns=7)
+    active = {"session": "x" * 32, "instruction": created.agent.instruction, "epoch": 0, "t_server_ns": 7}
+    return created.welcome(**active, t_client_ns=0, resumed=False)
 
 
 def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:

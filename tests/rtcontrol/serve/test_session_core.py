@@ -14,14 +14,13 @@ import pytest
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.session_core import MAX_WITHOUT_SESSION
-from rtcontrol.serve.sessions import ENDING, LEAVING, LoopStanding, Need, Peer, Session
+from rtcontrol.serve.sessions import ENDING, LEAVING, Need, Peer, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
     ControlMessage,
     ErrorMessage,
-    FunctionCall,
     Instruct,
     Join,
     Picture,
@@ -499,7 +498,7 @@ def test_instruction_without_a_loop_is_for_the_next_and_said_to_one_that_starts(
     bench.slow = True
     bench.hello(Wire(), resume=session.token)
     bench.waiting.clear()
-    bench.tell(bench.core.opens, session, bench.terms)
+    bench.tell(bench.core.opens, session)
     bench.tell(bench.core.instruct, session, "left")
     bench.tell(bench.core.attached, session)
     assert bench.done[-1] == (session.id, "instruct", "left")
@@ -611,19 +610,11 @@ def test_pause_of_a_session_that_opens_or_waits_is_said_to_its_next_loop(bench: 
     assert len(words(bench)) == 2
 
 
-def test_resumed_client_is_told_that_people_paused(bench: Bench) -> None:
-    paused = ControlMessage(session=UNKNOWN, state="paused")
-    requested = ControlMessage(session=UNKNOWN, state="running", id=4, call=FunctionCall(name="f"), ttl_ms=1.0)
-    running = ControlMessage(session=UNKNOWN, state="running")
-    for result, capable, sent in (
-        (paused, True, [Welcome, ControlMessage]),
-        (requested, True, [Welcome, ControlMessage]),
-        (running, True, [Welcome]),
-        (paused, False, [Welcome]),
-    ):
-        bench.standing = LoopStanding("go", control=result)
-        bench.hello(wire := Wire(), **(CONTROL if capable else {}))
-        assert [type(message) for message in wire.sent] == sent
+@pytest.mark.parametrize("capable", [True, False])
+def test_client_that_announced_control_is_welcomed_with_what_people_did(bench: Bench, capable: bool) -> None:
+    bench.control = ControlMessage(session=UNKNOWN, state="paused")
+    bench.hello(wire := Wire(), **(CONTROL if capable else {}))
+    assert [type(message) for message in wire.sent] == [Welcome, ControlMessage][: 1 + capable]
 
 
 def test_stop_of_a_person_is_final_and_told(bench: Bench) -> None:
