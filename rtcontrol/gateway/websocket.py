@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,52 +27,46 @@ NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 class WebSocketConnection:
     """One WebSocket, as the sessions' core knows it (`rtcontrol.serve.sessions.Connection`).
 
-    `send` encodes on its caller's thread, and queues for the event loop. A reader that is `MAX_QUEUED` messages behind
-    loses its connection: a call that old is void anyway.
+    `send` encodes on its caller's thread. A reader that is `MAX_QUEUED` messages behind loses its connection: a call
+    that old is void anyway.
     """
 
     key: str | None = None
 
     def __init__(self, peer: str, abort: Callable[[], None]) -> None:
-        self.peer = peer
+        self.peer, self.abort = peer, abort
         self.slow = False
         self.closed = False  # from `close`, or from when it is cut off
-        self._loop, self.abort = asyncio.get_running_loop(), abort
-        self._queue: deque[str] = deque()
-        self._ready = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # None: the last one was sent
 
     def send(self, message: Message) -> None:
-        if self.closed:
-            return
-        if len(self._queue) >= MAX_QUEUED:
-            self.slow = self.closed = True
-            self._call(self.abort)
-            return
-        self._queue.append(encode_json(message))
-        self._call(self._ready.set)
+        if not self.closed:
+            self._call(self._put, encode_json(message))
 
     def close(self) -> None:
-        """What is queued is sent first, as far as the peer takes it within `CLOSE_S`."""
+        """Close it after what is queued, as far as the peer takes that within `CLOSE_S`."""
         self.closed = True
-        self._call(self._finish)
+        self._call(self._queue.put_nowait, None)
+        self._call(self._loop.call_later, CLOSE_S, self.abort)
 
     async def pump(self, socket: WebSocket) -> None:
         """Send what is queued until closed."""
-        while not (self.closed and not self._queue):
-            await self._ready.wait()
-            self._ready.clear()
-            while self._queue:
-                await socket.send_text(self._queue.popleft())
+        while (text := await self._queue.get()) is not None:
+            await socket.send_text(text)
         await socket.close(NORMAL)
 
-    def _finish(self) -> None:
-        self._ready.set()
-        self._loop.call_later(CLOSE_S, self.abort)
+    def _put(self, text: str) -> None:
+        if self._queue.qsize() < MAX_QUEUED:
+            self._queue.put_nowait(text)
+        else:
+            self.slow = self.closed = True
+            self.abort()
 
-    def _call(self, function: Callable[[], Any]) -> None:
+    def _call(self, function: Callable[..., Any], *args: Any) -> None:
         # The loop is closed while the server ends.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function)
+            self._loop.call_soon_threadsafe(function, *args)
 
 
 class WebSockets:
