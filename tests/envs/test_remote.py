@@ -56,7 +56,7 @@ def refused(what: Callable[[], object], code: str) -> WireError:
     return caught.value
 
 
-def test_latest_is_the_newest_and_the_gap_is_what_was_superseded() -> None:
+def test_latest_is_newest_and_gaps_count_superseded() -> None:
     world = World()
     assert world.env.latest() is None
     for seq in (3, 4, 9):
@@ -85,7 +85,7 @@ def test_replays_and_foreign_epochs_are_refused(seq: int, epoch: int, code: str)
     assert refused(lambda: world.observe(seq, epoch), code).seq == seq
 
 
-def test_client_paced_observations_wait_in_order_up_to_the_bound() -> None:
+def test_client_paced_observations_wait_in_order() -> None:
     world = World(paced_by_client=True, queue=2)
     world.observe(1)
     world.observe(2)
@@ -129,7 +129,7 @@ def test_only_executed_calls_of_this_epoch_are_acknowledged() -> None:
     assert World().env.acknowledged() is None
 
 
-def test_only_the_first_acknowledgement_of_a_call_in_its_own_epoch_is_taken() -> None:
+def test_first_acknowledgement_in_its_epoch_is_taken() -> None:
     world = World(acknowledges=True)
     world.emit(0)
     world.emit(1, "held", None)
@@ -145,7 +145,7 @@ def test_only_the_first_acknowledgement_of_a_call_in_its_own_epoch_is_taken() ->
         World().acknowledge(0)
 
 
-def test_long_words_of_a_client_are_shortened_before_they_are_logged_or_recorded() -> None:
+def test_long_client_texts_are_shortened() -> None:
     world = World(acknowledges=True)
     for tick, size in enumerate((65_536, 1_000, 0)):
         world.emit(tick)
@@ -158,7 +158,7 @@ def test_long_words_of_a_client_are_shortened_before_they_are_logged_or_recorded
     assert (third.error, third.result) == (None, None)
 
 
-def test_all_safe_calls_are_told_in_one_message_or_to_a_client_of_1_0_in_one_each() -> None:
+def test_safe_calls_are_one_message_since_1_1() -> None:
     stop, dim = Call("stop"), Call("dim", {"level": 0})
     for minor, reported in ((1, [["stop", "dim"]]), (0, [["stop"], ["dim"]])):
         world = World(acknowledges=True, minor=minor)
@@ -171,7 +171,7 @@ def test_all_safe_calls_are_told_in_one_message_or_to_a_client_of_1_0_in_one_eac
             world.acknowledge(message.tick)
 
 
-def test_each_tick_tells_its_release_and_what_is_between_two_ticks_tells_none() -> None:
+def test_ticks_carry_their_release() -> None:
     world = World(minor=1, deadline_ns=40)
     period = 100
     assert world.env.next_release_ns(period, 1000) is None
@@ -217,7 +217,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert world.env.acknowledged() == []
 
 
-def test_an_instruction_is_told_once_it_was_decided_by() -> None:
+def test_instruction_is_reported_once_decided_by() -> None:
     world = World()
     world.env.instruct("land")
     world.env.start("wall")  # the welcome tells this one

@@ -58,14 +58,14 @@ def test_who_is_meant_is_found_by_rules(village_page: dict[str, Any], sentence: 
 
 
 @under_node
-def test_the_page_offers_the_tools_that_the_bundled_model_learnt(village_page: dict[str, Any]) -> None:
+def test_page_offers_the_bundled_models_tools(village_page: dict[str, Any]) -> None:
     learnt = TrainingMetadata.of(ZOO / "village")
     assert learnt is not None and learnt.knows(tool_schemas(village_page["tools"]))
     assert village_page["tools"] == village.tools
 
 
 @under_node
-def test_what_villagers_see_is_worded_as_it_was_taught(village_page: dict[str, Any]) -> None:
+def test_villagers_texts_use_the_trained_words(village_page: dict[str, Any]) -> None:
     for text in village_page["looks"]:
         for saying in ("go to the well", "flee the fox", "wander", "run home"):
             assert village.teacher(saying, text)

@@ -58,7 +58,7 @@ def test_the_openai_client_gets_typed_answers_in_order(client: openai.OpenAI) ->
     )
 
 
-def test_a_boolean_and_a_string_of_the_same_text_differ(client: openai.OpenAI) -> None:
+def test_boolean_and_string_options_differ(client: openai.OpenAI) -> None:
     values: list[str | bool] = [True, "true", '"true"', False]
     requested = {"type": "choice", "instructions": "Which?", "choices": [{"value": v} for v in values]}
     (answer,) = decide(client, requested).answers
@@ -83,14 +83,14 @@ CHOICES = [{"value": str(i)} for i in range(256)]
         ({"input": 5}, "input", "valid string"),
     ],
 )
-def test_a_request_of_another_shape_is_400_with_its_field(served: Served, broken: Any, param: str, words: str) -> None:
+def test_request_of_wrong_shape_names_its_field(served: Served, broken: Any, param: str, words: str) -> None:
     answer = served.post("v1/decisions", {"model": "default", "input": STATE, "questions": [LEFT], **broken})
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert words in error["message"]
 
 
-def test_a_bundled_model_says_that_it_was_not_trained_on_questions(serve: Serve) -> None:
+def test_bundled_model_warns_of_untrained_questions(serve: Serve) -> None:
     answer = serve(model="lander").post("v1/decisions", {"model": "lander", "input": STATE, "questions": [LEFT]})
     assert answer.json()["rtcontrol"]["trained"] is False and "not trained" in answer.headers["x-rtcontrol-warning"]
 

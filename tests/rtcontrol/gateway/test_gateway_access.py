@@ -54,7 +54,7 @@ def handshake(served: Served, origin: str | None = None, query: str = "", **opti
         return refused.response.status_code
 
 
-def test_same_origin_and_programs_on_this_machine_need_no_token(guarded: Served) -> None:
+def test_same_origin_and_local_programs_need_no_token(guarded: Served) -> None:
     here = guarded.url.rstrip("/")
     assert guarded.post("v1/chat/completions", CALL).status_code == 200
     assert guarded.post("v1/chat/completions", CALL, headers={"origin": here}).status_code == 200
@@ -63,7 +63,7 @@ def test_same_origin_and_programs_on_this_machine_need_no_token(guarded: Served)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://robot.example:8443", f"{SITE}0", "file://"])
-def test_pages_of_other_sites_are_refused_whatever_they_know(guarded: Served, origin: str) -> None:
+def test_pages_of_other_sites_are_refused(guarded: Served, origin: str) -> None:
     answer = guarded.post("v1/chat/completions", CALL, headers={**SHOWN, "origin": origin})
     assert answer.status_code == 403
     assert "--allow-origin" in answer.json()["error"]["message"]
@@ -89,7 +89,7 @@ def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
         assert line.subprotocol == "rtcontrol.v1"
 
 
-def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded: Served) -> None:
+def test_preflight_is_answered_for_allowed_sites_alone(guarded: Served) -> None:
     requested = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type",
@@ -112,13 +112,13 @@ def test_a_rebound_name_is_refused_by_its_host(served: Served, path: str) -> Non
     assert httpx.get(served.url.rstrip("/") + path, headers=both).status_code == 421
 
 
-def test_a_proxy_on_this_machine_does_not_make_strangers_local(guarded: Served) -> None:
+def test_proxied_request_is_not_local(guarded: Served) -> None:
     for name in ("x-forwarded-for", "forwarded", "x-real-ip"):
         answer = guarded.post("v1/chat/completions", CALL, headers={name: "127.0.0.1"})
         assert answer.status_code == 401, name
 
 
-def test_other_machines_addresses_need_the_token_and_a_bind_beyond_loopback_too(serve: Serve) -> None:
+def test_requests_from_other_machines_need_the_token(serve: Serve) -> None:
     with pytest.raises(UserError, match="--token-file"):
         GatewayOptions(host="0.0.0.0", port=0)
     wide = serve(host="0.0.0.0", token=TOKEN, model="noop")
@@ -161,7 +161,7 @@ def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
     assert raw(served, declared).startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_body_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 0.5)
     short = serve(body_timeout_s=0.3, model="noop")
     declared = head(short, "POST /v1/chat/completions", "Content-Length: 99")
@@ -170,7 +170,7 @@ def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest
 
 @pytest.mark.parametrize("started", ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: 1\r\n"])
 @pytest.mark.parametrize("first", ["", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
-def test_a_connection_without_a_whole_request_is_cut_off(
+def test_connection_without_request_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch, first: str, started: str
 ) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 0.2)
@@ -178,7 +178,7 @@ def test_a_connection_without_a_whole_request_is_cut_off(
     assert answer.count(b"HTTP/1.1 200") == (1 if first else 0)
 
 
-def test_the_page_has_a_policy_and_no_inline_code(served: Served) -> None:
+def test_page_has_a_policy_and_no_inline_code(served: Served) -> None:
     answer = httpx.get(served.url)
     assert answer.status_code == 200
     policy = answer.headers["content-security-policy"]
@@ -199,7 +199,7 @@ def test_static_pages_are_served_from_their_folder_only(serve: Serve, tmp_path: 
         assert b"its words" not in answer and b" 404 " in answer
 
 
-def test_where_everybody_is_asked_this_machine_shows_the_token_too(serve: Serve) -> None:
+def test_required_token_is_asked_of_this_machine(serve: Serve) -> None:
     """A proxy of this machine that adds no header is no other program to the server."""
     single = serve(token=TOKEN, require_token=True)
     shown = {"Authorization": f"Bearer {TOKEN}"}

@@ -52,7 +52,7 @@ def called(name: str, arguments: dict[str, Any], result: str | None = None, numb
     )
 
 
-def test_a_call_whose_result_is_there_is_not_repeated_and_ends_with_it(serve: Serve) -> None:
+def test_answered_call_is_not_repeated(serve: Serve) -> None:
     # It would never call nothing.
     client = openai.OpenAI(base_url=serve(model="random").url + "v1", api_key="none", max_retries=0)
     assert ask(client, tools=[LAMP]).choices[0].finish_reason == "tool_calls"
@@ -69,7 +69,7 @@ def test_a_call_whose_result_is_there_is_not_repeated_and_ends_with_it(serve: Se
         assert "stopped" not in answer.model_extra["rtcontrol"]
 
 
-def test_a_null_call_after_a_result_ends_with_it(serve: Serve) -> None:
+def test_null_call_after_result_returns_it(serve: Serve) -> None:
     noop = serve(model="noop")
     client = openai.OpenAI(base_url=noop.url + "v1", api_key="none", max_retries=0)
     answer = ask(client, USER, *called("turn", {"direction": "left"}, "turned"))
@@ -103,7 +103,7 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     ],
 )
-def test_a_mistake_names_its_field_and_is_sent_once(served: Served, change: dict[str, Any], param: str) -> None:
+def test_invalid_request_names_its_field_once(served: Served, change: dict[str, Any], param: str) -> None:
     sent = []
     web = httpx.Client(event_hooks={"request": [sent.append]})
     retrying = openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=2, http_client=web)
@@ -113,7 +113,7 @@ def test_a_mistake_names_its_field_and_is_sent_once(served: Served, change: dict
     assert len(caught.value.body["message"].split(". ")) >= 2  # type: ignore[index]
 
 
-def test_a_model_that_may_not_know_the_tools_says_so_in_field_and_header(serve: Serve) -> None:
+def test_untrained_tools_warn_in_field_and_header(serve: Serve) -> None:
     unknown, bundled, plain = serve(), serve(model=None), serve(model="random")
     body = {"model": "default", "messages": [USER], "tools": [TURN]}
     for _ in range(2):
@@ -183,7 +183,7 @@ def reported(*messages: dict[str, Any]) -> list[str]:
         ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": r'{"a": "\ud800"}'}})], "arguments"),
     ],
 )
-def test_what_cannot_be_read_of_a_conversation_is_refused_by_its_place(messages: list[Any], param: str) -> None:
+def test_unreadable_conversation_is_refused_by_its_place(messages: list[Any], param: str) -> None:
     with pytest.raises(Refusal) as caught:
         reported(*messages)
     assert caught.value.status == 400
@@ -200,9 +200,7 @@ def test_what_cannot_be_read_of_a_conversation_is_refused_by_its_place(messages:
     ],
 )
 @pytest.mark.parametrize("route", ["chat/completions", "decisions", "systemone"])
-def test_a_body_that_is_no_plain_json_is_the_clients_mistake(
-    served: Served, route: str, body: bytes, words: str
-) -> None:
+def test_body_of_no_plain_json_is_refused(served: Served, route: str, body: bytes, words: str) -> None:
     answer = served.post(f"v1/{route}", content=body)
     assert answer.status_code in (400, 422) and words in answer.text
 
@@ -226,18 +224,18 @@ def gate(allow_null: bool = False) -> CheckpointGate:
     return CheckpointGate.of(None, SCHEMAS, allow_null)
 
 
-def test_call_below_the_gate_is_held_with_the_reason() -> None:
+def test_call_below_gate_is_held_with_reason() -> None:
     held = gate().held(created(BURN, 0.12, ("dance",)))
     assert held is not None and "function is 0.120 sure, and acts from 0.500 on" in held and '"dance"' in held
     assert gate().held(created(BURN, 0.9)) is None
 
 
-def test_null_means_not_understood_unless_it_was_asked_for() -> None:
+def test_null_means_not_understood_unless_allowed() -> None:
     assert gate().allow_null and "not understood" in str(gate().held(created(None, 0.9)))
     assert gate(allow_null=True).held(created(None, 0.9)) is None
 
 
-def test_system_message_is_no_instruction_of_a_trained_model() -> None:
+def test_trained_model_reads_no_system_message() -> None:
     assert gate().instruction(ORDERS, WORDS) == WORDS
     assert CheckpointGate().instruction(ORDERS, WORDS) == f"{ORDERS}\n{WORDS}"
 

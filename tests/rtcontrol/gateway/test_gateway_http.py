@@ -65,7 +65,7 @@ def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_health_is_503_once_the_decoder_cannot_be_reached(serve: Any) -> None:
+def test_health_is_503_without_a_decoder(serve: Any) -> None:
     separate = serve(model="noop")
     assert httpx.get(separate.url + "health").status_code == 200
     separate.pool.close()
@@ -74,7 +74,7 @@ def test_health_is_503_once_the_decoder_cannot_be_reached(serve: Any) -> None:
     assert answer.json()["loaded"] is False and answer.json()["status"] != "ok"
 
 
-def test_a_token_file_is_made_for_its_owner_alone_and_read_again(tmp_path: Path) -> None:
+def test_token_file_is_made_private_and_reread(tmp_path: Path) -> None:
     path = tmp_path / "token"
     first = GatewayOptions.of(ServerOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -91,9 +91,7 @@ def test_a_token_file_is_made_for_its_owner_alone_and_read_again(tmp_path: Path)
         ("x" * 32, 0o644, "chmod"),
     ],
 )
-def test_a_token_that_is_useless_or_that_others_can_read_is_refused(
-    tmp_path: Path, text: str, mode: int, says: str
-) -> None:
+def test_weak_or_readable_token_is_refused(tmp_path: Path, text: str, mode: int, says: str) -> None:
     path = tmp_path / "token"
     path.write_text(text)
     path.chmod(mode)
@@ -129,7 +127,7 @@ def _wide(number: int) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", "parameters": parameters}}
 
 
-def test_least_used_set_gives_way_and_tools_beyond_a_limit_evict_none(serve: Serve) -> None:
+def test_least_used_tool_set_gives_way(serve: Serve) -> None:
     single = serve(model="random", tool_sets=2)
     for i in (*range(5), 0):
         renamed = {**TURN, "function": {**TURN["function"], "name": f"turn_{i}"}}

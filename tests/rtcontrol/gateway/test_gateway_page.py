@@ -15,7 +15,7 @@ from gateway_peer import TOKEN, Serve, Served
 in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
 
 
-def test_the_clients_modules_are_served_for_pages_of_ones_own(served: Served) -> None:
+def test_client_modules_are_served(served: Served) -> None:
     answer = httpx.get(f"{served.url}client/index.js")
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/javascript")
     assert answer.headers["cache-control"] == "no-cache"
@@ -43,7 +43,7 @@ def gated(serve: Serve, tmp_path: Path) -> Iterator[Chromium]:
 
 # supabase/auth-js#302: a token stayed in the address's fragment, and in the history.
 @in_chromium
-def test_refused_token_of_the_address_is_removed_and_a_typed_one_connects(gated: Chromium) -> None:
+def test_refused_token_is_removed_and_typed_one_connects(gated: Chromium) -> None:
     gated.open(f"{SITE}/?a=1#token={DEAD}")
     gated.until(GATE)
     assert gated.value("location.href") == f"{SITE}/?a=1"

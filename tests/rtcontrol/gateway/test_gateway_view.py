@@ -74,7 +74,7 @@ def view(url: str, **options: Any) -> Any:
     return connect(url.replace("http", "ws", 1) + "view/ws", compression=None, **options)
 
 
-def test_a_run_is_seen_and_steered_from_its_page(flying: Flying) -> None:
+def test_run_is_watched_and_controlled_from_page(flying: Flying) -> None:
     with view(flying.url) as page:
         result = look(page, lambda t: t["phase"] == "running" and t["ticks"], picture=True)
         assert result["env"] == "lander" and result["state"] == "running" and result["deadline_ms"] == 62.5
@@ -97,7 +97,7 @@ def test_a_run_is_seen_and_steered_from_its_page(flying: Flying) -> None:
         look(page, lambda t: t["state"] == "running")
 
 
-def test_a_pages_process_takes_no_signal_of_the_terminal_and_only_its_own_pages_come_in(flying: Flying) -> None:
+def test_page_process_ignores_signals_and_other_origins(flying: Flying) -> None:
     children = psutil.Process(flying.popen.pid).children()
     (pages,) = [c for c in children if "rtcontrol.gateway.viewer" in c.cmdline()]
     assert os.getsid(pages.pid) != os.getsid(flying.popen.pid)
@@ -113,7 +113,7 @@ def test_a_pages_process_takes_no_signal_of_the_terminal_and_only_its_own_pages_
 
 
 @in_chromium
-def test_the_page_shows_the_world_and_its_keys_pause_and_resume(flying: Flying, tmp_path: Path) -> None:
+def test_page_shows_the_world_and_pauses(flying: Flying, tmp_path: Path) -> None:
     with Chromium(tmp_path) as page:
         page.open(flying.url)
         page.until("rtcontrol.pictures > 1 && rtcontrol.last.phase === 'running'")
@@ -129,7 +129,7 @@ def test_the_page_shows_the_world_and_its_keys_pause_and_resume(flying: Flying, 
         assert page.errors == []
 
 
-def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stuck_viewer_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "STUCK_S", 0.05)
     coming, over = [{"type": "websocket.connect"}], asyncio.Event()
 
@@ -183,7 +183,7 @@ def values(text: str, name: str) -> dict[str, float]:
     return {labels: float(value) for labels, value in matches}
 
 
-def test_no_counter_falls_when_a_client_says_that_it_did_not_carry_calls_out(serve: Serve) -> None:
+def test_no_counter_falls_by_expired_calls(serve: Serve) -> None:
     separate = serve("random")
     with line(separate) as client:
         client.hello(capabilities=["executed"])
@@ -204,7 +204,7 @@ def test_no_counter_falls_when_a_client_says_that_it_did_not_carry_calls_out(ser
     assert account.misses_by_cause["execute"] == len(calls)
 
 
-def test_counts_of_sessions_that_ended_stay_in_the_totals(serve: Serve) -> None:
+def test_counts_of_ended_sessions_stay(serve: Serve) -> None:
     separate = serve()
     sessions = []
     for leaves in (False, True):

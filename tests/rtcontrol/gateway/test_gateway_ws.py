@@ -108,9 +108,7 @@ def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
         (b"\x81\xa4type\xa4ping", "malformed"),
     ],
 )
-def test_what_is_no_message_is_answered_with_an_error_and_the_line_stays(
-    served: Served, text: str | bytes, code: str
-) -> None:
+def test_malformed_message_is_refused_and_connection_stays(served: Served, text: str | bytes, code: str) -> None:
     with line(served) as client:
         client.socket.send(text)
         error = json.loads(client.socket.recv(timeout=10))
@@ -119,7 +117,7 @@ def test_what_is_no_message_is_answered_with_an_error_and_the_line_stays(
         assert client.until(Pong)
 
 
-def test_line_that_the_server_gives_up_gets_what_was_queued_and_ends(served: Served) -> None:
+def test_closed_connection_gets_what_was_queued(served: Served) -> None:
     with line(served) as client:
         client.hello()
         for connection in list(served.admission.core.peers):
@@ -139,7 +137,7 @@ def test_a_message_above_the_limit_ends_the_connection(served: Served) -> None:
     assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009
 
 
-def test_a_slow_reader_is_cut_off_and_harms_no_other(served: Served) -> None:
+def test_slow_reader_is_cut_off_alone(served: Served) -> None:
     with line(served) as honest, raw_socket(served) as slow:
         honest.hello(hz=50.0)
         # It asks and asks, and reads no answer.

@@ -87,7 +87,7 @@ async def status(client: Client, **wanted: Any) -> dict[str, Any]:
     raise AssertionError(f"not so: {wanted}, but {matches}")
 
 
-def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(separate: Flying) -> None:
+def test_agent_instructs_pauses_resumes_and_stops_a_run(separate: Flying) -> None:
     async def supervise() -> None:
         async with agent(separate.url, "--instruct") as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == LOOKING | ACTING
@@ -110,7 +110,7 @@ def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(separate: F
     assert json.loads((separate.out / "report.json").read_text())["ended_by"] == "stop"
 
 
-def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_then_on(separate: Flying) -> None:
+def test_agent_without_instruct_can_only_make_safe(separate: Flying) -> None:
     async def supervise() -> None:
         async with agent(separate.url) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == LOOKING
@@ -134,7 +134,7 @@ def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_
     done(supervise())
 
 
-def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) -> None:
+def test_server_starts_before_its_run_and_follows(tmp_path: Path) -> None:
     port = free_port()
 
     async def supervise() -> None:
@@ -153,7 +153,7 @@ def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) ->
     done(supervise())
 
 
-def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: Path) -> None:
+def test_agent_stays_with_the_newest_session(tmp_path: Path) -> None:
     wire, port, token = free_port(), free_port(), tmp_path / "token"
     fields = ("--model", "random", "--host", "inprocess", "--bind", f"tcp://127.0.0.1:{wire}")
     fields += (
@@ -202,7 +202,7 @@ def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: P
 # with lines of their own on stdout (base/base-builder-mcp#15), and answered pages of other sites (python-sdk#861).
 
 
-def test_it_ends_with_its_stdin_and_says_nothing_but_messages_on_stdout(flying: Flying) -> None:
+def test_server_ends_with_stdin_and_prints_messages_only(flying: Flying) -> None:
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
     hello["params"] = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
     single = subprocess.Popen(

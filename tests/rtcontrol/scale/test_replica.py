@@ -90,7 +90,7 @@ def test_gate_sees_paths_without_the_prefix(root: str, path: str, shown: str) ->
     assert (scope["path"], scope["root_path"]) == (shown, "")
 
 
-def test_websocket_ends_where_it_is_cut_off_or_cancelled() -> None:
+def test_websocket_ends_when_cut_off_or_cancelled() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["cut"]:
             scope["extensions"][ABORT]()

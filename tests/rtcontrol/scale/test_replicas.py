@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     created.program.kill()
 
 
-def test_both_replicas_are_named_and_answer_by_http_and_websocket(served: Served) -> None:
+def test_both_replicas_answer_by_http_and_websocket(served: Served) -> None:
     named = {served.get("/connect")["address"] for _ in range(12)}
     assert len(named) == 2 and served.get("/health")["status"] == "ok"
     with connect(f"ws://{served.address}/ws", compression=None) as line:

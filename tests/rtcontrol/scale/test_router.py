@@ -48,7 +48,7 @@ def chosen(created: ReplicaRouter, replicas: list[Any], **headers: str) -> str:
     return str(ranks[0][0].replica_id.unique_id)
 
 
-def test_same_tools_lead_to_one_replica_and_others_to_all() -> None:
+def test_same_tools_lead_to_one_replica() -> None:
     replicas = [replica(number) for number in range(4)]
     assert len({chosen(router(replicas), replicas, x_tools="aa") for _ in range(8)}) == 1
     assert len({chosen(router(replicas), replicas, x_tools=f"{n:x}" * 8) for n in range(64)}) == 4

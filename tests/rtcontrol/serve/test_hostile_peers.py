@@ -44,9 +44,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Pro
     process.stop()
 
 
-def test_unlisted_key_and_plain_client_are_told_that_a_key_is_missing(
-    locked: Process, keys: Path, tmp_path: Path
-) -> None:
+def test_client_without_listed_key_is_refused(locked: Process, keys: Path, tmp_path: Path) -> None:
     zmq_auth.create(tmp_path, "stranger")
     given: dict[str, Any] = {**OWN, "connect_timeout_s": 0.7}
     with pytest.raises(ClientError, match="does not accept this key"):
@@ -55,7 +53,7 @@ def test_unlisted_key_and_plain_client_are_told_that_a_key_is_missing(
         Client.connect(locked.endpoint, **given)
 
 
-def test_revoked_key_loses_its_live_session_and_the_other_does_not(locked: Process, keys: Path) -> None:
+def test_revoked_key_loses_its_session_alone(locked: Process, keys: Path) -> None:
     given: dict[str, Any] = {**OWN, "hz": 20, "ttl_ms": 500}
     with (
         Client.connect(locked.endpoint, **given, keys=keys / "leg.key_secret") as revoked,
@@ -85,9 +83,7 @@ def test_revoked_key_loses_its_live_session_and_the_other_does_not(locked: Proce
         looking.join()
 
 
-def test_listed_key_is_named_in_the_log_but_no_log_or_record_holds_a_secret_or_a_token(
-    locked: Process, keys: Path
-) -> None:
+def test_logs_and_records_hold_no_secret(locked: Process, keys: Path) -> None:
     secret = zmq_auth.load_pair(keys / "arm.key_secret")
     with Client.connect(locked.endpoint, **OWN, pacing="client", ttl_ms=0, keys=keys / "arm.key_secret") as client:
         token = client.welcome.session
@@ -103,7 +99,7 @@ def test_listed_key_is_named_in_the_log_but_no_log_or_record_holds_a_secret_or_a
             assert what not in text, path
 
 
-def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_that_says_nothing(bench: Any) -> None:
+def test_housekeeping_survives_a_fault_and_drops_silent_clients(bench: Any) -> None:
     running = bench(heartbeat_s=0.1, silent_heartbeats=3)
     peer = running.enter(pacing="client")
     keep, failed = running.admission.keep, threading.Event()
@@ -130,7 +126,7 @@ def open_files(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
-def test_idle_peers_keep_nobody_out_beyond_the_limit_of_a_shell(process: Any) -> None:
+def test_idle_peers_leave_room_for_others(process: Any) -> None:
     port = free_port()
     served = process("--http", f"127.0.0.1:{port}", limit="-Sn 256")  # the server takes what the system lets it have
     host, wire = served.endpoint.removeprefix("tcp://").split(":")
@@ -164,7 +160,7 @@ def frames(seed: int, count: int) -> Iterator[list[bytes]]:
         yield [bytes(changed), *arrays]
 
 
-def test_server_survives_hostile_frames_and_an_honest_client_loses_no_observation(running: Any) -> None:
+def test_hostile_frames_cost_others_no_observation(running: Any) -> None:
     honest, hostile, result = running.enter(pacing="client"), running.enter(pacing="client"), Counter[str]()
     for number, parts in enumerate(frames(1, 3000)):
         hostile.socket.send_multipart(parts)
@@ -180,7 +176,7 @@ MOST = 0.8
 
 
 @given(need=NEEDS, others=st.lists(NEEDS, max_size=20))
-def test_no_more_than_most_of_the_decoders_time_is_given_away(need: Need, others: list[Need]) -> None:
+def test_admission_keeps_the_decoders_time_bounded(need: Need, others: list[Need]) -> None:
     taken = sum(other.busy for other in others if other.busy <= MOST)
     refusal = weigh(need, others, MOST)
     if refusal is not None:

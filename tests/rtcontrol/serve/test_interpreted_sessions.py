@@ -23,7 +23,7 @@ def result(peer: WirePeer, kind: type[M]) -> M:
     return matches
 
 
-def test_sentence_is_answered_with_its_meaning_or_with_what_can_be_said(bench: Callable[..., Bench]) -> None:
+def test_sentence_is_answered_with_meaning_or_examples(bench: Callable[..., Bench]) -> None:
     with chat_server(lambda body: HOVER if body["messages"][-1]["content"] == "stay up there" else NONE) as chat:
         running = bench(interpreter=f"chat:{chat.url}#small")
         peer = running.enter(pacing="client")

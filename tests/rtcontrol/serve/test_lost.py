@@ -54,7 +54,7 @@ def test_a_client_that_never_reads_harms_nobody(running: Any) -> None:
     assert running.admission.health()["sessions"]["live"] == 2
 
 
-def test_killed_server_forgets_its_sessions_and_one_that_ends_makes_everybody_safe_and_says_bye(process: Any) -> None:
+def test_killed_server_forgets_and_ended_server_says_bye(process: Any) -> None:
     server = process()
     with WirePeer(server.endpoint) as peer:
         token = peer.enter(pacing="client").session
@@ -94,7 +94,7 @@ def test_identity_of_another_gives_no_session(running: Any) -> None:
     assert peer.ask().status == "fresh"
 
 
-def test_a_stop_ends_the_session_for_good_with_a_safe_call(running: Any) -> None:
+def test_stop_ends_the_session_with_a_safe_call(running: Any) -> None:
     peer = running.enter(hz=50.0, capabilities=["executed", "control"])
     peer.observe()
     peer.expect(CallMessage, status="fresh")

@@ -109,7 +109,7 @@ def test_welcome_tells_the_agents_terms() -> None:
     assert not result.resumed and result.epoch == 0
 
 
-def test_tools_of_a_trained_model_are_known_and_others_are_not() -> None:
+def test_welcome_says_whether_tools_were_trained() -> None:
     lander = assembly.agent("lander").tools.openai()
     result = welcome(terms(None, tools=lander, instruction="land on the pad"))
     assert (result.agent, result.model, result.trained, result.model_trained_on_tools) == (None, "lander", True, True)

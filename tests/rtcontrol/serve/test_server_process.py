@@ -15,7 +15,7 @@ from tests.rtcontrol.serve.wire_peer import WirePeer
 NO_REQUEST = b"\x16\x03\x01 no request\r\n\r\n"
 
 
-def test_a_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) -> None:
+def test_server_with_full_pipes_serves_and_ends(tmp_path: Path) -> None:
     port, endpoint = free_port(), f"ipc://{tmp_path}/s"
     arguments = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
     arguments += ["--http", f"127.0.0.1:{port}", "--out", str(tmp_path / "out")]

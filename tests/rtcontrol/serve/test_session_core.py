@@ -48,7 +48,7 @@ def ping(number: int = 1) -> Ping:
     return Ping(id=number, t_ns=1)
 
 
-def test_core_imports_no_clock_thread_socket_or_chance_and_few_files() -> None:
+def test_core_imports_nothing_real_and_few_files() -> None:
     names, waiting = set[str](), ["rtcontrol.serve.session_core"]
     while waiting:
         names.add(name := waiting.pop())
@@ -111,7 +111,7 @@ def test_terms_that_are_refused_leave_the_connection_free(bench: Bench) -> None:
     bench.enter(wire)
 
 
-def test_client_of_minor_0_gets_nothing_of_minor_1(bench: Bench) -> None:
+def test_minor_0_client_gets_no_minor_1_fields(bench: Bench) -> None:
     wire = Wire()
     bench.hello(wire, protocol=[1, 0], resume=UNKNOWN)
     assert wire.only(ErrorMessage).t_client_ns is None
@@ -120,7 +120,7 @@ def test_client_of_minor_0_gets_nothing_of_minor_1(bench: Bench) -> None:
     assert wire.sent == []
 
 
-def test_full_server_is_busy_but_for_what_waits_and_what_ends_up_to_limits() -> None:
+def test_full_server_is_busy_but_for_parked_sessions() -> None:
     bench = Bench(limit=2)
     wires = [bench.enter()[0] for _ in range(2)]
     bench.hello(other := Wire())
@@ -141,7 +141,7 @@ def test_full_server_is_busy_but_for_what_waits_and_what_ends_up_to_limits() -> 
     assert last.code() == "busy"
 
 
-def test_robot_is_one_sessions_and_lost_by_one_that_waits(bench: Bench) -> None:
+def test_robot_is_exclusive_unless_its_session_waits(bench: Bench) -> None:
     first, second = Wire(), Wire()
     _, session = bench.enter(first, robot="arm")
     bench.hello(second, robot="arm")
@@ -166,7 +166,7 @@ def test_session_is_refused_that_would_make_others_late(bench: Bench, needs: dic
     assert bench.states_of() == {"live": 1}
 
 
-def test_thread_that_is_not_to_be_had_costs_only_its_hello(bench: Bench) -> None:
+def test_missing_thread_costs_only_its_hello(bench: Bench) -> None:
     bench.no_thread = True
     bench.hello(wire := Wire())
     assert wire.error() == ("busy", True, True)
@@ -196,7 +196,7 @@ def test_hellos_have_a_rate(bench: Bench) -> None:
 # -- resuming ---------------------------------------------------------------------------------------------------------
 
 
-def test_lost_client_is_parked_and_its_token_resumes_it(bench: Bench) -> None:
+def test_lost_client_is_parked_and_resumes_by_token(bench: Bench) -> None:
     session = bench.parked()
     assert bench.lines[-1] == "session-0001: client lost; kept for 30 s"
     bench.now += 29 * S
@@ -218,7 +218,7 @@ def test_parked_session_ends_with_its_grace(bench: Bench) -> None:
     assert (error.code, error.field, error.retryable, error.fatal) == ("session", "resume", True, False)
 
 
-def test_resuming_takes_a_session_over_before_its_client_is_missed(bench: Bench) -> None:
+def test_resuming_takes_over_from_the_former_connection(bench: Bench) -> None:
     first, session = bench.enter()
     second = Wire()
     bench.hello(second, resume=session.token)
@@ -241,7 +241,7 @@ def test_key_of_another_client_resumes_nothing(bench: Bench) -> None:
     wire.only(Welcome)
 
 
-def test_client_that_is_back_before_its_loop_ended_is_welcomed_by_the_next(bench: Bench) -> None:
+def test_early_return_is_welcomed_by_the_next_loop(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.lingers = True
     bench.lose(wire)
@@ -251,7 +251,7 @@ def test_client_that_is_back_before_its_loop_ended_is_welcomed_by_the_next(bench
     assert back.only(Welcome).resumed and session.life.runs == 2
 
 
-def test_failure_that_passes_keeps_the_session_and_another_ends_it(bench: Bench) -> None:
+def test_passing_failure_parks_and_another_ends_it(bench: Bench) -> None:
     session = bench.parked()
     bench.refusal = None
     passing = WireError(Code.DECODER, "It is away.", retryable=True)
@@ -275,7 +275,7 @@ def test_client_that_goes_while_it_opens_leaves_nothing(bench: Bench) -> None:
     assert bench.states_of() == {} and not bench.running
 
 
-def test_outliving_session_is_taken_back_by_token_or_the_same_hello() -> None:
+def test_outliving_session_returns_by_token_or_same_hello() -> None:
     bench = Bench(limit=1, outlives=True)
     wire, session = bench.enter()
     bench.hello(again := Wire())
@@ -325,7 +325,7 @@ def test_message_is_refused_and_the_session_continues(bench: Bench, message: Say
     assert bench.states_of() == {"live": 1}
 
 
-def test_messages_before_the_hello_are_refused_but_for_a_ping(bench: Bench) -> None:
+def test_only_ping_is_answered_before_hello(bench: Bench) -> None:
     wire = Wire()
     bench.send(wire, ping(7))
     pong = wire.only(Pong)
@@ -363,7 +363,7 @@ def test_observations_reach_the_world_once_it_is_live(bench: Bench) -> None:
     assert wire.only(ErrorMessage).seq == 2
 
 
-def test_picture_comes_on_any_connection_of_its_key_with_its_token(bench: Bench) -> None:
+def test_picture_is_taken_by_key_and_token(bench: Bench) -> None:
     _, session = bench.enter(Wire(key="mine"), capabilities=["pictures"])
     other = Wire(key="mine")
     bench.send(other, picture(session.token))
@@ -383,7 +383,7 @@ def test_more_messages_than_allowed_are_ignored_undecoded() -> None:
     assert bench.tell(bench.core.admits, wire)
 
 
-def test_errors_have_a_rate_and_say_how_many_were_not_sent(bench: Bench) -> None:
+def test_errors_have_a_rate_and_count_unsent(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
     for _ in range(100):
@@ -398,7 +398,7 @@ def test_errors_have_a_rate_and_say_how_many_were_not_sent(bench: Bench) -> None
 # -- silence ----------------------------------------------------------------------------------------------------------
 
 
-def test_quiet_client_is_pinged_and_one_that_does_not_answer_is_lost(bench: Bench) -> None:
+def test_quiet_client_is_pinged_and_silent_one_lost(bench: Bench) -> None:
     wire, _ = bench.enter()
     for n in range(1, 6):
         bench.wait(1)
@@ -410,7 +410,7 @@ def test_quiet_client_is_pinged_and_one_that_does_not_answer_is_lost(bench: Benc
     assert bench.states_of() == {"parked": 1} and wire.closed
 
 
-def test_stranger_is_forgotten_after_two_minutes_and_never_pinged(bench: Bench) -> None:
+def test_connection_without_session_ends_after_two_minutes(bench: Bench) -> None:
     wire = Wire()
     bench.send(wire, ping())
     wire.sent.clear()
@@ -420,7 +420,7 @@ def test_stranger_is_forgotten_after_two_minutes_and_never_pinged(bench: Bench) 
     assert wire.closed and not bench.core.peers
 
 
-def test_of_too_many_strangers_the_one_silent_longest_gives_way(bench: Bench) -> None:
+def test_excess_connections_drop_the_longest_silent(bench: Bench) -> None:
     wires = [Wire() for _ in range(MAX_WITHOUT_SESSION + 1)]
     for wire in wires:
         bench.now += 1
@@ -428,7 +428,7 @@ def test_of_too_many_strangers_the_one_silent_longest_gives_way(bench: Bench) ->
     assert [wire.closed for wire in wires] == [True] + [False] * MAX_WITHOUT_SESSION
 
 
-def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Bench) -> None:
+def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.tell(bench.core.disconnected, wire, revoked=True)
     assert wire.closed and bench.lines[1] == "a peer: its key was revoked" and session.life.state == "parked"
@@ -470,7 +470,7 @@ WISHES = [
 
 
 @pytest.mark.parametrize(("happened", "first"), WISHES)
-def test_next_run_starts_with_the_newest_that_was_not_refused(
+def test_next_run_starts_with_newest_accepted_instruction(
     bench: Bench, happened: list[tuple[str, str]], first: str
 ) -> None:
     wire, session = bench.enter()
@@ -487,7 +487,7 @@ def test_next_run_starts_with_the_newest_that_was_not_refused(
     assert bench.running[session.id] == first
 
 
-def test_instruction_without_a_loop_is_for_the_next_and_said_to_one_that_starts(bench: Bench) -> None:
+def test_instruction_without_loop_is_for_the_next(bench: Bench) -> None:
     session = bench.parked()
     bench.tell(bench.core.instruct, session, "  right ")
     with pytest.raises(UserError):
@@ -504,7 +504,7 @@ def test_instruction_without_a_loop_is_for_the_next_and_said_to_one_that_starts(
     assert bench.done[-1] == (session.id, "instruct", "left")
 
 
-def test_instruction_after_a_loops_end_is_the_next_ones(bench: Bench) -> None:
+def test_instruction_after_loops_end_starts_the_next(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.lingers = True
     bench.lose(wire)
@@ -516,7 +516,7 @@ def test_instruction_after_a_loops_end_is_the_next_ones(bench: Bench) -> None:
     assert bench.running[session.id] == "left"
 
 
-def test_run_that_cannot_start_comes_back_to_the_instruction_before(bench: Bench) -> None:
+def test_unfit_instruction_gives_way_to_the_former(bench: Bench) -> None:
     session = bench.parked()
     bench.tell(bench.core.instruct, session, "bad")
     bench.hello(back := Wire(), resume=session.token)
@@ -536,7 +536,7 @@ def understands(bench: Bench, session: Session, sentence: str, text: str | None)
     bench.tell(bench.core.understood, session, sentence, text is None, answer)
 
 
-def test_client_is_told_what_it_was_understood_as_but_not_what_it_overtook(bench: Bench) -> None:
+def test_interpretation_is_reported_unless_the_client_overtook_it(bench: Bench) -> None:
     wire, session = bench.enter()
     for sentence in ("up", "down"):
         bench.send(wire, Instruct(session=session.token, instruction=sentence))
@@ -569,7 +569,7 @@ def words(bench: Bench) -> list[tuple[str, str]]:
     return [(action[2], action[3]) for action in bench.done if action[1] == "say"]
 
 
-def test_word_of_a_client_goes_to_its_loop_at_once(bench: Bench) -> None:
+def test_clients_command_reaches_its_loop_at_once(bench: Bench) -> None:
     wire, session = bench.enter(**CONTROL)
     bench.send(wire, control(session, "pause"))
     assert bench.done[-1] == (session.id, "say", "pause", "wire", None)
@@ -592,7 +592,7 @@ def test_control_that_says_nothing_is_refused(bench: Bench, more: dict[str, Any]
     assert wire.code() == "invalid" and not words(bench)
 
 
-def test_pause_of_a_session_that_opens_or_waits_is_said_to_its_next_loop(bench: Bench) -> None:
+def test_pause_without_loop_reaches_the_next(bench: Bench) -> None:
     bench.slow = True
     bench.hello(wire := Wire())
     session = bench.states["session-0001"]
@@ -611,7 +611,7 @@ def test_pause_of_a_session_that_opens_or_waits_is_said_to_its_next_loop(bench: 
 
 
 @pytest.mark.parametrize("capable", [True, False])
-def test_client_that_announced_control_is_welcomed_with_what_people_did(bench: Bench, capable: bool) -> None:
+def test_control_client_is_welcomed_with_the_state(bench: Bench, capable: bool) -> None:
     bench.control = ControlMessage(session=UNKNOWN, state="paused")
     bench.hello(wire := Wire(), **(CONTROL if capable else {}))
     assert [type(message) for message in wire.sent] == [Welcome, ControlMessage][: 1 + capable]
@@ -629,7 +629,7 @@ def test_stop_of_a_person_is_final_and_told(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("when", ["opening", "parked"])
-def test_stop_of_a_session_without_a_loop_is_as_final(bench: Bench, when: str) -> None:
+def test_stop_without_loop_is_final(bench: Bench, when: str) -> None:
     if when == "parked":
         session = bench.parked()
     else:
@@ -645,7 +645,7 @@ def test_stop_of_a_session_without_a_loop_is_as_final(bench: Bench, when: str) -
     assert back.code() == "state"
 
 
-def test_people_pause_and_stop_a_crowd_and_confirm_nothing(bench: Bench) -> None:
+def test_crowd_is_paused_and_stopped_but_never_confirmed(bench: Bench) -> None:
     wire, session = bench.enter(crowd=True, **CONTROL)
     bench.send(wire, control(session, "pause"))
     assert (session.id, "say", "pause", "wire", None) in bench.done
@@ -679,7 +679,7 @@ def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
     assert back.code() == "session" and other.peer is not None
 
 
-def test_bye_that_is_read_after_its_connection_was_lost_ends_the_session(bench: Bench) -> None:
+def test_bye_after_its_connection_ends_the_session(bench: Bench) -> None:
     parked = bench.parked()
     wire, ending = bench.enter()
     bench.lingers = True
@@ -703,7 +703,7 @@ def kept() -> int:
     return sum(isinstance(thing, Session | Peer | Wire) for thing in gc.get_objects())
 
 
-def test_ten_thousand_clients_that_connect_and_leave_leak_nothing(bench: Bench) -> None:
+def test_ten_thousand_clients_leak_nothing(bench: Bench) -> None:
     before = kept()
     for n in range(10_000):
         bench.hello(wire := Wire())
@@ -729,7 +729,7 @@ def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list
     return bench, clients
 
 
-def test_draining_server_lets_back_whom_it_knows_alone_and_says_bye_after_the_last_call() -> None:
+def test_draining_server_resumes_and_leaves_after_a_call() -> None:
     bench, ((wire, session),) = drained(1)
     bench.hello(new := Wire())
     assert new.error() == ("busy", True, True)
@@ -746,7 +746,7 @@ def test_draining_server_lets_back_whom_it_knows_alone_and_says_bye_after_the_la
 
 
 @pytest.mark.parametrize("count", [3, 64])
-def test_clients_are_sent_away_in_turn_after_a_call(count: int) -> None:
+def test_drained_clients_leave_in_turn_after_calls(count: int) -> None:
     bench, clients = drained(count)
     bench.wait(0.99)
     assert not any(wire.sent for wire, _ in clients)
@@ -783,7 +783,7 @@ def test_session_without_a_call_leaves_with_a_bye(what: str) -> None:
     assert [m.reconnect for m in wire.take(Bye)] == ([] if what in ("parked", "stopped") else [True])
 
 
-def test_server_that_ends_says_bye_and_lets_nobody_in(bench: Bench) -> None:
+def test_ending_server_says_bye_and_admits_none(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.parked()
     bench.tell(bench.core.close)

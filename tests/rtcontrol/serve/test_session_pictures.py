@@ -54,7 +54,7 @@ def recorded(out: Path) -> list[tuple[float, bytes, str]]:
     return [(s, base64.b64decode(item["data"]), item["format"]) for s, item in zip(stamps, result, strict=True)]
 
 
-def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client_is_gone(running: Any) -> None:
+def test_picture_is_shown_until_its_client_is_gone(running: Any) -> None:
     peer, beside = running.enter(**CAPABLE), running.peer()
     assert "pictures" in peer.welcome.capabilities
     beside.send(picture(peer.token, jpeg(1)))
@@ -73,7 +73,7 @@ def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client
     assert WatchedSession(session).picture() is None and WatchedSession(session).snapshot(0)["picture_age_s"] is None
 
 
-def test_a_picture_is_recorded_once_as_it_came_at_the_time_of_the_observations(
+def test_picture_is_recorded_once_at_its_time(
     bench: Callable[..., Any],
 ) -> None:
     running = bench(record_pictures=50.0)

@@ -51,7 +51,7 @@ def test_observation_that_the_agent_cannot_read_is_told(running: Any) -> None:
 
 
 @pytest.mark.parametrize("keep", ["yes", "no"])
-def test_a_session_records_what_was_observed_unless_the_server_must_not_keep_it(bench: Any, keep: str) -> None:
+def test_observations_are_recorded_unless_switched_off(bench: Any, keep: str) -> None:
     running = bench(record_observations=keep)
     peer = running.enter(pacing="client")
     peer.ask()
@@ -62,7 +62,7 @@ def test_a_session_records_what_was_observed_unless_the_server_must_not_keep_it(
     assert any("observation" in event for event in events) == (keep == "yes")
 
 
-def test_two_clients_with_different_tools_do_not_disturb_each_other(running: Any) -> None:
+def test_clients_with_different_tools_are_independent(running: Any) -> None:
     first, second = running.peer(), running.peer()
     first.enter(pacing="client")
     second.enter(**OWN, pacing="client")
@@ -84,7 +84,7 @@ def test_too_many_parts_and_bytes_are_drained(running: Any) -> None:
     assert peer.ask().status == "fresh"
 
 
-def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any, tmp_path: Path) -> None:
+def test_undecidable_text_is_refused_once(bench: Any, tmp_path: Path) -> None:
     model = unnamed(ZOO / "lander", tmp_path / "some")
     running = bench(model=str(model))
     peer = running.peer()
@@ -120,7 +120,7 @@ def of_one(peer: Any, seq: int) -> list[CallMessage]:
     return result
 
 
-def test_who_asked_for_several_is_told_how_many_and_which_is_a_ticks_last(bench: Any) -> None:
+def test_several_calls_per_tick_mark_the_last(bench: Any) -> None:
     running = bench(calls_per_tick=3)
     only = [{"name": "move", "parameters": {"properties": {"dx": {"const": 1}}, "required": ["dx"]}}]
     peer = running.enter(tools=only, instruction="go", model="random", pacing="client", calls_per_tick=5)

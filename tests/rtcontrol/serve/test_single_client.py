@@ -84,7 +84,7 @@ def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> 
     assert [e["seed"] for e in reported["outcome"]["episodes"]] == [1, 2]
 
 
-def test_lost_client_costs_misses_until_it_resumes_or_starts_again(fly: Fly, tmp_path: Path) -> None:
+def test_lost_client_costs_misses_until_it_returns(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(max_age_ms=100.0)
     with WirePeer(endpoint) as first, WirePeer(endpoint) as other:
         token = first.enter().session
@@ -110,7 +110,7 @@ def test_lost_client_costs_misses_until_it_resumes_or_starts_again(fly: Fly, tmp
     assert reported["misses_by_cause"]["stale_observation"] >= 5
 
 
-def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Start, tmp_path: Path) -> None:
+def test_run_ended_while_waiting_leaves_no_folder(start: Start, tmp_path: Path) -> None:
     assert start(*ANY, "--agent", "lander")[0].end(signal.SIGHUP) == 129
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
 
@@ -125,7 +125,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_client_without_tools_has_the_servers_and_others_their_own(bench: Any, file: str) -> None:
+def test_client_without_tools_gets_the_servers(bench: Any, file: str) -> None:
     running = bench(tools=file)
     peer = running.enter(tools=None, instruction="turn", pacing="client")
     assert peer.welcome.agent is None and {peer.ask().call.name for _ in range(5)} == {"turn"}
@@ -134,7 +134,7 @@ def test_a_client_without_tools_has_the_servers_and_others_their_own(bench: Any,
     assert "Own tools need an instruction" in running.peer().denied(tools=None).message
 
 
-def test_a_server_that_does_not_start_leaves_no_folder(
+def test_server_that_cannot_start_leaves_no_folder(
     tmp_path: Path, file: str, running: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = running.server.endpoints[0]
@@ -159,7 +159,7 @@ def model(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ZOO / "lander", tmp_path / "lander", ignore=shutil.ignore_patterns(LEARNT)))
 
 
-def test_a_checkpoint_that_cannot_be_loaded_ends_the_server_at_its_start(
+def test_unloadable_checkpoint_ends_the_server_at_start(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (model / "model.safetensors").unlink()

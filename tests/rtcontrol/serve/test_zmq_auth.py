@@ -112,7 +112,7 @@ TLS = bytes.fromhex("16030100c8010000c40303") + bytes(200)
 SCANNERS = (HTTP, TLS, TEXT, b"\x01\x00\x05\x00abcd", os.urandom(2000))  # the last but one is of ZMTP 1
 
 
-def test_listed_key_gets_in_and_all_others_stay_out(locked: Guarded, folder: Path, tmp_path: Path) -> None:
+def test_listed_key_alone_gets_in(locked: Guarded, folder: Path, tmp_path: Path) -> None:
     pair, server = load_pair(folder / "arm.key_secret"), load_public(folder / "server.key")
     unlisted = create(tmp_path / "elsewhere", "unlisted")
     locked.knock(unlisted, server, b"unlisted key")
@@ -125,7 +125,7 @@ def test_listed_key_gets_in_and_all_others_stay_out(locked: Guarded, folder: Pat
     assert key == pair.public and locked.guard.allowed(key) and locked.guard.name(key) == "arm"
 
 
-def test_key_made_and_revoked_while_open_counts_at_once(locked: Guarded, folder: Path) -> None:
+def test_new_and_revoked_keys_count_at_once(locked: Guarded, folder: Path) -> None:
     server = load_public(folder / "server.key")
     late = create(folder, "late")
     until(lambda: locked.guard.allowed(late.public))
@@ -153,12 +153,12 @@ def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0"])
-def test_reachable_endpoint_without_keys_is_refused_with_the_remedy(endpoint: str) -> None:
+def test_reachable_endpoint_without_keys_is_refused(endpoint: str) -> None:
     with zmq.Context() as context, pytest.raises(UserError, match=r"rtcontrol keys new NAME.*--keys.*ssh -L"):
         ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None)
 
 
-def test_zmq_reads_the_pair_and_only_the_owner_may(tmp_path: Path) -> None:
+def test_key_files_are_readable_by_owner_and_zmq(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         pair = create(tmp_path / "keys", "arm")

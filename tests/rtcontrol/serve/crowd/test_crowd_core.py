@@ -163,7 +163,7 @@ def test_decision_of_a_former_life_is_not_sent() -> None:
     assert bench.core.queue.late_dropped == 1
 
 
-def test_host_that_takes_no_request_costs_the_tick_alone() -> None:
+def test_request_that_fails_costs_its_ticks_alone() -> None:
     bench = CrowdBench()
     bench.join("anna")
     bench.broken = RuntimeError("the pipe is gone")
@@ -181,7 +181,7 @@ def test_host_that_takes_no_request_costs_the_tick_alone() -> None:
     assert bench.of("anna")[-1] == ("fresh", None)
 
 
-def test_hold_ends_with_the_safe_call_at_its_instant_also_in_a_tick() -> None:
+def test_hold_ends_safe_at_its_instant_also_mid_tick() -> None:
     separate = {"name": "engines", "arguments": {"main": 100, "side": 0}}
     bench = CrowdBench(options={"hz": 20, "hold_ms": 180, "max_age_ms": 2000})
     bench.join({"id": "anna", "safe_calls": [separate]})
@@ -202,7 +202,7 @@ def test_hold_ends_with_the_safe_call_at_its_instant_also_in_a_tick() -> None:
     assert bench.calls[-1].tick == bench.ticks("anna")[-1]["k"]
 
 
-def test_doubtful_decision_holds_the_call_until_its_limit_and_is_then_safe() -> None:
+def test_doubtful_decision_holds_the_call_until_its_limit() -> None:
     bench = CrowdBench(options={"hz": 50})
     bench.join("anna")
     bench.see(anna="moved")
@@ -225,7 +225,7 @@ def test_call_that_needs_a_yes_is_held_back() -> None:
     assert bench.of("anna") == [("safe", "confirm")]
 
 
-def test_stale_look_is_a_miss_and_bad_looks_are_told_once() -> None:
+def test_stale_look_misses_and_bad_look_reported_once() -> None:
     bench = CrowdBench()
     bench.join("anna", "bert")
     bench.see(anna="bad look", bert="odd look")
@@ -237,7 +237,7 @@ def test_stale_look_is_a_miss_and_bad_looks_are_told_once() -> None:
     assert [(item.id, item.code) for item in bench.refused[0].members] == [("anna", "decoder")]
 
 
-def test_pause_is_safe_at_once_and_resume_decides_what_is_seen_next() -> None:
+def test_pause_is_safe_at_once_until_resume() -> None:
     bench = CrowdBench(slow_ms=5)
     bench.join({"id": "anna", "every_tick": True})
     bench.see(anna="moved")
@@ -256,7 +256,7 @@ def test_pause_is_safe_at_once_and_resume_decides_what_is_seen_next() -> None:
     assert [line["people"] for line in bench.lines if "people" in line] == ["pause", "resume"]
 
 
-def test_instruction_is_the_goal_of_all_and_of_later_members() -> None:
+def test_instruction_is_every_members_goal() -> None:
     bench = CrowdBench()
     bench.join({"id": "anna", "instruction": "land"})
     bench.tell(ev.Instructed("hover"))
@@ -286,7 +286,7 @@ def test_lost_decoder_costs_misses_that_name_it(back: bool, cause: tuple[str, st
     ]
 
 
-def test_batch_of_which_all_ticks_are_over_is_given_up() -> None:
+def test_batch_whose_ticks_are_over_is_cancelled() -> None:
     bench = CrowdBench(slow_ms=500)
     bench.join("anna")
     bench.see(anna="moved")
@@ -295,7 +295,7 @@ def test_batch_of_which_all_ticks_are_over_is_given_up() -> None:
     assert (bench.ticks("anna")[0]["cause"], bench.ticks("anna")[0]["subcause"]) == ("decide", "decoder_slow")
 
 
-def test_members_of_older_lives_and_beyond_the_limit_are_refused() -> None:
+def test_older_lives_and_members_beyond_limit_are_refused() -> None:
     bench = CrowdBench()
     bench.core.members.limit = 2
     bench.join({"id": "anna", "epoch": 3}, "bert")
@@ -310,7 +310,7 @@ def test_members_of_older_lives_and_beyond_the_limit_are_refused() -> None:
     assert members["anna"].epoch == 3 and members["bert"].terms.period_ns == 200 * MS
 
 
-def test_member_whose_client_was_away_has_nothing_active_and_waits_for_a_look() -> None:
+def test_member_of_returned_client_waits_for_a_look() -> None:
     bench = CrowdBench(slow_ms=5)
     bench.join("anna")
     bench.see(anna="moved")
@@ -324,7 +324,7 @@ def test_member_whose_client_was_away_has_nothing_active_and_waits_for_a_look() 
     assert bench.of("anna") == [("safe", "decide")] and bench.calls[0].tick == 1
 
 
-def test_too_many_waiting_messages_are_refused_and_people_are_not() -> None:
+def test_excess_messages_are_refused_and_commands_taken() -> None:
     host: Any = SimpleNamespace(wake=lambda: None)
     loop = CrowdLoop(CrowdBench().core, host, cast(Any, SimpleNamespace(header={})), lambda action: None)
     for _ in range(QUEUE):
@@ -343,7 +343,7 @@ def test_crowd_cannot_have_what_is_of_one_loop(fields: dict[str, Any], says: str
         crowd_terms(terms(crowd=CrowdWish(), **fields))
 
 
-def test_crowd_is_not_decided_elsewhere_and_warns_of_what_it_has_not() -> None:
+def test_crowd_terms_refuse_endpoints_and_warn() -> None:
     agreed = terms(crowd=CrowdWish(members=7), capabilities=["executed", "pictures"])
     elsewhere = replace(agreed, source=EndpointSource("chat", "http://127.0.0.1:1", "any", ()))
     with pytest.raises(WireError, match="not decided elsewhere"):
@@ -381,9 +381,7 @@ ticks = st.lists(
 
 
 @given(ticks, st.integers(0, 60), st.integers(0, 60), st.integers(1, 64))
-def test_most_urgent_that_can_be_in_time_are_decided_for(
-    waiting: list[MemberTick], alone_ms: int, more_ms: int, most: int
-) -> None:
+def test_batch_has_the_most_urgent_in_time(waiting: list[MemberTick], alone_ms: int, more_ms: int, most: int) -> None:
     expected: Callable[[int], float] = lambda n: (alone_ms + (n - 1) * more_ms) * MS  # noqa: E731
     batch = choose(waiting, 0, expected, most)
     chosen = {t.k for t in batch}
@@ -397,13 +395,13 @@ def test_most_urgent_that_can_be_in_time_are_decided_for(
         assert all(now.deadline_ns <= later.deadline_ns for now in batch for later in able if later.k not in chosen)
 
 
-def test_highest_priority_is_decided_for_where_not_all_can_be_in_time() -> None:
+def test_overload_serves_the_highest_priority() -> None:
     waiting = [tick(i, 30 + i, priority=9 * (i == 3)) for i in range(4)]
     assert [t.k for t in choose(waiting, 0, lambda n: 12.0 * n * MS, 64)] == [3]
 
 
 # Requests of a low priority never had their turn: kubernetes/kubernetes#86373, volcano-sh/volcano#748.
-def test_where_there_is_never_time_for_all_no_one_of_one_priority_starves() -> None:
+def test_overload_starves_none_of_equal_priority() -> None:
     members, numbers = [member(i) for i in range(10)], itertools.count(1)
     served = dict.fromkeys(range(10), 0)
     for _ in range(100):
@@ -414,7 +412,7 @@ def test_where_there_is_never_time_for_all_no_one_of_one_priority_starves() -> N
     assert max(served.values()) - min(served.values()) <= 1
 
 
-def test_a_batch_that_was_late_is_halved_until_it_is_in_time_and_grows_again() -> None:
+def test_late_batch_is_halved_and_grows_again() -> None:
     times = BatchTimes()
     shown = []
     for _ in range(12):
@@ -429,7 +427,7 @@ def test_a_batch_that_was_late_is_halved_until_it_is_in_time_and_grows_again() -
     assert times.most > 32
 
 
-def test_resting_member_is_asked_less_often_and_never_beyond_half_of_its_ttl() -> None:
+def test_resting_member_is_released_within_half_its_ttl() -> None:
     item = member(1, ttl_ms=1200.0)
     item.looks.newest = MemberSight(1, 0, 0, "still", None)
     item.decided = "still", "go"
@@ -443,7 +441,7 @@ def test_resting_member_is_asked_less_often_and_never_beyond_half_of_its_ttl() -
     assert not member(2, every_tick=True).rests
 
 
-def test_instructions_in_a_row_add_nothing_to_the_agenda() -> None:
+def test_repeated_instructions_keep_the_agenda_small() -> None:
     bench = CrowdBench()
     bench.join("a", "b")
     bench.see(a="x", b="x")

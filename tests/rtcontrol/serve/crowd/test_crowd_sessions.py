@@ -45,7 +45,7 @@ def report(bench: Any, crowd: CrowdPeer, name: str = "session-0001") -> dict[str
     return matches
 
 
-def test_each_member_gets_calls_of_its_own_and_each_can_be_found_again_in_the_record(bench: Bench) -> None:
+def test_members_calls_match_the_record(bench: Bench) -> None:
     running = bench()
     crowd = CrowdPeer(running.peer())
     assert crowd.peer.welcome is not None and crowd.peer.welcome.crowd is not None
@@ -73,7 +73,7 @@ def test_each_member_gets_calls_of_its_own_and_each_can_be_found_again_in_the_re
         assert looks[call.id, call.tick]["observation"] == TEXT
 
 
-def test_what_is_wrong_with_one_member_is_told_and_the_others_of_the_message_count(bench: Bench) -> None:
+def test_wrong_part_is_refused_and_the_others_taken(bench: Bench) -> None:
     crowd = CrowdPeer(bench(hz_max=50.0).peer())
     bad = [
         {"id": "hasty", "hz": 60},
@@ -118,7 +118,7 @@ def test_what_is_wrong_with_one_member_is_told_and_the_others_of_the_message_cou
     assert crowd.take()[0].seq_obs == 2
 
 
-def test_a_thousand_members_all_get_calls_and_no_message_is_beyond_the_limits(bench: Bench) -> None:
+def test_thousand_members_get_calls_within_message_limits(bench: Bench) -> None:
     running = bench(model="noop")
     crowd = CrowdPeer(running.peer(), hz=1)
     names = [f"m{i:04d}" for i in range(1000)]
@@ -137,7 +137,7 @@ def test_a_thousand_members_all_get_calls_and_no_message_is_beyond_the_limits(be
     assert result["crowd"]["members"] == 1000 and result["releases"] == result["ticks"] + result["skipped_releases"]
 
 
-def test_a_client_that_comes_back_finds_its_members_and_one_that_hides_is_not_decided_for(bench: Bench) -> None:
+def test_resumed_client_has_its_members_back(bench: Bench) -> None:
     running = bench()
     crowd = CrowdPeer(running.peer())
     crowd.join({"id": "anna", "ttl_ms": 901})
