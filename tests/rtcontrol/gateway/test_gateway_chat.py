@@ -194,7 +194,7 @@ def test_unreadable_conversation_is_refused_by_its_place(messages: list[Any], pa
     ("body", "words"),
     [
         (b'{"model": "default", "messages": ' + b"[" * 100_000, "nested deeper than"),
-        (b'\xff\xfe{"model"}', "no JSON"),
+        (b'\xff\xfe{"model"}', "not JSON"),
         (b'{"model": "default", "messages": [], "n": NaN}', "NaN is none of its numbers"),
         (b'{"model": "default", "messages": [], "messages": []}', "'messages' stands twice"),
     ],

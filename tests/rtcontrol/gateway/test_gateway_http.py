@@ -132,7 +132,7 @@ def test_least_used_tool_set_gives_way(serve: Serve) -> None:
     for i in (*range(5), 0):
         renamed = {**TURN, "function": {**TURN["function"], "name": f"turn_{i}"}}
         assert called(single.post("v1/chat/completions", _asked([renamed]))) == f"turn_{i}"
-    assert len(single.pool.core.sessions) <= 3
+    assert len(single.pool.sessions) <= 3
     for number in range(4):
         refused = single.post("v1/chat/completions", _asked([_wide(number)]))
         assert refused.status_code == 400 and "1000 alternatives" in refused.text
