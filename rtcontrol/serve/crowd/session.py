@@ -214,9 +214,13 @@ class CrowdSession(SessionThread):
         crowd, facts = self.crowd, self.facts
         if crowd is None or crowd.ended_by is not None:
             return []
-        numbers = {"t_client_ns": facts.hello.t_client_ns, "t_server_ns": now_ns, "epoch": 0}
         welcome = self.terms.welcome(
-            session=facts.token, resumed=resumed, instruction=crowd.core.members.goal, **numbers
+            session=facts.token,
+            resumed=resumed,
+            instruction=crowd.core.members.goal,
+            epoch=0,
+            t_client_ns=facts.hello.t_client_ns,
+            t_server_ns=now_ns,
         )
         paused = wire.ControlMessage(session=facts.token, state="paused")
         return [welcome, paused] if facts.life.paused else [welcome]
