@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """A file of JSON lines; one that is there already is gone on in: another bridge may have begun it. Where it cannot
-    be written any more it ends, with a warning; the drive goes on."""
+    """A file of JSON lines, appended to what is there. Where it cannot be written any more it ends, with a warning; the
+    drive continues."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, frame: int, own: Body, standing: Standing, control: Control) -> None:
-        """`t_s` is on the machine's monotonic clock; `status` to `age_ms` are of the call in force in this step."""
+        """`t_s` is on the machine's monotonic clock; `status` to `age_ms` are of the active call in this step."""
         line = {
             "t_s": round(time.monotonic(), 4),
             "frame": frame,
@@ -184,7 +184,7 @@ class CarlaBridge:
         self._scene: Scene = world.scene()
         self._driver.look(self._scene)
         self._session = CarlaSession(self._options)
-        self._began_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0  # since the first welcome
+        self._started_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0  # since the first welcome
         self._obeyed: tuple[int, int | None] | None = None
         self._stopped = False
         self._retake: Callable[[], object] = lambda: None
@@ -206,12 +206,14 @@ class CarlaBridge:
         halt()
 
     def instruct(self, text: str) -> None:
-        """The goal from now on."""
+        """Set the goal."""
         self._session.instruct(text)
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
-        """Until `stop`, the session's end, or for the duration. Raises ClientError where the server refuses,
-        CarlaBridgeError where CARLA is gone for too long. `retake` is called each step: `Shutdown.retake`."""
+        """Run until `stop`, the session's end, or for the duration. `retake` is called each step: `Shutdown.retake`.
+
+        Raises ClientError where the server refuses, CarlaBridgeError where CARLA is gone for too long.
+        """
         self._retake = retake
         watcher = threading.Thread(target=self._interrupt, daemon=True)
         watcher.start()
@@ -227,7 +229,7 @@ class CarlaBridge:
                     self._recover(lost)
             self._halt()
         except Exception:
-            # Whatever it is: a car that moves is not let go of.
+            # Whatever it is: a moving car is not left alone.
             self._halt()
             raise
         finally:
@@ -238,16 +240,16 @@ class CarlaBridge:
                 self._trace.close()
 
     def summary(self) -> str:
-        """What the drive came to, in a line."""
-        told, driver = self._session.counts(("fresh", "held", "safe", "expired")), self._driver.counts
-        counts = ", ".join(f"{name} {count}" for name, count in told.items())
+        """Return what the drive came to, in a line."""
+        calls, driver = self._session.counts(("fresh", "held", "safe", "expired")), self._driver.counts
+        counts = ", ".join(f"{name} {count}" for name, count in calls.items())
         return (
             f"{self._world.what}, {self._world.town}: {self._simulated_s:.1f} s driven, {driver.distance_m:.0f} m, "
             f"top {driver.top_kmh:.0f} km/h, lane changes {driver.lane_changes}, emergency brakes "
             f"{driver.emergencies}; {self._skipped} steps passed over ({counts})"
         )
 
-    # -- the two ways to drive ----------------------------------------------------------------------------------------
+    # The two ways to drive.
 
     def _paced(self) -> None:
         grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
@@ -256,7 +258,8 @@ class CarlaBridge:
             self._keep()
             self._step(self._session.standing())
             if k % steps == 0:
-                self._observe()
+                if (observation := self._observation()) is not None:
+                    self._session.observe(observation)
                 grid.delay(self._session.early_s())
             k += 1
 
@@ -266,13 +269,11 @@ class CarlaBridge:
             if not self._session.live:
                 time.sleep(0.02)
                 continue
-            try:
-                seen = observe(self._road, self._scene, self._driver)
-            except ValueError:
-                # Figures that are no numbers: there is nothing to ask about, the driver brakes.
+            observation = self._observation()
+            if observation is None:  # there is nothing to decide about
                 self._step(Standing(None, "safe", cause="unfit"))
                 continue
-            standing = self._session.decide(seen)
+            standing = self._session.decide(observation)
             if standing is None or self._stopped:
                 continue
             for _ in range(self._options.steps):
@@ -286,13 +287,13 @@ class CarlaBridge:
             return True
         limit_s = self._options.duration_s
         lockstep = self._options.clock == "lockstep"
-        spent_s = self._simulated_s if lockstep else time.monotonic() - self._began_s
+        spent_s = self._simulated_s if lockstep else time.monotonic() - self._started_s
         return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
 
     def _keep(self) -> None:
         """Look after the session; from its first welcome on the drive counts, and is traced."""
         if self._session.keep() and self._session.number == 1:
-            self._began_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0
+            self._started_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0
             self._driver.counts = Counts()
             if self._options.trace is not None:
                 try:
@@ -300,10 +301,10 @@ class CarlaBridge:
                 except OSError as error:
                     raise CarlaBridgeError(f"The trace cannot be written ({error}).", "Give another --trace.") from None
 
-    # -- one step -----------------------------------------------------------------------------------------------------
+    # One step.
 
     def _step(self, standing: Standing) -> None:
-        """Do what is in force, and let the simulation go on by one step."""
+        """Do what is active, and let the simulation make one step."""
         self._obey(standing)
         control = self._driver.step(self._scene)
         self._world.control(control)
@@ -313,15 +314,15 @@ class CarlaBridge:
         if self._trace is not None:
             self._trace.write(self._world.frame, self._scene.own, standing, control)
 
-    def _observe(self) -> None:
+    def _observation(self) -> dict[str, Any] | None:
+        """Return what is seen; None where figures are not numbers: the driver brakes, the loop misses."""
         try:
-            seen = observe(self._road, self._scene, self._driver)
+            return observe(self._scene, self._driver)
         except ValueError:
-            return  # figures that are no numbers: the driver brakes, the loop misses
-        self._session.observe(seen)
+            return None
 
     def _obey(self, standing: Standing) -> None:
-        """Each call once, when it has come: what it set stays in force by itself. Safe calls each time."""
+        """Obey each call once, when it has come: what it set stays active by itself; safe calls each time."""
         call = standing.call
         if standing.status == "safe" or call is None:
             self._obeyed = None
@@ -333,23 +334,23 @@ class CarlaBridge:
         self._obeyed = key
         self._session.executed(standing, self._driver.obey(call.name, call.arguments))
 
-    # -- when things go wrong, and the end ----------------------------------------------------------------------------
+    # Faults, and the end.
 
     def _recover(self, lost: ServerLost) -> None:
-        """Wait for a CARLA server that hangs. Raises CarlaBridgeError where it is gone, or does not go on."""
+        """Wait for a CARLA server that hangs. Raises CarlaBridgeError where it is gone, or does not continue."""
         where, limit_s = self._options.server, self._options.reconnect_s
-        began_s = time.monotonic()
+        lost_s = time.monotonic()
         log.warning("the CARLA server is lost (%s): waiting %g s for it", lost, limit_s)
-        # Should it only stand still: this is what it does first when it goes on.
+        # Should it only hang: this is what it does first when it continues.
         self._world.control(FULL_STOP)
-        while time.monotonic() - began_s < limit_s:
+        while time.monotonic() - lost_s < limit_s:
             self._keep()
             if self._over():
                 return
             try:
                 self._world.back()
                 self._scene = self._world.scene()
-                log.warning("the CARLA server is back after %.1f s", time.monotonic() - began_s)
+                log.warning("the CARLA server is back after %.1f s", time.monotonic() - lost_s)
                 return
             except ServerLost as again:
                 log.info("still lost: %s", again)
@@ -357,23 +358,20 @@ class CarlaBridge:
                 text = f"The CARLA server at {where} was lost: {error.what}"
                 raise CarlaBridgeError(text, "Look at its own output; start it and the bridge again.") from None
             time.sleep(BETWEEN_TRIES_S)
-        raise CarlaBridgeError(
-            f"The CARLA server at {where} was lost and did not go on in {limit_s:g} s.",
-            "Look at its own output; `rtcontrol bridge carla --set reconnect_s=60` waits for longer.",
-        )
+        hint = "Look at its own output; `rtcontrol bridge carla --set reconnect_s=60` waits for longer."
+        raise CarlaBridgeError(f"The CARLA server at {where} was lost and did not go on in {limit_s:g} s.", hint)
 
     def _halt(self) -> None:
         """The last thing that the car does is to stop."""
         grid = Grid(self._options.step_s)
-        nobody = Standing(None, "safe", cause="ended")
-        simulated_s = self._simulated_s
+        ended, simulated_s = Standing(None, "safe", cause="ended"), self._simulated_s
         try:
             for _ in range(round(HALT_S / self._options.step_s)):
                 if self._scene.own.speed < HALTED_MPS:
                     break
                 if self._options.clock == "wall":
                     grid.wait()
-                self._step(nobody)
+                self._step(ended)
         except Exception as error:
             log.warning("not braked to a halt: %s (%s)", error, type(error).__name__)
         self._simulated_s = simulated_s

@@ -1,4 +1,4 @@
-"""The driver: keeps to its lane and does what it was told last, step by step.
+"""The driver: keeps to its lane and does what the last call said, step by step.
 
 `look` finds where the vehicle is and what is around it, `obey` takes a call, `step` gives the pedals and the steering.
 """
@@ -18,10 +18,22 @@ from rtcontrol_client.carla.intent import KMH, LEFT, TURNS, Intent, Near, Place,
 from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
 from rtcontrol_client.carla.observing import Body, LaneOccupancy, Scene, View
 
-# Farther off the lane, or farther along it between two steps: somebody put the vehicle elsewhere.
+# Farther off the lane, or farther along it between two steps: the vehicle was put elsewhere.
 LOST_M, JUMP_M = 6.0, 25.0
 # The lane is another one from so far beyond the middle between the two.
 FIRM_M = 0.05
+# A lane change takes so long, and never less than so much of the road.
+TAKES_S, LEAST_M = 3.0, 16.0
+DONE_M = 0.4
+GIVE_UP_S = 4.0  # after which a lane change should have been done
+BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
+CLEAR_M = 0.25  # vehicles nearer to our way than this, side to side, are in it
+CLOSING = 0.5  # slower than this we do not come nearer to another vehicle, as far as lane changes go
+LARGEST = 200.0  # of the numbers in calls
+LOG_EVERY_S = 5.0
+NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
+STANDSTILL = Control(brake=0.6)
+log = logging.getLogger("rtcontrol.carla")
 
 
 @dataclass(slots=True)
@@ -44,30 +56,30 @@ class Track:
         self._lane: LaneLine | None = None
 
     def route(self, turn: Turn) -> Route:
-        """The way ahead from the start of our lane, under the choice of turn for the next junction."""
+        """Return the way ahead from the start of our lane, under the choice of turn for the next junction."""
         lane = self._here()
         return self.road.route(lane, "straight" if lane.junction else turn)
 
     def follow(self, own: Body, intent: Intent) -> Passed:
-        """The vehicle has moved on. The turn of the intent is taken at a junction and spent behind it.
+        """Move with the vehicle. The turn of the intent is taken at a junction and spent after it.
 
-        ValueError: there is no road."""
+        Raises ValueError: there is no road.
+        """
         passed = Passed()
         if self._lane is None:
-            self._find(own)
+            self._locate(own)
             return passed
-        before = self.s
-        self.s, self.lateral_m = self._lane.project(own.x, own.y, self.s)
+        lane, before = self._lane, self.s
+        self.s, self.lateral_m = lane.project(own.x, own.y, self.s)
         if abs(self.lateral_m) > LOST_M or abs(self.s - before) > JUMP_M or self.s < -FIRM_M:
-            was = self._lane
-            self._find(own)
-            passed.lost = self._lane is not was
+            self._locate(own)
+            passed.lost = self._lane is not lane
             return passed
-        self._go_on(own, intent, passed)
-        self._go_over(own, passed)
+        self._continue(own, intent, passed)
+        self._change_lane(own, passed)
         return passed
 
-    def _go_on(self, own: Body, intent: Intent, passed: Passed) -> None:
+    def _continue(self, own: Body, intent: Intent, passed: Passed) -> None:
         for _ in range(8):
             lane = self._here()
             if self.s <= lane.length or not lane.after:
@@ -79,19 +91,16 @@ class Track:
             self._lane = following
             self.s, self.lateral_m = following.project(own.x, own.y, self.s - lane.length)
 
-    def _go_over(self, own: Body, passed: Passed) -> None:
-        lane = self._here()
-        if abs(self.lateral_m) <= 0.5 * lane.width + FIRM_M:
+    def _change_lane(self, own: Body, passed: Passed) -> None:
+        lane, before_m = self._here(), self.lateral_m
+        other = lane.left if before_m < 0 else lane.right
+        if other is None or abs(before_m) <= 0.5 * lane.width + FIRM_M:
             return
-        beside = lane.left if self.lateral_m < 0 else lane.right
-        if beside is None:
-            return
-        was = self.lateral_m
-        self.s, self.lateral_m = beside.project(own.x, own.y, self.s * beside.length / lane.length)
-        self._lane = beside
-        passed.sideways_m = self.lateral_m - was
+        self.s, self.lateral_m = other.project(own.x, own.y, self.s * other.length / lane.length)
+        self._lane = other
+        passed.sideways_m = self.lateral_m - before_m
 
-    def _find(self, own: Body) -> None:
+    def _locate(self, own: Body) -> None:
         position = self.road.place(own.x, own.y, own.z, own.yaw_deg)
         if position is None:
             raise ValueError("there is no road")
@@ -99,13 +108,8 @@ class Track:
 
     def _here(self) -> LaneLine:
         if self._lane is None:
-            raise ValueError("the vehicle was not looked for yet")
+            raise ValueError("the vehicle was not located yet")
         return self._lane
-
-
-TAKES_S = 3.0
-LEAST_M = 16.0  # and never shorter than so much of the road
-DONE_M = 0.4
 
 
 @dataclass(slots=True)
@@ -129,13 +133,13 @@ class LaneChange:
         self.end += by
 
     def lateral(self, ahead_m: float, speed: float) -> float:
-        """How far right of the reference lane's centre the way is, so far ahead."""
+        """Return how far right of the reference lane's centre the way is, so far ahead."""
         progress = min(1.0, self.progress + ahead_m * _rate(speed) / max(speed, 0.1))
         smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
         return self.start + (self.end - self.start) * smooth
 
     def done(self, lateral_m: float) -> bool:
-        """Whether a vehicle so far right of the reference lane's centre has arrived."""
+        """Return whether a vehicle so far right of the reference lane's centre has arrived."""
         return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
 
 
@@ -143,22 +147,9 @@ def _rate(speed: float) -> float:
     return min(1.0 / TAKES_S, max(speed, 0.0) / LEAST_M)
 
 
-# Vehicles nearer to our way than this, side to side, are in it.
-CLEAR_M = 0.25
-# Slower than this we do not come nearer to anybody, as far as lane changes go.
-CLOSING = 0.5
-BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
-GIVE_UP_S = 4.0  # after which a lane change should have been done
-LARGEST = 200.0  # of the numbers in calls
-TELL_EVERY_S = 5.0
-log = logging.getLogger("rtcontrol.carla")
-NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
-STANDSTILL = Control(brake=0.6)
-
-
 @dataclass(slots=True)
 class Counts:
-    """What a drive came to; `emergencies` counts beginnings, not steps."""
+    """What a drive came to; `emergencies` counts starts, not steps."""
 
     emergencies: int = 0
     lane_changes: int = 0
@@ -171,61 +162,55 @@ class Driver:
 
     def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.road, self.dt_s = road, dt_s
-        self.intent = Intent()
-        self.counts = Counts()
-        self._track = Track(road)
-        self._steer = Steer(dt_s)
-        self._throttle = Throttle(dt_s)
+        self.intent, self.counts = Intent(), Counts()
+        self._track, self._occupancy = Track(road), LaneOccupancy(road)
+        self._steer, self._throttle = Steer(dt_s), Throttle(dt_s)
         self._lane_change: LaneChange | None = None
-        self._occupancy = LaneOccupancy(road)
         self._scene: Scene | None = None
-        self._view: View | None = None
+        self.view: View | None = None  # of the last look
         self._braking = False
         self._could = self._at_line = False  # of the stop line ahead
         self._time_s = 0.0  # of the steps
-        self._tell_s: dict[str, float] = {}  # when a refusal is told again
+        self._log_s: dict[str, float] = {}  # when a refusal is logged again
 
     @property
     def shift(self) -> int:
         """-1, 0, 1: a lane change to the left, none, to the right."""
         return 0 if self._lane_change is None else self._lane_change.side
 
-    @property
-    def view(self) -> View | None:
-        """What was seen last."""
-        return self._view
-
     def look(self, scene: Scene) -> View:
-        """Where we are and what is around us; a scene is looked at once. ValueError: our own figures are not numbers,
-        or there is no road."""
-        if scene is self._scene and self._view is not None:
-            return self._view
+        """Return where we are and what is around us; a scene is looked at once.
+
+        Raises ValueError: our own figures are not numbers, or there is no road.
+        """
+        if scene is self._scene and self.view is not None:
+            return self.view
         if not scene.own.sane:
             raise ValueError("the vehicle's place is not a number")
         self._occupancy.update(scene.others)
-        passed = self._track.follow(scene.own, self.intent)
+        track = self._track
+        passed = track.follow(scene.own, self.intent)
         if self._lane_change is not None:
             self._lane_change.moved(passed.sideways_m)
         if passed.lost:
             self._lane_change = None
         if passed.sideways_m or passed.lost:
-            self._other_lane(scene.own.speed)
+            self._check_turn(scene.own.speed)
         if passed.entered and not self._leads_over():
-            self._give_up(self._track.lateral_m)
-        track = self._track
+            self._give_up(track.lateral_m)
         view = observing.look(self._occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m)
-        self._scene, self._view = scene, view
+        self._scene, self.view = scene, view
         return view
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Take a call; gives why it is refused, or None. No lane is changed before the first look."""
+        """Take a call; return why it is refused, or None. No lane is changed before the first look."""
         reason = self._obey(name, arguments)
         if reason is not None:
-            self._refuse(reason)
+            self._log_refusal(reason)
         return reason
 
     def step(self, scene: Scene) -> Control:
-        """What the vehicle does until the next step."""
+        """Return what the vehicle does until the next step."""
         self._time_s += self.dt_s
         try:
             view = self.look(scene)
@@ -238,57 +223,50 @@ class Driver:
         pedals = self._throttle.step(self._wanted(view, speed), speed)
         return replace(pedals, steer=self._steering(view, speed))
 
-    # -- calls --------------------------------------------------------------------------------------------------------
+    # Calls.
 
-    def _refuse(self, reason: str) -> None:
-        """Tell whoever gives instructions: now and then, for a model repeats its calls at each tick."""
+    def _log_refusal(self, reason: str) -> None:
+        """Now and then: a model repeats its calls at each tick."""
         kind = reason.split(":")[0]
-        if self._time_s >= self._tell_s.get(kind, 0.0):
-            self._tell_s[kind] = self._time_s + TELL_EVERY_S
+        if self._time_s >= self._log_s.get(kind, 0.0):
+            self._log_s[kind] = self._time_s + LOG_EVERY_S
             log.warning("not done: %s", reason)
 
-    def _late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
-        """Why a turn is told too late."""
+    def _too_late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
         late = observing.late(route, s, speed)
         if late is None:
             return None
         way = "go straight on" if turn == "straight" else f"turn {turn}"
         return f"too late to {way}: {late[0]:.0f} m are needed at {speed * KMH:.0f} km/h, {late[1]:.0f} m are left"
 
-    def _turn(self, turn: Any) -> str | None:
-        """Why a turn is not taken over. What is chosen already, or inside a junction changes nothing, is no news."""
-        view = self._view
-        if view is None or view.lane.junction or turn == self.intent.turn or turn not in TURNS:
-            return None
-        return self._late(turn, self.road.route(view.lane, turn), view.s, view.own.speed)
-
-    def _other_lane(self, speed: float) -> None:
+    def _check_turn(self, speed: float) -> None:
         """In another lane the way that was chosen may be another one, and come too soon: then it is not taken."""
         turn = self.intent.turn
-        reason = self._late(turn, self._track.route(turn), self._track.s, speed)
+        reason = self._too_late(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
             self.intent.turn = "straight"
-            self._refuse(reason)
+            self._log_refusal(reason)
 
     def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         numbers = [value for value in arguments.values() if isinstance(value, (int, float))]
         if not all(0 <= value <= LARGEST for value in numbers):
             return "a value out of range"
+        view = self.view
         try:
-            reason = self._turn(arguments["at_next_junction"]) if name == "turn" else None
-            if reason is None:
-                reason = self.intent.obey(name, arguments, self._place())
+            turn = arguments["at_next_junction"] if name == "turn" else self.intent.turn
+            # A turn that is chosen already, or requested inside a junction, changes nothing.
+            if view is not None and not view.lane.junction and turn != self.intent.turn and turn in TURNS:
+                reason = self._too_late(turn, self.road.route(view.lane, turn), view.s, view.own.speed)
+                if reason is not None:
+                    return reason
+            place = NOWHERE if view is None else observing.place(view, self.shift)
+            reason = self.intent.obey(name, arguments, place)
         except (KeyError, ValueError, TypeError):
             return "no call of a driver"
         wish = self.intent.take_wish()
-        if wish and self._view is not None:
-            return self._begin(wish, self._view)
-        return reason
+        return reason if not wish or view is None else self._start_lane_change(wish, view)
 
-    def _place(self) -> Place:
-        return NOWHERE if self._view is None else observing.place(self._view, self.shift)
-
-    def _begin(self, wish: int, view: View) -> str | None:
+    def _start_lane_change(self, wish: int, view: View) -> str | None:
         side, lane = (view.left, view.lane.left) if wish == LEFT else (view.right, view.lane.right)
         if side is None or lane is None:
             return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
@@ -298,7 +276,7 @@ class Driver:
         self._lane_change = LaneChange(wish, view.lateral_m, wish * across)
         return None
 
-    # -- lane changes -------------------------------------------------------------------------------------------------
+    # Lane changes.
 
     def _advance(self, view: View, speed: float) -> None:
         change = self._lane_change
@@ -316,39 +294,41 @@ class Driver:
         self._lane_change = LaneChange(0, lateral_m, 0.0)
 
     def _cut_off(self, view: View, change: LaneChange) -> bool:
-        """Whether somebody came beside us in the other lane while we are still in ours."""
+        """Whether a vehicle came next to us in the other lane while we are still in ours."""
         if not change.side or abs(change.end) < 0.5 * view.lane.width:
             return False
         side = view.left if change.end < 0 else view.right
         return side is not None and rules.beside(view.own.speed, side.ahead, side.behind)
 
     def _leads_over(self) -> bool:
-        """Whether the lane that the change leads to goes on beside us."""
+        """Whether the lane that the change leads to continues next to us."""
         change, lane = self._lane_change, self._track.route(self.intent.turn).lanes[0]
         if change is None or abs(change.end) < 0.5 * lane.width:
             return True
         return (lane.left if change.end < 0 else lane.right) is not None
 
-    # -- how fast -----------------------------------------------------------------------------------------------------
+    def _lateral(self, ahead_m: float, speed: float) -> float:
+        """How far right of its lane's centre a lane change leads, so far ahead."""
+        return 0.0 if self._lane_change is None else self._lane_change.lateral(ahead_m, speed)
+
+    # How fast.
 
     def _wanted(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
         want = rules.wanted(self.intent, speed, limit, None)
         braking = False
         for near in self._in_the_way(view, speed):
-            want = min(want, rules.wanted(self.intent, speed, limit, near))
-            want = min(want, observing.close(near, speed))
+            want = min(want, rules.wanted(self.intent, speed, limit, near), observing.close(near, speed))
             braking = braking or observing.danger(near, speed, self._braking)
-        bend = observing.bend(view, speed)
         self._could, self._at_line = observing.line(view, speed, self._could, self._at_line)
         braking = braking or self._at_line
-        want = -rules.FULL_BRAKE if braking else min(want, bend)
         self.counts.emergencies += braking and not self._braking
         self._braking = braking
-        return want
+        return -rules.FULL_BRAKE if braking else min(want, observing.bend(view, speed))
 
     def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
-        """Whoever our body would touch if it went on along its way, over to the other lane while it changes."""
+        """Yield the vehicles that our body would touch if it continued on its way, over to the other lane while it
+        changes."""
         own = view.own
         for over, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
             for other in () if side is None else side.seen:
@@ -359,31 +339,30 @@ class Driver:
                 touching = own.half_width_m + other.across_m + CLEAR_M
                 # By the time that we have come up to it, and until it is behind us, we are farther on our way.
                 ratio = speed / max(speed - other.along, CLOSING)
-                one, two = self._way_over(view, gap * ratio, speed), self._way_over(view, front * ratio, speed)
-                if min(one, two) - touching < other.lateral + over < max(one, two) + touching:
+                ways = [self._way_over(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
+                if min(ways) - touching < other.lateral + over < max(ways) + touching:
                     yield Near(gap, other.along)
 
     def _way_over(self, view: View, ahead_m: float, speed: float) -> float:
         if self._lane_change is not None:
-            return self._lane_change.lateral(ahead_m, speed)
+            return self._lateral(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 
-    # -- where to -----------------------------------------------------------------------------------------------------
+    # Where to.
 
     def _steering(self, view: View, speed: float) -> float:
         own, half = view.own, 0.5 * WHEELBASE_M
-        yaw = math.radians(own.yaw_deg)
-        cos, sin = math.cos(yaw), math.sin(yaw)
+        cos, sin = math.cos(math.radians(own.yaw_deg)), math.sin(math.radians(own.yaw_deg))
         ahead = look_ahead_m(speed)
         x, y, tx, ty = view.route.at(view.s - half + ahead)
-        over = 0.0 if self._lane_change is None else self._lane_change.lateral(ahead - half, speed)
+        over = self._lateral(ahead - half, speed)
         dx, dy = x - ty * over - (own.x - half * cos), y + tx * over - (own.y - half * sin)
-        off = view.lateral_m - (0.0 if self._lane_change is None else self._lane_change.lateral(0.0, speed))
+        off = view.lateral_m - self._lateral(0.0, speed)
         return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, off)
 
 
-def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
-    """The observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
+def observe(scene: Scene, driver: Driver) -> dict[str, Any]:
+    """Return the observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
     view = driver.look(scene)
     data: dict[str, Any] = {
         "speed_kmh": view.own.speed * KMH,
@@ -396,13 +375,8 @@ def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
         "turn": driver.intent.turn,
     }
     for name, side in (("", view.centre), ("left_", view.left), ("right_", view.right)):
-        if side is not None:
-            _tell(data, f"{name}ahead", side.ahead)
-            _tell(data, f"{name}behind", side.behind)
+        for way, near in () if side is None else (("ahead", side.ahead), ("behind", side.behind)):
+            if near is not None:
+                data[f"{name}{way}_m"] = near.gap_m
+                data[f"{name}{way}_kmh"] = near.speed * KMH
     return data
-
-
-def _tell(data: dict[str, Any], name: str, near: Near | None) -> None:
-    if near is not None:
-        data[f"{name}_m"] = near.gap_m
-        data[f"{name}_kmh"] = near.speed * KMH

@@ -1,7 +1,6 @@
 """The lanes of a town: where a place is in them, and the way ahead under a choice of turn.
 
-Everything is read from `carla.Map` once, when `TownRoad` is made; afterwards only places that nothing is known about
-ask the map again.
+Everything is read from `carla.Map` once, when `TownRoad` is made; afterwards only unknown places ask the map again.
 """
 
 from __future__ import annotations
@@ -25,14 +24,20 @@ STEP_M = 1.0
 BEND = 4.2
 BEND_STEP_M = 4.0
 NO_BEND = 99.0
+ALIKE = 0.05  # speeds of bends that differ by less than this share are one bend
 STRAIGHT_WITHIN = math.radians(40.0)
+SAME_LINE_M = 10.0  # lights whose lines are nearer to each other hold for one line
+REACH_M = 160.0  # the way ahead and behind is known at least so far
+SAMPLE_M = 0.5
+MOST_LANES = 12
+NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
 
 
 class LaneLine:
-    """A lane from where it begins to where it ends or its road does.
+    """A lane from its start to its end, or the end of its road.
 
     `index` counts from the left, 1 the leftmost, of `count`; `after` and `before` are the lanes that it leads to and
-    comes from; `left` and `right` those beside it in the same direction; `way` is how a lane inside a junction turns.
+    comes from; `left` and `right` those next to it in the same direction; `way` is how a lane inside a junction turns.
     """
 
     def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
@@ -40,9 +45,9 @@ class LaneLine:
         self.key, self.width, self.junction = key, width, junction
         self.xs, self.ys, self.step, self.length = _evenly(points)
         self.last = len(self.xs) - 2
-        self.tangents = [self._tangent(i) for i in range(self.last + 1)]
+        self.tangents = [_unit(dx, dy) for dx, dy in zip(_steps(self.xs), _steps(self.ys), strict=True)]
         self.bends = self._bends()
-        self.box = (min(self.xs) - width, min(self.ys) - width, max(self.xs) + width, max(self.ys) + width)
+        self._box = (min(self.xs) - width, min(self.ys) - width, max(self.xs) + width, max(self.ys) + width)
         self.index = self.count = 1
         self.after: list[LaneLine] = []
         self.before: list[LaneLine] = []
@@ -51,14 +56,14 @@ class LaneLine:
         self.way: Way = "straight"
 
     def at(self, s: float) -> tuple[float, float, float, float]:
-        """The point at a distance from the start and the unit tangent there: x, y, tx, ty. Goes on beyond the ends."""
+        """Return the point at a distance from the start and the unit tangent there: x, y, tx, ty."""
         i = min(max(int(s / self.step), 0), self.last)
         tx, ty = self.tangents[i]
         more = s - i * self.step
         return self.xs[i] + more * tx, self.ys[i] + more * ty, tx, ty
 
     def project(self, x: float, y: float, hint: float) -> tuple[float, float]:
-        """Distance from the start and offset to the right of the nearest point, searched from a hint on.
+        """Return distance from the start and offset to the right of the nearest point, searched from a hint on.
 
         Below 0 or above `length`: before the start, beyond the end.
         """
@@ -85,57 +90,50 @@ class LaneLine:
         return self.project(x, y, best * self.step)
 
     def near(self, x: float, y: float) -> bool:
-        """Whether a place may be on the lane: it is in the rectangle around it."""
-        left, top, right, bottom = self.box
+        """Return whether a place may be on the lane: it is in the rectangle around it."""
+        left, top, right, bottom = self._box
         return left <= x <= right and top <= y <= bottom
 
-    def bend(self, s: float) -> float:
-        """The speed (m/s) at which the bend at this place is still taken."""
-        return self.bends[min(max(int(s / BEND_STEP_M), 0), len(self.bends) - 1)]
-
     def turned(self) -> float:
-        """By how much the direction at the end is to the right of that at the start, radians."""
+        """Return by how much the direction at the end is to the right of that at the start, radians."""
         return between(self.tangents[0], self.tangents[-1])
 
-    def _tangent(self, i: int) -> tuple[float, float]:
-        dx, dy = self.xs[i + 1] - self.xs[i], self.ys[i + 1] - self.ys[i]
-        length = math.hypot(dx, dy) or 1.0
-        return dx / length, dy / length
-
     def _bends(self) -> list[float]:
+        """The speeds (m/s) at which the bends are still taken, one for each BEND_STEP_M."""
         every = max(1, round(BEND_STEP_M / self.step))
-        found = []
+        speeds = []
         for n in range(int(self.length / BEND_STEP_M) + 1):
             i = min(int(n * BEND_STEP_M / self.step), self.last)
             j = min(i + every, self.last)
             turned = abs(between(self.tangents[i], self.tangents[j]))
             curvature = turned / ((j - i) * self.step) if j > i else 0.0
-            found.append(min(NO_BEND, math.sqrt(BEND / curvature)) if curvature > 1e-6 else NO_BEND)
+            speeds.append(min(NO_BEND, math.sqrt(BEND / curvature)) if curvature > 1e-6 else NO_BEND)
         # What is left after the last whole step bends like the piece before it.
-        if len(found) > 1:
-            found[-1] = min(found[-1], found[-2])
-        return found
+        if len(speeds) > 1:
+            speeds[-1] = min(speeds[-1], speeds[-2])
+        return speeds
+
+
+def _steps(values: Sequence[float]) -> list[float]:
+    return [after - before for before, after in pairwise(values)]
+
+
+def _unit(dx: float, dy: float) -> tuple[float, float]:
+    length = math.hypot(dx, dy) or 1.0
+    return dx / length, dy / length
 
 
 def between(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """The angle from one direction to another, radians, positive to the right."""
-    return math.atan2(
-        first[0] * second[1] - first[1] * second[0],
-        first[0] * second[0] + first[1] * second[1],
-    )
-
-
-def way_of(angle: float) -> Way:
-    if abs(angle) < STRAIGHT_WITHIN:
-        return "straight"
-    return "right" if angle > 0 else "left"
+    """Return the angle from one direction to another, radians, positive to the right."""
+    cross = first[0] * second[1] - first[1] * second[0]
+    return math.atan2(cross, first[0] * second[0] + first[1] * second[1])
 
 
 def _evenly(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float], float, float]:
-    """The same line with points at equal distances of about `STEP_M`: xs, ys, the distance, the length."""
+    """Return the same line with points at equal distances of about `STEP_M`: xs, ys, the distance, the length."""
     reached = [0.0]
-    for (x, y), (next_x, next_y) in pairwise(points):
-        reached.append(reached[-1] + math.hypot(next_x - x, next_y - y))
+    for start, end in pairwise(points):
+        reached.append(reached[-1] + math.dist(start, end))
     length = reached[-1]
     if not length > 0:
         raise ValueError("a lane needs two different points")
@@ -153,19 +151,12 @@ def _evenly(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
     return xs, ys, step, length
 
 
-# Speeds of bends that differ by less than this share are one bend.
-ALIKE = 0.05
-# Lights whose lines are nearer to each other hold for one line.
-SAME_LINE_M = 10.0
-NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
-
-
 class Route:
     """Lanes one after the other: the way ahead from the start of the first, about 160 m beyond its end.
 
-    `turn` was asked for at the first junction entered, `taken` is what the lane allows there (None: no junction comes),
-    `junction_at` is the distance of its entry from the start. `stop_lines` are the distances of stop lines up to there,
-    with the numbers of the lights that hold for each, in order. `ends` says that the road ends where the route does.
+    `turn` was requested for the first junction entered, `taken` is what the lane allows there (None: no junction
+    comes), `junction_at` is the distance of its entry from the start. `stop_lines` are the distances of stop lines up
+    to there, with the numbers of the lights that hold for each, in order. `ends`: the road ends where the route does.
     """
 
     def __init__(
@@ -183,17 +174,24 @@ class Route:
             self.offsets.append(self.offsets[-1] + lane.length)
         self.length = self.offsets.pop()
         self.ends = not lanes[-1].after
-        self.stop_lines: list[tuple[float, tuple[int, ...]]] = []
-        self._find_lines(lines)
-        self._find_bends()
+        self.stop_lines = self._lines(lines)
+        self._bend_at, self._bend_speed = [0.0], [lanes[0].bends[0]]  # stretches of about the same bend
+        for offset, lane in zip(self.offsets, lanes, strict=True):
+            for n, speed in enumerate(lane.bends):
+                last = self._bend_speed[-1]
+                if abs(speed - last) < ALIKE * last:
+                    self._bend_speed[-1] = min(speed, last)
+                else:
+                    self._bend_at.append(offset + n * BEND_STEP_M)
+                    self._bend_speed.append(speed)
 
     def at(self, s: float) -> tuple[float, float, float, float]:
-        """Point and unit tangent at a distance from the start: x, y, tx, ty."""
+        """Return point and unit tangent at a distance from the start: x, y, tx, ty."""
         i = max(bisect_right(self.offsets, s) - 1, 0)
         return self.lanes[i].at(s - self.offsets[i])
 
     def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
-        """(metres ahead of s, the speed in m/s that the way allows from there on) within reach."""
+        """Yield (metres ahead of s, the speed in m/s that the way allows from there on) within reach."""
         i = max(bisect_right(self._bend_at, s) - 1, 0)
         yield 0.0, self._bend_speed[i]
         for n in range(i + 1, len(self._bend_at)):
@@ -203,43 +201,27 @@ class Route:
             yield ahead, self._bend_speed[n]
 
     def line_ahead(self, s: float) -> tuple[float, tuple[int, ...]] | None:
-        """The first stop line beyond s, and its lights; None: there is none up to the junction."""
+        """Return the first stop line beyond s, and its lights; None: there is none up to the junction."""
         return next((line for line in self.stop_lines if line[0] > s), None)
 
-    def _find_lines(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
-        """The stop lines up to the first junction. Where lanes over it have lights of their own, each way has its
-        own: an arrow's light holds for its turn alone."""
-        found: dict[int, float] = {}
+    def _lines(self, lines: Mapping[Key, Mapping[int, float]]) -> list[tuple[float, tuple[int, ...]]]:
+        """The stop lines up to the first junction. Where lanes over it have lights, each way has its own: an arrow's
+        light holds for its turn alone."""
+        places: dict[int, float] = {}
         for offset, lane in zip(self.offsets, self.lanes, strict=True):
-            here = lines.get(lane.key, {})
+            lights = lines.get(lane.key, {})
             if lane.junction:
-                if here and offset:
-                    found = {number: min(offset, found.get(number, offset)) for number in here}
+                if lights and offset:
+                    places = {number: min(offset, places.get(number, offset)) for number in lights}
                 break
-            for number, s in here.items():
-                found.setdefault(number, offset + s)
-        while found:
-            first = min(found.values())
-            self.stop_lines.append((first, tuple(n for n, at in found.items() if at < first + SAME_LINE_M)))
-            found = {n: at for n, at in found.items() if at >= first + SAME_LINE_M}
-
-    def _find_bends(self) -> None:
-        """Stretches of about the same bend."""
-        self._bend_at, self._bend_speed = [0.0], [self.lanes[0].bends[0]]
-        for offset, lane in zip(self.offsets, self.lanes, strict=True):
-            for n, speed in enumerate(lane.bends):
-                last = self._bend_speed[-1]
-                if abs(speed - last) < ALIKE * last:
-                    self._bend_speed[-1] = min(speed, last)
-                else:
-                    self._bend_at.append(offset + n * BEND_STEP_M)
-                    self._bend_speed.append(speed)
-
-
-# The way ahead and behind is known at least so far.
-REACH_M = 160.0
-SAMPLE_M = 0.5
-MOST_LANES = 12
+            for number, s in lights.items():
+                places.setdefault(number, offset + s)
+        grouped: list[tuple[float, tuple[int, ...]]] = []
+        while places:
+            first = min(places.values())
+            grouped.append((first, tuple(n for n, at in places.items() if at < first + SAME_LINE_M)))
+            places = {n: at for n, at in places.items() if at >= first + SAME_LINE_M}
+        return grouped
 
 
 class LanePosition(NamedTuple):
@@ -254,7 +236,7 @@ class TownRoad:
     """The lanes of a `carla.Map`."""
 
     def __init__(self, map: carla.Map) -> None:
-        """Reads the whole town: about 5 microseconds a metre of lane."""
+        """Read the whole town: about 5 microseconds a metre of lane."""
         import carla
 
         self.map = map
@@ -270,78 +252,67 @@ class TownRoad:
         self._read_all()
 
     def place(self, x: float, y: float, z: float, yaw_deg: float | None = None) -> LanePosition | None:
-        """Where a place is: the nearest driving lane. Inside a junction, where lanes cross, the direction decides.
-
-        None: the map knows no lane."""
+        """Return the nearest driving lane, None if the map knows none. Inside a junction, where lanes cross, the
+        direction decides."""
         waypoint = self.map.get_waypoint(self._location(x, y, z), True, self.driving)
         if waypoint is None:
             return None
         lane = self.lane_of(waypoint)
         if lane.junction and yaw_deg is not None:
-            lane = self._crossing(waypoint, lane, x, y, yaw_deg)
+            lane = self._crossing(lane, x, y, math.radians(yaw_deg))
         return LanePosition(lane, *lane.search(x, y))
 
     def lane_of(self, waypoint: carla.Waypoint) -> LaneLine:
-        """The lane of a waypoint."""
-        found = self._lanes.get(_key(waypoint))
-        if found is None:  # a lane without any link, or a short section that reading stepped over
+        """Return the lane of a waypoint."""
+        if _key(waypoint) not in self._lanes:  # a lane without any link, or a short section that reading stepped over
             self._todo.append(waypoint)
             self._read_all()
-            found = self._lanes[_key(waypoint)]
-        return found
+        return self._lanes[_key(waypoint)]
 
     def route(self, lane: LaneLine, turn: Turn) -> Route:
-        """The way ahead from the start of a lane. Inside a junction its own way is taken, whatever is asked for."""
+        """Return the way ahead from the start of a lane. Inside a junction its own way is taken, whatever the turn."""
         key = (lane.key, turn)
-        found = self._routes.get(key)
-        if found is None:
-            found = self._routes[key] = self._ahead(lane, turn)
-        return found
+        if key not in self._routes:
+            self._routes[key] = self._ahead(lane, turn)
+        return self._routes[key]
 
     def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
-        """Lights hold for lanes: of each lane the place of the stop line of each one, by its number."""
+        """Set the lights: of each lane the place of the stop line of each light that holds for it, by its number."""
         self._lines = lines
         self._routes.clear()
 
     def behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
-        """The lane and all those that lead to it: (place of their start, negative before this one's, lane)."""
-        found = self._behind.get(lane.key)
-        if found is None:
-            found, todo = [(0.0, lane)], [(0.0, lane)]
-            while todo:
-                start, here = todo.pop()
-                if start < -REACH_M:
-                    continue
-                for before in here.before:
-                    if all(before is not known for _, known in found):
-                        found.append((start - before.length, before))
-                        todo.append(found[-1])
-            self._behind[lane.key] = found
-        return found
+        """Return the lane and all that lead to it: (place of their start, negative before this one's, lane)."""
+        if lane.key not in self._behind:
+            chain = [(0.0, lane)]
+            for start, here in chain:  # it grows
+                if start >= -REACH_M:
+                    known = {id(each) for _, each in chain}
+                    chain += [(start - before.length, before) for before in here.before if id(before) not in known]
+            self._behind[lane.key] = chain
+        return self._behind[lane.key]
 
     def lanes(self) -> list[LaneLine]:
         return list(self._lanes.values())
 
-    # -- the way ahead ------------------------------------------------------------------------------------------------
-
     def _ahead(self, lane: LaneLine, turn: Turn) -> Route:
-        lanes, asked, entry, taken = [lane], turn, None, None
+        lanes, wanted, entry, taken = [lane], turn, None, None
         beyond = 0.0
         while beyond < REACH_M and lanes[-1].after:
             here = lanes[-1]
             enters = not here.junction and any(after.junction for after in here.after)
-            following = _choose(here, asked if enters else "straight")
+            following = _choose(here, wanted if enters else "straight")
             if enters and entry is None and following.junction:
-                entry = sum(known.length for known in lanes)
-                taken, asked = following.way, "straight"
+                entry = sum(passed.length for passed in lanes)
+                taken, wanted = following.way, "straight"
             lanes.append(following)
             beyond += following.length
         return Route(lanes, turn, taken, entry, self._lines)
 
-    # -- reading the map ----------------------------------------------------------------------------------------------
+    # Reading the map.
 
     def _read_all(self) -> None:
-        """What is to be read, what lies beside it and beyond its end, which the map's topology may not name."""
+        """Read what is to be read, and what lies next to it and beyond its end, which the topology may not name."""
         while self._todo:
             waypoint = self._todo.pop()
             if waypoint.lane_type == self.driving and _key(waypoint) not in self._lanes:
@@ -351,7 +322,7 @@ class TownRoad:
     def _read(self, waypoint: carla.Waypoint) -> None:
         key = _key(waypoint)
         waypoints = [*reversed(_walk(waypoint, "previous")), waypoint, *_walk(waypoint, "next")]
-        points = [(at.x, at.y) for at in (known.transform.location for known in waypoints)]
+        points = [(at.x, at.y) for at in (each.transform.location for each in waypoints)]
         if math.dist(points[0], points[-1]) < 1e-3 and len(points) < 4:  # shorter than can be told apart
             x, y = points[0]
             yaw = math.radians(waypoint.transform.rotation.yaw)
@@ -359,39 +330,35 @@ class TownRoad:
         middle = waypoints[len(waypoints) // 2]
         self._lanes[key] = LaneLine(key, points, middle.lane_width, waypoint.is_junction)
         ends = self._ends[key] = [after for after in waypoints[-1].next(0.05) if _key(after) != key]
-        lefts, rights = self._beside(middle, "get_left_lane"), self._beside(middle, "get_right_lane")
+        lefts, rights = self._same_way(middle, "get_left_lane"), self._same_way(middle, "get_right_lane")
         self._counted[key] = len(lefts) + 1, len(lefts) + 1 + len(rights)
         self._todo += [*ends, *lefts, *rights]
 
-    def _beside(self, middle: carla.Waypoint, side: str) -> list[Any]:
+    def _same_way(self, middle: carla.Waypoint, side: str) -> list[Any]:
         """The lanes of the same direction on one side."""
-        found: list[Any] = []
+        lanes: list[Any] = []
         here = getattr(middle, side)()
-        while here is not None and len(found) < MOST_LANES and self._same_way(here, middle):
-            found.append(here)
-            here = getattr(here, side)()
-        return found
-
-    def _same_way(self, one: carla.Waypoint, other: carla.Waypoint) -> bool:
-        return one.lane_type == self.driving and one.lane_id * other.lane_id > 0
+        while here is not None and here.lane_type == self.driving and here.lane_id * middle.lane_id > 0:
+            lanes.append(here)
+            here = getattr(here, side)() if len(lanes) < MOST_LANES else None
+        return lanes
 
     def _connect(self) -> None:
-        """What leads to what, and what lies beside what; again after a lane was added."""
+        """Find what leads to what, and what lies next to what; again after a lane was added."""
         self._routes.clear()
         self._behind.clear()
         for key, lane in self._lanes.items():
             lane.before = []
             lane.index, lane.count = self._counted[key]
-        for key, ends in list(self._ends.items()):
-            after = [self._lanes.get(_key(end)) for end in ends]
-            self._lanes[key].after = [known for known in dict.fromkeys(after) if known is not None]
+            after = dict.fromkeys(_key(end) for end in self._ends[key])
+            lane.after = [self._lanes[other] for other in after if other in self._lanes]
         for lane in self._lanes.values():
             for after_ in lane.after:
                 after_.before.append(lane)
             road, section, number = lane.key
-            inner, outer = number - (1 if number > 0 else -1), number + (1 if number > 0 else -1)
-            lane.left = self._lanes.get((road, section, inner)) if lane.index > 1 else None
-            lane.right = self._lanes.get((road, section, outer)) if lane.index < lane.count else None
+            outward = 1 if number > 0 else -1
+            lane.left = self._lanes.get((road, section, number - outward)) if lane.index > 1 else None
+            lane.right = self._lanes.get((road, section, number + outward)) if lane.index < lane.count else None
         inside = [lane for lane in self._lanes.values() if lane.junction]
         for lane in inside:
             if any(not before.junction for before in lane.before) or not lane.before:
@@ -399,8 +366,8 @@ class TownRoad:
         for lane in inside:
             _widen(lane)
 
-    def _crossing(self, waypoint: carla.Waypoint, nearest: LaneLine, x: float, y: float, yaw_deg: float) -> LaneLine:
-        yaw = math.radians(yaw_deg)
+    def _crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
+        """The junction's lane at a place that goes most in this direction."""
         heading = (math.cos(yaw), math.sin(yaw))
         best, least = nearest, math.inf
         for lane in self._lanes.values():
@@ -419,8 +386,8 @@ def _key(waypoint: carla.Waypoint) -> Key:
 
 
 def _walk(start: carla.Waypoint, way: str) -> list[Any]:
-    """Waypoints from here to the lane's end (`next`) or start (`previous`), without the first."""
-    key, found, sign = _key(start), [], 0.0
+    """Return waypoints from here to the lane's end (`next`) or start (`previous`), without the first."""
+    key, waypoints, sign = _key(start), [], 0.0
 
     def onward(here: carla.Waypoint, distance: float) -> Any:
         for candidate in getattr(here, way)(distance):
@@ -433,20 +400,18 @@ def _walk(start: carla.Waypoint, way: str) -> list[Any]:
     here = start
     while (following := onward(here, SAMPLE_M)) is not None:
         sign = sign or following.s - here.s
-        found.append(following)
+        waypoints.append(following)
         here = following
     low, high, last = 0.0, SAMPLE_M, None
     for _ in range(12):
         middle = 0.5 * (low + high)
         candidate = onward(here, middle)
         low, high, last = (low, middle, last) if candidate is None else (middle, high, candidate)
-    if last is not None:
-        found.append(last)
-    return found
+    return waypoints if last is None else [*waypoints, last]
 
 
 def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
-    """Where to go on: by the turn asked for, else straight on, else whatever turns least."""
+    """Return where to continue: by the requested turn, else straight on, else the lane that turns least."""
 
     def apart(after: LaneLine) -> tuple[bool, bool, float]:
         turned = abs(after.turned()) + abs(between(lane.tangents[-1], after.tangents[0]))
@@ -456,18 +421,18 @@ def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
 
 
 def _orient(lane: LaneLine) -> None:
-    """Tells a junction's lane, and those that go on from it inside, how the way turns altogether."""
+    """Set how the way turns altogether, for a junction's lane and those that continue it inside."""
     inside, end = [lane], lane
     while end.after and end.after[0].junction and end.after[0] not in inside:
         end = end.after[0]
         inside.append(end)
-    way = way_of(between(lane.tangents[0], end.tangents[-1]))
+    angle = between(lane.tangents[0], end.tangents[-1])
     for part in inside:
-        part.way = way
+        part.way = "straight" if abs(angle) < STRAIGHT_WITHIN else "right" if angle > 0 else "left"
 
 
 def _widen(lane: LaneLine) -> None:
-    """Straight over a junction the lanes count as before it, also where each is a road of its own; in a turn: one."""
+    """Straight over a junction the lanes count as before it, also where each is its own road; in a turn: one."""
     if lane.way != "straight":
         lane.index = lane.count = 1
         lane.left = lane.right = None
@@ -476,6 +441,6 @@ def _widen(lane: LaneLine) -> None:
         return
     entry = lane.before[0]
     lane.index, lane.count = entry.index, entry.count
-    for side, beside in (("left", entry.left), ("right", entry.right)):
-        across = [after for after in beside.after if after.junction and after.way == "straight"] if beside else []
+    for side, neighbour in (("left", entry.left), ("right", entry.right)):
+        across = [after for after in neighbour.after if after.junction and after.way == "straight"] if neighbour else []
         setattr(lane, side, across[0] if across else None)

@@ -8,16 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from rtcontrol_client.carla.intent import (
-    EMERGENCY,
-    FULL_BRAKE,
-    KMH,
-    STANDING_GAP_M,
-    Near,
-    Place,
-    emergency,
-    slowing_m,
-)
+from rtcontrol_client.carla import intent
+from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, Near, Place, slowing_m
 from rtcontrol_client.carla.lanes import BEND_STEP_M, NO_BEND, Key, LaneLine, Route, TownRoad
 
 SIGHT_M = 150.0
@@ -26,8 +18,14 @@ LONGEST_M = 10.0
 # How far off the lane's border a vehicle's centre still counts as in the lane.
 BORDER_M = 0.3
 LARGEST = 1e5
-# Whoever moves at more than an angle of 45 degrees to a way drives across it.
+# A vehicle that moves at more than an angle of 45 degrees to a way drives across it.
 ALONG, MOVING = 0.7, 2.0
+# A light is told from so far before its stop line on: what the driver model has learnt (`envs/road/world.py`).
+LIGHT_SIGHT_M = 45.0
+# A waiting vehicle is not in the junction yet, though its bumper may be over the line: it sees this, and not 0.
+WAITS_M = 1.0
+Light = Literal["none", "green", "yellow", "red"]
+WORST: tuple[Light, ...] = ("red", "yellow", "green")
 
 
 class Body(NamedTuple):
@@ -70,9 +68,13 @@ class Neighbour(NamedTuple):
     crossing: bool
     body: Body
 
+    def in_lane(self, width: float) -> bool:
+        """Return whether it is in a lane of this width, and not just crossing it."""
+        return not self.crossing and abs(self.lateral) <= 0.5 * width + BORDER_M
+
 
 class LaneOccupancy:
-    """Where each of many vehicles is; kept from moment to moment, so that only newcomers are looked up in the map."""
+    """Where each of many vehicles is; kept from moment to moment, so that only new ones are looked up in the map."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -85,33 +87,30 @@ class LaneOccupancy:
         known: dict[int, tuple[LaneLine, float]] = {}
         self._on, self._inside = {}, []
         for body in bodies:
-            if not body.sane:
-                continue
-            placed = self._place(body)
+            placed = self._place(body) if body.sane else None
             if placed is None:
                 continue
             lane, s, lateral = placed
             known[body.number] = lane, s
             if lane.junction:
                 self._inside.append(body)
-                continue
-            tx, ty = lane.at(s)[2:]
-            self._on.setdefault(lane.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
+            else:
+                tx, ty = lane.at(s)[2:]
+                self._on.setdefault(lane.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
         self._known = known
 
     def ahead(self, route: Route, s: float, number: int) -> Iterator[Neighbour]:
-        """Vehicles on the way ahead or beside, as seen from s metres after the route's start; not the one `number`."""
+        """Yield vehicles on the way ahead or next to s metres after the route's start; not the one `number`."""
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
             yield from self._of(lane, offset - s, number)
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
-        """Vehicles on any of the ways that lead here, without those on the lane itself."""
+        """Yield vehicles on any of the ways that lead here, without those on the lane itself."""
         for start, before in self.road.behind(lane)[1:]:
-            if s - start - before.length > SIGHT_M + LONGEST_M:
-                continue
-            yield from self._of(before, start - s, number)
+            if s - start - before.length <= SIGHT_M + LONGEST_M:
+                yield from self._of(before, start - s, number)
 
     def _of(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
         """In a lane whose start is so far ahead."""
@@ -122,45 +121,30 @@ class LaneOccupancy:
                 yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
     def _across(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
-        """In a junction lanes cross: whoever is on the lane's surface counts, wherever it is bound for."""
+        """In a junction lanes cross: a vehicle on the lane's surface counts, wherever it is bound for."""
         for body in self._inside:
             if body.number == number or not lane.near(body.x, body.y):
                 continue
             at, lateral = lane.search(body.x, body.y)
-            if 0.0 <= at <= lane.length:
-                tx, ty = lane.at(at)[2:]
-                yaw = math.radians(body.yaw_deg)
-                along, across = (
-                    abs(tx * math.cos(yaw) + ty * math.sin(yaw)),
-                    abs(tx * math.sin(yaw) - ty * math.cos(yaw)),
-                )
-                crossing = along < ALONG and body.speed > MOVING
-                half = along * body.half_length_m + across * body.half_width_m
-                wide = across * body.half_length_m + along * body.half_width_m
-                yield Neighbour(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
+            if not 0.0 <= at <= lane.length:
+                continue
+            tx, ty = lane.at(at)[2:]
+            cos, sin = math.cos(math.radians(body.yaw_deg)), math.sin(math.radians(body.yaw_deg))
+            along, across = abs(tx * cos + ty * sin), abs(tx * sin - ty * cos)
+            crossing = along < ALONG and body.speed > MOVING
+            half = along * body.half_length_m + across * body.half_width_m
+            wide = across * body.half_length_m + along * body.half_width_m
+            yield Neighbour(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
 
     def _place(self, body: Body) -> tuple[LaneLine, float, float] | None:
-        before = self._known.get(body.number)
-        if before is not None:
-            lane, hint = before
+        known = self._known.get(body.number)
+        if known is not None:
+            lane, hint = known
             s, lateral = lane.project(body.x, body.y, hint)
             # Not far from where it was, on the same lane: no other is nearer.
             if 0.0 <= s <= lane.length and abs(lateral) <= 0.5 * lane.width and abs(s - hint) < 20.0:
                 return lane, s, lateral
         return self.road.place(body.x, body.y, body.z, body.yaw_deg)
-
-
-def in_lane(seen: Neighbour, width: float) -> bool:
-    """Whether a vehicle is in a lane of this width, and not just crossing it."""
-    return not seen.crossing and abs(seen.lateral) <= 0.5 * width + BORDER_M
-
-
-Light = Literal["none", "green", "yellow", "red"]
-# A light is told from so far before its stop line on: what the driver model has learnt (`envs/road/world.py`).
-LIGHT_SIGHT_M = 45.0
-# Whoever waits is not in the junction yet, though its bumper may be over the line: it is told so much, and not 0.
-WAITS_M = 1.0
-WORST: tuple[Light, ...] = ("red", "yellow", "green")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +186,8 @@ class View:
 
 
 def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> View:
-    """What is around our vehicle, s metres after the route's start. The occupancy is of this moment."""
-    own, lane, road = scene.own, route.lanes[0], occupancy.road
-    left, right = (
-        _side(occupancy, own, *_beside(road, own, route, beside, s)) if beside is not None else None
-        for beside in (lane.left, lane.right)
-    )
+    """Return what is around our vehicle, s metres after the route's start. The occupancy is of this moment."""
+    own, lane = scene.own, route.lanes[0]
     light = _light(scene, route, s)
     return View(
         own=own,
@@ -219,18 +199,18 @@ def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral
         light=light,
         junction_m=junction_m(route, s, own.half_length_m, WAITS_M if light in ("red", "yellow") else 0.0),
         centre=_side(occupancy, own, route, s),
-        left=left,
-        right=right,
+        left=_next_to(occupancy, own, route, lane.left, s),
+        right=_next_to(occupancy, own, route, lane.right, s),
     )
 
 
 def place(view: View, shift: int) -> Place:
-    """Where the vehicle is, as calls are refused for it."""
+    """Return where the vehicle is, as calls are refused for it."""
     return Place(view.own.speed * KMH, view.lane.index, view.lane.count, shift, view.junction_m)
 
 
 def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0) -> float | None:
-    """From the front bumper to the next stop line or junction's entry; 0 inside one; None: none within sight."""
+    """Return the way from the front bumper to the next stop line or junction's entry; 0 inside; None: out of sight."""
     if route.lanes[0].junction:
         return 0.0
     line = route.line_ahead(s)
@@ -250,67 +230,58 @@ def _light(scene: Scene, route: Route, s: float) -> Light:
     return next((light for light in WORST if light in shown), "none")
 
 
-def _beside(road: TownRoad, own: Body, route: Route, lane: LaneLine, s: float) -> tuple[Route, float]:
-    """The way ahead in a lane beside ours, and the place beside us in it."""
+def _next_to(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine | None, s: float) -> Side | None:
+    """A lane next to ours, from the place next to us in it."""
+    if lane is None:
+        return None
     at, _ = lane.project(own.x, own.y, s * lane.length / route.lanes[0].length)
-    return road.route(lane, "straight"), at
+    return _side(occupancy, own, occupancy.road.route(lane, "straight"), at)
 
 
 def _side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
+    """The nearest of each direction; a vehicle next to us is ahead if its front bumper is ahead of ours."""
     lane = route.lanes[0]
     side = Side(seen=list(occupancy.ahead(route, s, own.number)))
-    _nearest(side, own, side.seen, lane.width)
-    _nearest(side, own, occupancy.behind(lane, s, own.number), lane.width)
+    for other in (*side.seen, *occupancy.behind(lane, s, own.number)):
+        if not other.in_lane(lane.width):
+            continue
+        ahead = other.distance + other.half_m >= own.half_length_m
+        gap = max((other.distance if ahead else -other.distance) - own.half_length_m - other.half_m, 0.0)
+        nearest = side.ahead if ahead else side.behind
+        if gap < SIGHT_M and (nearest is None or gap < nearest.gap_m):
+            setattr(side, "ahead" if ahead else "behind", Near(gap, other.along))
     return side
 
 
-def _nearest(side: Side, own: Body, seen: Iterable[Neighbour], width: float) -> None:
-    """Keeps the nearest of each direction; one beside us is ahead if its front bumper is ahead of ours."""
-    for other in seen:
-        if not in_lane(other, width):
-            continue
-        halves = own.half_length_m + other.half_m
-        if other.distance + other.half_m >= own.half_length_m:
-            gap = max(other.distance - halves, 0.0)
-            if gap < SIGHT_M and (side.ahead is None or gap < side.ahead.gap_m):
-                side.ahead = Near(gap, other.along)
-        else:
-            gap = max(-other.distance - halves, 0.0)
-            if gap < SIGHT_M and (side.behind is None or gap < side.behind.gap_m):
-                side.behind = Near(gap, other.along)
-
-
 # What holds whatever was called.
-
 
 BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
 MOST_DOWN = 6.0
 ROAD_END_M = 5.0
 SHORT_M = 0.3  # before a stop line
-YELLOW = 4.0  # m/s2: who would have to brake harder goes on at yellow
+YELLOW = 4.0  # m/s2: a vehicle that would have to brake harder continues at yellow
 EASED = 2.0  # m/s2: an emergency is over where so little braking would do
 CLOSE_M, CREEP = 2.0, 0.5
 
 
 def danger(near: Near, speed: float, braking: bool) -> bool:
-    """Whether the emergency brake acts; `braking`: it did a step ago, and goes on until there is room again."""
-    if emergency(speed, near):
+    """Return whether the emergency brake acts; `braking`: it did a step ago, and continues until there is room."""
+    if intent.emergency(speed, near):
         return True
     closing = speed - near.speed
-    left = max(near.gap_m - STANDING_GAP_M, 0.1)
+    left = max(near.gap_m - intent.STANDING_GAP_M, 0.1)
     return braking and closing > 0.0 and closing * closing > 2.0 * EASED * left
 
 
 def close(near: Near, speed: float) -> float:
-    """The acceleration that is allowed behind somebody who stands: from a stand none, so as not to creep up."""
+    """Return the acceleration that is allowed behind a vehicle at rest: from rest none, so as not to creep up."""
     return 0.0 if near.gap_m < CLOSE_M and near.speed < CREEP and speed < CREEP else math.inf
 
 
 def bend(view: View, speed: float) -> float:
-    """The acceleration (m/s2) that bends and the end of the road still allow."""
+    """Return the acceleration (m/s2) that bends and the end of the road still allow."""
     most = math.inf
-    reach = speed * speed / (2.0 * BEND_DOWN) + 8.0
-    for ahead, slow in view.route.bends(view.s, reach):
+    for ahead, slow in view.route.bends(view.s, speed * speed / (2.0 * BEND_DOWN) + 8.0):
         if slow < NO_BEND:
             most = min(most, _slowing(ahead, slow, speed))
     if view.route.ends:
@@ -320,8 +291,10 @@ def bend(view: View, speed: float) -> float:
 
 
 def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
-    """Whether a way over the next junction comes too soon, s metres after the route's start: (metres that slowing for
-    its bend needs, metres that are left); None: there is time, or nothing to slow down for."""
+    """Return the metres that slowing for the next junction's bend needs, and those left, where that is too few.
+
+    From s metres after the route's start. None: there is time, or nothing to slow down for.
+    """
     entry = route.junction_at
     if entry is None:
         return None
@@ -333,17 +306,18 @@ def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
 
 
 def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bool]:
-    """The last net before a stop line, whatever is called: (whether we could have stopped, whether to brake fully now).
+    """Return whether we could have stopped at the stop line ahead, and whether to brake fully now: the last net.
 
-    `could`, `braking`: what this gave a step ago. Who is too near to stop as the light changes goes on."""
+    `could`, `braking`: what this gave a step ago. A vehicle too near to stop as the light changes continues.
+    """
     ahead = view.route.line_ahead(view.s)
     if view.light not in ("red", "yellow") or ahead is None:
         return False, False
     left = ahead[0] - view.s - view.own.half_length_m - SHORT_M
     needed = speed * speed / (2.0 * left) if left > 0.0 else math.inf
-    # Who stands can stay, also with the bumper over the line.
+    # A vehicle at rest can stay, also with the bumper over the line.
     could = could or speed < CREEP or needed <= (FULL_BRAKE if view.light == "red" else YELLOW)
-    return could, could and needed > (EASED if braking else EMERGENCY)
+    return could, could and needed > (EASED if braking else intent.EMERGENCY)
 
 
 def _slowing(ahead: float, to: float, speed: float) -> float:

@@ -41,7 +41,7 @@ def lateral(drive: Drive) -> float:
 
 
 def lane(drive: Drive) -> int:
-    return observe(road(), drive.scene, drive.driver)["lane"]
+    return observe(drive.scene, drive.driver)["lane"]
 
 
 def touched(drive: Drive) -> bool:
@@ -121,7 +121,7 @@ def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
 
     def behind() -> bool:
         offsets.append(abs(lateral(drive)))
-        seen = observe(road(), drive.scene, drive.driver)
+        seen = observe(drive.scene, drive.driver)
         if seen["junction_m"] == 0:
             inside.append(seen)
         return bool(inside) and seen["junction_m"] is None
@@ -129,7 +129,7 @@ def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
     assert drive.run(40.0, until=behind)
     assert max(offsets) < 0.4
     assert all(seen["turn"] == turn for seen in inside)
-    assert observe(road(), drive.scene, drive.driver)["turn"] == "straight"
+    assert observe(drive.scene, drive.driver)["turn"] == "straight"
     assert lane(drive) == arrives
 
 
@@ -148,7 +148,7 @@ def test_turn_told_too_late_is_refused_and_told(
             )
     (told,) = caplog.messages
     assert told.startswith(f"not done: too late to turn {turn}: {needed} m")
-    assert observe(road(), late.scene, late.driver)["turn"] == "straight"
+    assert observe(late.scene, late.driver)["turn"] == "straight"
     in_time = Drive(body(known, known.length - needed - 1.0, 80 / KMH))
     assert in_time.obey("turn", at_next_junction=turn) is None
     # What is chosen already is no news, however near it is by now.
@@ -181,7 +181,7 @@ def test_follow_keeps_its_gap_behind_a_car_at_40_kmh(gap: int) -> None:
     drive.run(25.0)
     for _ in range(round(10 / DT)):
         drive.step()
-        seen = observe(road(), drive.scene, drive.driver)
+        seen = observe(drive.scene, drive.driver)
         assert seen["ahead_m"] == pytest.approx(gap, abs=2.0)
         assert seen["ahead_kmh"] == pytest.approx(40.0, abs=0.5)
     assert drive.driver.counts.emergencies == 0
@@ -194,7 +194,7 @@ def test_the_emergency_brake_keeps_us_off_a_car_that_stands(kmh: int) -> None:
     drive.run(30.0)
     assert not touched(drive) and drive.scene.own.speed < 0.1
     assert drive.driver.counts.emergencies >= 1
-    assert observe(road(), drive.scene, drive.driver)["ahead_m"] > 0.3
+    assert observe(drive.scene, drive.driver)["ahead_m"] > 0.3
 
 
 @pytest.mark.parametrize("behind", [6.0, 7.0, 8.0])

@@ -30,7 +30,7 @@ def seen(own: Body, others: list[Body], *calls: tuple[str, dict[str, Any]]) -> d
     driver.look(Scene(own, others, 60.0, all_lights("green")))
     for name, arguments in calls:
         assert driver.obey(name, arguments) is None
-    data = observe(road(), scene, driver)
+    data = observe(scene, driver)
     # It is an observation of the agent, and what its text rounds off is little.
     words = agent.read_back(agent.observe(data))
     assert words["lane"] == data["lane"] and words["lanes"] == data["lanes"]

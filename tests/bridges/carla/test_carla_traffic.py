@@ -52,7 +52,7 @@ def test_whatever_is_called_and_wherever_it_is_the_outputs_are_in_range(steps: l
         driver.obey(name, arguments)
         told = driver.step(scene)
         assert 0.0 <= told.throttle <= 1.0 and 0.0 <= told.brake <= 1.0 and -1.0 <= told.steer <= 1.0
-        data = observe(road(), scene, driver)
+        data = observe(scene, driver)
         assert all(math.isfinite(v) for k, v in data.items() if isinstance(v, float) and k != "limit_kmh")
 
 
@@ -109,7 +109,7 @@ def seen(left: float, light: Light) -> tuple[str, float | None]:
     known = lane_line(2)
     own = body(known, known.length - left - HALF_LENGTH, 10.0)
     number = lights(road().route(known, "straight"))[0]
-    data = observe(road(), Scene(own, (), 60.0, {number: light, number % 4 + 1: "green"}), Driver(road(), DT))
+    data = observe(Scene(own, (), 60.0, {number: light, number % 4 + 1: "green"}), Driver(road(), DT))
     return data["light"], data["junction_m"]
 
 
