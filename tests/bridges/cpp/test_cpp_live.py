@@ -74,26 +74,6 @@ def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Proc
     assert (told["answered"], told["stats"]["fresh"]) == (100, 100)
 
 
-def test_killed_server_means_safe_and_a_new_session(driver: Start, own_server: Process) -> None:
-    # RobotWebTools/roslibpy#44: where the bridge was restarted, its client never came back.
-    # frodobots-org/earth-rovers-sdk#29: a rover went on at its last speed whenever the commands ceased.
-    flying = fly(driver, own_server.endpoint)
-    flying.event("call")
-    flying.say("instruct Go home.")
-    flying.say("stuck 3")
-    flying.stats()
-    own_server.kill()
-    safe = flying.event("safe")
-    assert [e["attempt"] for e in flying.events if e["event"] == "stuck"] == [1, 2, 3], "its first tries failed"
-    assert (safe["cause"], safe["name"]) == ("expired", "stop")
-    own_server.start()
-    flying.event("connected")
-    flying.event("call")
-    stats = flying.stats()
-    assert (stats["sessions"], stats["instruction"], stats["ended"]) == (2, "Go home.", None)
-    well(flying.close())
-
-
 def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     for name in (zmq_auth.SERVER, "arm", "stranger"):
@@ -121,25 +101,6 @@ def test_client_follows_the_answers_of_connect(strict: Start) -> None:
     with fronted() as (front, first, second):
         client = check_first_server(front, first, lambda url: strict("run", "--endpoint", url, "--ttl-ms", "500"))
         check_next_server(front, first, second, client, client.stats)
-
-
-def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
-    flying = begin(driver, stand, "--crane", "1", "--ttl-ms", "60000", heartbeat_ms=10_000.0)
-    observed = stand.observation()
-    stand.call(observed, call=STEER, ttl_ms=60_000.0)
-    flying.event("call")
-    flying.say("stuck 3")
-    flying.stats()
-    stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
-    sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
-    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
-    assert (told.outcome, told.error) == ("failed", "stop: It is stuck.; hold: It is stuck.")
-    flying.event("safe", name="stop")
-    acts = [(e["event"], e["name"]) for e in flying.events if e["event"] in ("stuck", "safe")]
-    assert acts == [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop"), ("safe", "hold"), ("safe", "stop")]
-    until(lambda: flying.stats()["in_force"] == "safe", "its handler has told of it, but it is not in force")
-    assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None, "a tick is told of once"
-    flying.end()
 
 
 def test_call_that_is_refused_is_acknowledged_so_and_ends_nothing(driver: Start, stand: Stand) -> None:

@@ -20,10 +20,10 @@ from rtcontrol_client.wire.messages import (
     MemberCall,
     ObserveMany,
 )
-from tests.bridges.client.worlds import free_port, until
+from tests.bridges.client.worlds import free_port
 from tests.bridges.godot.web import MISSING, Engine, Start
 from tests.bridges.program import starting
-from tests.bridges.web_ends import Relay, Served
+from tests.bridges.web_ends import Relay
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 
@@ -46,31 +46,6 @@ def quoted(text: str) -> str:
 
 
 # A real server.
-
-
-def test_killed_server_is_safe_within_the_ttl_and_a_new_session_follows(godot: Start, tmp_path: Path) -> None:
-    token, page = "k3" * 16, free_port()  # the server lets the page of a port in with a token
-    (tmp_path / "token").write_text(token)
-    (tmp_path / "token").chmod(0o600)
-    origin = f"http://127.0.0.1:{page}"
-    served = Served(tmp_path, "--token-file", str(tmp_path / "token"), "--allow-origin", origin)
-    served.start()
-    engine = godot(served.url, f"--set=token:{quoted(token)}", page=page)
-    engine.event("welcomed", resumed=False)
-    until(lambda: engine.stats()["counts"]["fresh"] > 20, "too few calls", 30, every=0.5)
-    stats = engine.stats()
-    assert stats["counts"]["errors"] == 0 and stats["waits"] > 10, "it has learnt when to look"
-    engine.say("instruct Go home.")
-    engine.event("instructed")
-    served.kill()
-    safe = engine.event("acted", cause="expired")
-    # In the first frame after the end of its time-to-live: that was not over yet in the frame before.
-    assert safe["call"]["name"] == "stop" and TTL_MS < safe["age_ms"] <= TTL_MS + safe["frames_ms"]
-    served.start()
-    assert engine.event("welcomed")["instruction"] == "Go home."
-    engine.event("acted", cause="call")
-    assert engine.faults() == []
-    served.stop()
 
 
 # A server whose messages are the test's.

@@ -165,32 +165,6 @@ def test_a_session_with_a_real_server(served: Served, start: Start, own: bool) -
     assert states[:3] == ["connecting", "opening", "live"]
 
 
-# roslibjs#246, #497: after a restart of the server the page had to be loaded again.
-def test_a_server_that_is_killed_ends_what_is_in_force_and_the_next_one_is_joined(
-    tmp_path: Path, start: Start, home: Path
-) -> None:
-    mortal = Served(tmp_path)
-    mortal.start()
-    try:
-        game = start(mortal.url)
-        first = game.event("welcome")["session"]
-        fresh(game)
-        mortal.kill()
-        safe = game.event("safe")
-        assert safe["call"] == STRAIGHT
-        assert game.do("game.inForce().cause") == "expired"
-        assert game.do("game.observe('nobody hears')") is False
-        assert game.do("game.instruct('Steer to the left.')") is False
-        mortal.start()
-        again = game.event("welcome")
-        assert again["session"] != first and not again["resumed"]
-        fresh(game)
-        assert game.do("game.welcome.instruction") == "Steer to the left."
-        in_time(game)
-    finally:
-        mortal.stop()
-
-
 def test_url_of_connect_is_the_websocket_at_the_same_place(start: Start, stand: Stand) -> None:
     relay = Relay(stand.endpoint)
     url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")

@@ -41,24 +41,6 @@ def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server
     assert [e["name"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "stop"
 
 
-def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driver: Start, own_server: Process) -> None:
-    flying = fly(driver, own_server.endpoint)
-    flying.event("call")
-    flying.say("instruct Go home.")
-    flying.say("stuck 3")
-    own_server.kill()
-    flying.event("lost")
-    safe = flying.event("safe")
-    # Its first tries failed.
-    assert [e["attempt"] for e in flying.events if e["event"] == "stuck"] == [1, 2, 3]
-    assert (safe["cause"], safe["name"]) == ("expired", "stop")
-    own_server.start()
-    flying.event("connected")
-    flying.event("call")
-    stats = flying.stats()
-    assert (stats["sessions"], stats["instruction"], stats["ended"]) == (2, "Go home.", None)
-
-
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
 SILENCE = "nobody answers|the peer says nothing"  # the second once the time for a handshake is over

@@ -15,7 +15,7 @@ import msgpack
 import pytest
 import zmq
 
-from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello, Observe
+from rtcontrol_client.wire.messages import Bye, Hello, Observe
 from tests.bridges import vectors
 from tests.bridges.behaviour import Shell, TalkCore, cases, check, options_of
 from tests.bridges.client.worlds import Process
@@ -25,30 +25,6 @@ from tests.bridges.web_ends import check_first_server, check_next_server, fronte
 from tests.conformance.check.stand import Stand
 
 # Against a server of the test's own.
-
-
-def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
-    flying = driver("run", "--endpoint", stand.endpoint, "--ttl-ms", "500", "--crane", "1")
-    hello = stand.expect(Hello, 10.0, "hello")
-    assert [call.name for call in hello.safe_calls or ()] == ["hold", "stop"]
-    stand.welcome()
-    flying.event("connected")
-    observed = stand.observation()
-    stand.call(observed, call=FunctionCall(name="steer", arguments={"angle": 10}))
-    flying.event("call")
-    flying.say("stuck 3")
-    flying.stats()
-    stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
-    sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
-    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
-    stuck = "InvalidOperationException: It is stuck."
-    assert (told.outcome, told.error) == ("failed", f"stop: {stuck}; hold: {stuck}")
-    flying.event("safe", name="stop")
-    acts = [(e["event"], e["name"]) for e in flying.events if e["event"] in ("stuck", "safe")]
-    assert acts == [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop"), ("safe", "hold"), ("safe", "stop")]
-    assert flying.stats()["in_force"] == "safe"
-    # A tick is told of once.
-    assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None
 
 
 # Methods that cannot be tools are named before anything is connected; those that look odd work.
