@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from rtcontrol_client.client.active import ActiveCall
+from rtcontrol_client.client.active import ActiveStanding
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.crowd import CrowdCore, CrowdOptions
 from rtcontrol_client.client.options import Options
@@ -17,7 +17,7 @@ from rtcontrol_client.wire.messages import MemberLook, Observe, Outcome
 from tests.bridges.behaviour import MS, START_MS, Seen, Shell, cases, check, options_of
 
 
-def active(call: ActiveCall, now_ns: int) -> str:
+def active(call: ActiveStanding, now_ns: int) -> str:
     """Return what is active as the table has it."""
     now = call.at(now_ns)
     if call.kind == "none":

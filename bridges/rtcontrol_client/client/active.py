@@ -63,7 +63,7 @@ def all_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) 
     return tuple(several or ([] if single is None else [single]))
 
 
-class ActiveCall:
+class ActiveStanding:
     """The call that may act. `kind` is `none` (nothing yet), `call` or `safe`.
 
     Methods that return a bool tell whether something starts to act now: then `at()` is to be carried out. No call

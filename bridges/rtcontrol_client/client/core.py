@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol_client.client.active import ActiveCall, Handover, Standing, all_of, keep
+from rtcontrol_client.client.active import ActiveStanding, Handover, Standing, all_of, keep
 from rtcontrol_client.client.connection import NO_ANSWER, S, ServerConnection
 from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
@@ -41,7 +41,7 @@ class Core:
         self.options, self.safe_calls = options, all_of(hello.safe_calls, hello.safe_call)
         self.connection = ServerConnection(options.backoff_s, now_ns)
         self.waiting: deque[Message] = deque()  # to be sent, in order
-        self.active = ActiveCall(0, self.safe_calls, options.ttl_ms)
+        self.active = ActiveStanding(0, self.safe_calls, options.ttl_ms)
         self.handover = Handover(options.on_call is not None, options.on_safe is not None)
         self.ticks, self.tally = ServerTicks(), Tally()
         self.welcome: messages.Welcome | None = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from rtcontrol_client.client.active import ActiveCall, Standing, all_of
+from rtcontrol_client.client.active import ActiveStanding, Standing, all_of
 from rtcontrol_client.client.client import ClientBase
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.core import Core
@@ -41,7 +41,7 @@ class MemberState:
     """One member: its terms, its active call, and the stamps of its newest looks."""
 
     def __init__(self, terms: Member, safe_calls: Sequence[messages.FunctionCall]) -> None:
-        self.terms, self.active = terms, ActiveCall(terms.epoch, safe_calls)
+        self.terms, self.active = terms, ActiveStanding(terms.epoch, safe_calls)
         self.seq = 0
         self.stamps: dict[int, int] = {}
         self.refused: MemberError | None = None  # why the server does not take it
