@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +25,12 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
 from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.refusals import illegal_safe_call, refused_as
+from rtcontrol.serve.refusals import refused_as
 from rtcontrol.serve.session_core import CONTROL
 from rtcontrol.serve.sessions import GRACE_S
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError
-from rtcontrol_client.wire.messages import CrowdTerms, Hello, Program, Welcome
+from rtcontrol_client.wire.messages import CrowdTerms, FunctionCall, Hello, Program, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED = "executed"
@@ -209,15 +209,24 @@ def _of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
 
 def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
     hold_ms = default.hold_ms if hello.hold_ms is None else hello.hold_ms
-    wished = hello.safe_calls or ([] if hello.safe_call is None else [hello.safe_call])
-    calls = []
-    for i, call in enumerate(wished):
+    if hello.safe_calls:
+        return Fallback(hold_ms=hold_ms, calls=legal_calls(tools, hello.safe_calls, "safe_calls[{}]", fatal=True))
+    if hello.safe_call is not None:
+        return Fallback(hold_ms=hold_ms, calls=legal_calls(tools, [hello.safe_call], "safe_call", fatal=True))
+    return replace(default, hold_ms=hold_ms)
+
+
+def legal_calls(tools: Tools, calls: Sequence[FunctionCall], field: str, fatal: bool = False) -> list[Call]:
+    """Return safe calls as the tools take them. Raises WireError (tools) naming the `field` of an illegal one."""
+    legal = []
+    for i, call in enumerate(calls):
         try:
-            calls.append(tools.validate(Call(call.name, dict(call.arguments))))
+            legal.append(tools.validate(Call(call.name, dict(call.arguments))))
         except InvalidCall as error:
-            field = f"safe_calls[{i}]" if hello.safe_calls else "safe_call"
-            raise illegal_safe_call(error, field, fatal=True) from None
-    return Fallback(hold_ms=hold_ms, calls=calls) if calls else replace(default, hold_ms=hold_ms)
+            hint = "Give a call that the tools allow, with all arguments that are required."
+            problem = f"The safe call is illegal: {error}."
+            raise WireError(Code.TOOLS, problem, hint, field=field.format(i), fatal=fatal) from None
+    return legal
 
 
 def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:

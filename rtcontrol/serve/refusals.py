@@ -50,12 +50,6 @@ def of_crowds(crowd: bool) -> WireError:
     return state("This session is not a crowd.", "Give hello `crowd: {}`.")
 
 
-def illegal_safe_call(error: ValueError, field: str, fatal: bool = False) -> WireError:
-    """The tools do not allow it."""
-    hint = "Give a call that the tools allow, with all arguments that are required."
-    return WireError(Code.TOOLS, f"The safe call is illegal: {error}.", hint, field=field, fatal=fatal)
-
-
 def instruction_refused(why: str, seq: int | None) -> WireError:
     """The decider cannot take an instruction; `seq`: the observation whose tick tried it."""
     hint = "Say it in other or fewer words; the instruction before continues."

@@ -9,17 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from rtcontrol.agents import InvalidCall
 from rtcontrol.envs.remote_core import RemoteData, wire_calls
 from rtcontrol.hosts.deciders import crowd_source
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.fallback import FallbackPolicy
 from rtcontrol.loop.instructions import echo
-from rtcontrol.models.call import Call
 from rtcontrol.records import NOTHING, Tick
-from rtcontrol.serve.negotiate import EXECUTED, Terms
-from rtcontrol.serve.refusals import illegal_safe_call
+from rtcontrol.serve.negotiate import EXECUTED, Terms, legal_calls
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import (
     MEMBERS,
@@ -231,11 +228,7 @@ class Members:
         agent = self.terms.agent
         if member.safe_calls is None:
             return wire_calls(agent.fallback.safe_calls)
-        for i, call in enumerate(member.safe_calls):
-            try:
-                agent.tools.validate(Call(call.name, call.arguments))
-            except InvalidCall as error:
-                raise illegal_safe_call(error, f"safe_calls[{i}]") from None
+        legal_calls(agent.tools, member.safe_calls, "safe_calls[{}]")
         return member.safe_calls
 
     def leave(self, message: Leave) -> None:
