@@ -1,63 +1,22 @@
-"""What a server's sessions share, and one client's session as threads run it. Decides nothing: the core does."""
+"""One client's session, as its thread runs it. Decides nothing: the core does."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
-from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.sampling import PauseWatch
-from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import refusals
 from rtcontrol.serve.negotiate import Terms, negotiate
-from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.runs import CountedLoop, Totals, finish
-from rtcontrol.serve.session_core import SessionCore
+from rtcontrol.serve.owner import SessionOwner
+from rtcontrol.serve.runs import CountedLoop, finish
 from rtcontrol.serve.sessions import Need, Runner, Session
 from rtcontrol_client.wire import Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
-P = ParamSpec("P")
-T = TypeVar("T")
-OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
-
-
-class SessionOwner:
-    """The core under its lock, and what its sessions' threads share."""
-
-    core: SessionCore
-
-    def __init__(self, options: ServeOptions, pool: DecoderPool, watch: PauseWatch, say: Callable[[str], None]) -> None:
-        self.options, self.pool, self.watch, self.say = options, pool, watch, say
-        # By whether it opens for the first time: who comes back does not wait for new ones.
-        self.turns = {first: threading.Semaphore(OPENING_AT_ONCE) for first in (True, False)}
-        self.interpreters = Interpreters(options.interpreter, options.engine)
-        self.stats = Totals()
-        self.lock = threading.RLock()
-
-    def tell(self, take: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Let this method of the core take what happened now."""
-        with self.lock:
-            return take(time.monotonic_ns(), *args, **kwargs)
-
-    def report(self, take: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same without the lock: what happens in every tick, or with locks of the loop's."""
-        return take(time.monotonic_ns(), *args, **kwargs)
-
-    def all(self) -> list[SessionThread]:
-        """Return the sessions that are not over."""
-        return [session.runner for session in self.core.sessions]  # type: ignore[misc]
-
-    def needs(self) -> dict[str, Need]:
-        """Return what each session needs of the decoder, as far as it is known, by their ids."""
-        needs = {session.id: session.need() for session in self.all()}
-        return {name: need for name, need in needs.items() if need is not None}
 
 
 class SessionThread(Runner, ABC):
@@ -118,7 +77,7 @@ class SessionThread(Runner, ABC):
 
     def warm(self) -> None:
         """The loop waits for the first observation. Raises WireError where there is no room for its ticks."""
-        self.owner.tell(self.owner.core.warm, self.facts, self.owner.needs())
+        self.owner.tell(self.owner.core.warm, self.facts)
 
     # -- its thread ---------------------------------------------------------------------------------------------------
 
@@ -180,10 +139,6 @@ class SessionThread(Runner, ABC):
     @abstractmethod
     def run(self) -> None:
         """Run the loop to its end. Raises WireError."""
-
-    @abstractmethod
-    def need(self) -> Need | None:
-        """Return what it needs of the decoder, or needed last; None before its first decision."""
 
     @abstractmethod
     def traffic(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ alone, and needs no lock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ from rtcontrol.serve.sessions import (
     LOST,
     STOPPED,
     Connection,
-    Need,
     Peer,
     ServerPort,
     Session,
@@ -91,14 +90,15 @@ class SessionCore:
         """Whether sessions are still to be sent away."""
         return self.drain is not None and any(s.life.why is None for s in self.sessions)
 
-    def busy(self, needs: Mapping[str, Need]) -> float:
-        """Return the share of the decoder's time that the sessions need together, of these needs by their ids."""
-        return sum(needs[s.id].busy for s in self.sessions if s.life.why is None and s.id in needs)
+    def busy(self) -> float:
+        """Return the share of the decoder's time that the sessions need together, as far as it is known."""
+        needs = [s.runner.need() for s in self.sessions if s.life.why is None]
+        return sum(need.busy for need in needs if need is not None)
 
-    def has_room(self, needs: Mapping[str, Need]) -> bool:
+    def has_room(self) -> bool:
         """Return whether another session may open now."""
         states = self.sessions.states()
-        free = states["opening"] + states["live"] < self.rules.limit and self.busy(needs) < self.rules.busy_max
+        free = states["opening"] + states["live"] < self.rules.limit and self.busy() < self.rules.busy_max
         return free and not self.closing and self.drain is None
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -281,13 +281,13 @@ class SessionCore:
         if life.why is not None or life.lost:
             session.runner.stop_loop(life.why or LOST)
 
-    def warm(self, now_ns: int, session: Session, needs: Mapping[str, Need]) -> None:
+    def warm(self, now_ns: int, session: Session) -> None:
         """Its loop waits for the first observation: it is live, unless calls of those that were welcomed before would
-        be late. `needs`: of all sessions that have decided, by their ids. Raises WireError (busy)."""
+        be late. Raises WireError (busy)."""
         life, peer = session.life, session.peer
-        if not life.welcomed and session.id in needs:
-            others = [s.id for s in self.sessions if s.life.welcomed and s.life.why is None]
-            refusal = weigh(needs[session.id], [needs[i] for i in others if i in needs], self.rules.busy_max)
+        if not life.welcomed and (need := session.runner.need()) is not None:
+            others = [s.runner.need() for s in self.sessions if s.life.welcomed and s.life.why is None]
+            refusal = weigh(need, [other for other in others if other is not None], self.rules.busy_max)
             if refusal is not None:
                 raise refusal
         life.state, life.welcomed = "live", True

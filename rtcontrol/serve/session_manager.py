@@ -20,8 +20,9 @@ from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.owner import SessionOwner
 from rtcontrol.serve.runs import ServerStats
-from rtcontrol.serve.session import SessionOwner, SessionThread
+from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import Connection, Session
 from rtcontrol_client.wire import Code, Message, WireError
@@ -79,6 +80,10 @@ class SessionManager(SessionOwner):
 
     # -- for the housekeeping, and for who runs the server ----------------------------------------------------------
 
+    def all(self) -> list[SessionThread]:
+        """Return the sessions that are not over."""
+        return [session.runner for session in self.core.sessions]  # type: ignore[misc]
+
     def keep(self) -> None:
         """Look after heartbeats, dead connections and sessions whose client did not return, a few times a second."""
         self.tell(self.core.woke)
@@ -130,11 +135,11 @@ class SessionManager(SessionOwner):
 
     def busy(self) -> float:
         """Return the share of the decoder's time that the sessions need together."""
-        return self.core.busy(self.needs())
+        return self.core.busy()
 
     def has_room(self) -> bool:
         """Return whether another session may open now."""
-        return self.core.has_room(self.needs()) and self.pool.alive()
+        return self.core.has_room() and self.pool.alive()
 
     # -- ports of the core --------------------------------------------------------------------------------------------
 

@@ -71,6 +71,9 @@ class Runner(Protocol):
     def stop_loop(self, why: str) -> None:
         """End the loop soon, with the safe call."""
 
+    def need(self) -> Need | None:
+        """Return what it needs of the decoder, or needed last; None before its first decision."""
+
 
 class ServerPort(Protocol):
     """What the core needs of its server."""

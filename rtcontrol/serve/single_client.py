@@ -24,8 +24,9 @@ from rtcontrol.run.run import Parts, run_loop
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.owner import SessionOwner
 from rtcontrol.serve.server import Housekeeping
-from rtcontrol.serve.session import SessionOwner, SessionThread
+from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.sessions import Session
 from rtcontrol.serve.zmq_server import Router

@@ -29,8 +29,8 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import OperatorCommand
 from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.core import CrowdCore, SendCalls
+from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Members
-from rtcontrol.serve.crowd.session import CrowdLoop
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import Message
 from rtcontrol_client.wire.messages import Join, Leave, Member, MemberCall, MemberLook, ObserveMany

@@ -119,6 +119,9 @@ class FakeRunner:
         if not self.bench.lingers:
             self.bench.later.append(lambda: self.bench.end(self.session))
 
+    def need(self) -> Need | None:
+        return self.bench.needs.get(self.session.id)
+
     def note(self, *action: Any) -> None:
         self.bench.done.append((self.session.id, *action))
 
@@ -239,7 +242,7 @@ class Bench:
         self.running[session.id] = session.instructions.first or "go"
         self.tell(self.core.attached, session)
         if session.id in self.running:
-            self.tell(self.core.warm, session, self.needs)
+            self.tell(self.core.warm, session)
         return True
 
     def end(self, session: Session, error: WireError | None = None) -> None:

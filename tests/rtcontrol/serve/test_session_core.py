@@ -735,7 +735,7 @@ def test_draining_server_resumes_and_leaves_after_a_call() -> None:
     assert new.error() == ("busy", True, True)
     bench.lose(wire)
     bench.hello(wire := Wire(), resume=session.token)
-    assert bench.states_of() == {"live": 1} and not bench.core.has_room({})
+    assert bench.states_of() == {"live": 1} and not bench.core.has_room()
     bench.wait(1.05)
     bench.tell(bench.core.emitted, session, call(session, more=True))
     assert not wire.take(Bye)
@@ -796,10 +796,11 @@ def test_ending_server_says_bye_and_admits_none(bench: Bench) -> None:
 
 def test_room_is_for_places_and_the_decoders_time() -> None:
     bench = Bench(limit=2)
-    assert bench.core.has_room({})
+    assert bench.core.has_room()
     _, session = bench.enter()
-    needs = {session.id: Need(10.0, 0.09)}
-    assert bench.core.busy(needs) == pytest.approx(0.9) and not bench.core.has_room(needs)
-    assert bench.core.has_room({})
+    bench.needs = {session.id: Need(10.0, 0.09)}
+    assert bench.core.busy() == pytest.approx(0.9) and not bench.core.has_room()
+    bench.needs = {}
+    assert bench.core.has_room()
     bench.enter()
-    assert not bench.core.has_room({})
+    assert not bench.core.has_room()

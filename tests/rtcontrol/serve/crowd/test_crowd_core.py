@@ -23,6 +23,7 @@ from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, OperatorCommand
 from rtcontrol.serve.crowd.core import MARGIN, BatchTimes, CrowdCore, Refuse, SendCalls, choose
+from rtcontrol.serve.crowd.loop import QUEUE, CrowdLoop
 from rtcontrol.serve.crowd.members import (
     LONGEST,
     CrowdMember,
@@ -32,7 +33,6 @@ from rtcontrol.serve.crowd.members import (
     MemberTick,
     crowd_terms,
 )
-from rtcontrol.serve.crowd.session import QUEUE, CrowdLoop
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
