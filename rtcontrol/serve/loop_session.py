@@ -9,24 +9,22 @@ from typing import Any
 
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_core import RemoteData, wire_call
-from rtcontrol.loop.instructions import echo
+from rtcontrol.envs.remote_core import RemoteData
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions
-from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.runner import WallClock
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LoopReport
 from rtcontrol.run.interpreting import goal_tools
-from rtcontrol.serve import refusals
+from rtcontrol.serve import refusals, replies
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.pools import host_for
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import Need
 from rtcontrol_client.wire import Code, Message, WireError
-from rtcontrol_client.wire.messages import ControlMessage, Executed, Instruct, Observe, Picture, Reset
+from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 
 
 class LoopSession(SessionThread, Listener):
@@ -103,17 +101,17 @@ class LoopSession(SessionThread, Listener):
             error = WireError(Code.UNSURE, report.why, "Say it in other words.", field="instruction")
             owner.report(owner.core.wrong, facts, error)
         else:
-            self.send(control_of(loop.operator, facts.token))
+            self.send(replies.control_of(loop.operator, facts.token))
 
     def understood(self, result: Understood) -> None:
         if self.loop is not None and self.loop.interpretation is not None:
             examples = self.loop.interpretation.interpreter.examples()
-            answer = interpreted(result, self.facts.token, examples)
+            answer = replies.interpreted(result, self.facts.token, examples)
             overtaken = result.why == "overtaken"
             self.owner.report(self.owner.core.understood, self.facts, result.said, overtaken, answer)
 
     def _undecided(self, emission: Emission, seq: int | None) -> None:
-        self.owner.report(self.owner.core.wrong, self.facts, refusals.undecided(emission, seq), emission.error or "")
+        self.owner.report(self.owner.core.wrong, self.facts, replies.undecided(emission, seq), emission.error or "")
 
     # -- the runner of the core, from any thread ----------------------------------------------------------------------
 
@@ -147,7 +145,7 @@ class LoopSession(SessionThread, Listener):
             t_client_ns=facts.hello.t_client_ns,
             t_server_ns=now_ns,
         )
-        control = control_of(loop.operator, facts.token)
+        control = replies.control_of(loop.operator, facts.token)
         return [welcome] if control.state == "running" and control.call is None else [welcome, control]
 
     def stop_loop(self, why: str) -> None:
@@ -170,26 +168,3 @@ TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
     Reset: RemoteEnvironment.reset,
     Picture: lambda env, message: env.pictures.take(message),
 }
-
-
-def control_of(operator: OperatorControl, session: str) -> ControlMessage:
-    """Return the state as it is now, and the call that waits for a yes."""
-    control = ControlMessage(session=session, state=operator.state)
-    if (asking := operator.asking) is None or asking.denied:
-        return control
-    left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
-    return control.model_copy(update={"id": asking.tick.k, "call": wire_call(asking.call), "ttl_ms": left_ms})
-
-
-def interpreted(result: Understood, session: str, examples: str) -> Instruct | WireError:
-    """Return what a sentence was understood as; or why it was not, or is not taken, and what can be said instead."""
-    sentence = result.said
-    if result.text is not None:
-        return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=result.sure)
-    if result.why == "overtaken":
-        what = f'"{echo(sentence)}" is not taken: {result.reason}. What was said last counts.'
-        hint = "Say it again if it is meant."
-    else:
-        what = f'"{echo(sentence)}" is not understood: {result.reason}. The instruction before continues.'
-        hint = f"Say it in other words, such as: {examples}."
-    return WireError(Code.INSTRUCTION, what, hint, field="instruction")

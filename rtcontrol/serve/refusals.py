@@ -6,7 +6,6 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rtcontrol.envs.base import Emission
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire import Code, WireError
@@ -54,21 +53,6 @@ def instruction_refused(why: str, seq: int | None) -> WireError:
     """The decider cannot take an instruction; `seq`: the observation whose tick tried it."""
     hint = "Say it in other or fewer words; the instruction before continues."
     return WireError(Code.INSTRUCTION, f"The instruction was refused: {why}", hint, field="instruction", seq=seq)
-
-
-def undecided(emission: Emission, seq: int | None) -> WireError:
-    """No decision could be made of the observation `seq`."""
-    error = emission.error or ""
-    # The cause may be another: on a busy machine a pause goes first.
-    if error.startswith("observe:"):
-        hint = "Send the fields of `data` that the agent reads, or `text`."
-        return WireError(Code.INVALID, f"{error}.", hint, field="data", seq=seq)
-    if emission.mistake is not None:
-        # The instruction was decided by before: it is the observation that is too long.
-        hint = "Send a shorter `text`, or fewer and shorter values in `data`."
-        return WireError(Code.TOO_LARGE, emission.mistake[0], hint, field="text", seq=seq)
-    hint = "Continue to observe: the next tick decides again. What is active runs out as always."
-    return WireError(Code.DECODER, f"{emission.cause}: {error}", hint, seq=seq, retryable=True)
 
 
 def no_thread(welcomed: bool) -> WireError:
