@@ -236,10 +236,16 @@ class Conversation:
         try:
             async with asyncio.timeout(OPEN_S):
                 connection = await self._connected()
-                self._check(await connection.recv())
+                first = await connection.recv()
+            if isinstance(first, str):
+                raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
+            if not isinstance(unpack_message(first), dict):
+                raise MalformedMessage("it is not a map")
             return connection
         except DecisionLost as error:
             lost = error
+        except MalformedMessage as error:
+            lost = DecisionLost("malformed", f"the first message of {self._url} is not a policy server's: {error}")
         except TimeoutError:
             lost = DecisionLost("timeout", f"{self._url} accepted no connection within {OPEN_S:g} s")
         except InvalidStatus as refused:
@@ -253,17 +259,6 @@ class Conversation:
             connection.transport.abort()
         self._retry_s = asyncio.get_running_loop().time() + RETRY_S
         raise lost
-
-    def _check(self, first: bytes | str) -> None:
-        """Raise DecisionLost for a first message that is not a policy server's."""
-        if isinstance(first, str):
-            raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
-        try:
-            fault = None if isinstance(unpack_message(first), dict) else "it is not a map"
-        except MalformedMessage as error:
-            fault = str(error)
-        if fault is not None:
-            raise DecisionLost("malformed", f"the first message of {self._url} is not a policy server's: {fault}")
 
 
 class PolicyLink:

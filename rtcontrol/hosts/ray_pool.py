@@ -125,7 +125,7 @@ class RayPool(Pool):
                     self._build(host, life, heart)
 
     def _build(self, host: RayHost, life: dict[str, Any], heart: Heart) -> None:
-        """Have a host's decider built, and give the host its link to it."""
+        """Have a host's decider built, and connect the host to it. Raises RayError where the process is lost."""
         import ray
 
         try:
@@ -133,20 +133,27 @@ class RayPool(Pool):
             while (info := self.process.result(call)) is None:
                 if self.closed or host not in self.sessions:
                     return
-                heart.lost(BUILT_EVERY_S)  # then Ray reports it, too
+                if heart.lost(BUILT_EVERY_S):
+                    raise ray.exceptions.RayActorError
             host.connect(life)
-        except (UserError, ray.exceptions.RayError) as error:
-            if not isinstance(error, UserError):
-                error = DecoderUnavailable(f"The decoder was lost while it made {host.session}.", MEMORY)
-            log.debug("the decider of %s cannot be built: %s", host.session, error)
+        except UserError as error:
+            self._failed(host, error)
+        except ray.exceptions.RayError:
             with self.changed:
-                self.failed(host, error, time.monotonic_ns())
-                self.notify()
+                self.lost(time.monotonic_ns())  # for all, before this one's caller learns it
+            self._failed(host, DecoderUnavailable(f"The decoder was lost while it made {host.session}.", MEMORY))
+            raise
         else:
             with self.changed:
                 host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
                 self.built(host, life, time.monotonic_ns())
                 self.notify()
+
+    def _failed(self, host: RayHost, error: UserError) -> None:
+        log.debug("the decider of %s cannot be built: %s", host.session, error)
+        with self.changed:
+            self.failed(host, error, time.monotonic_ns())
+            self.notify()
 
     def _replaced(self, lost_ns: int, pid: int) -> dict[str, Any] | None:
         """Return the life of the process that takes the place of a lost one; None when the pool is closed."""

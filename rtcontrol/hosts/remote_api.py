@@ -23,7 +23,7 @@ from rtcontrol_client.wire.endpoint import is_loopback
 
 T = TypeVar("T")
 CHAT = "chat"
-POLICIES = ("openpi",)  # `rtcontrol.hosts.policy_api`
+POLICY = "openpi"  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
 # An answer is given up so long before the deadline (and so much of the time until then): the loop then knows the cause.
@@ -36,12 +36,12 @@ LOOK_S = 0.002  # between two looks whether the request was cancelled
 
 def is_endpoint(model: str | None) -> bool:
     """Return whether a model's name is that of a decision API or a policy server."""
-    return model is not None and model.partition(":")[0] in ("decisions", "systemone", *POLICIES)
+    return model is not None and model.partition(":")[0] in ("decisions", "systemone", POLICY)
 
 
 def is_policy(model: str | None) -> bool:
     """Return whether it is that of a policy server, whose requests are arrays."""
-    return model is not None and model.partition(":")[0] in POLICIES
+    return model is not None and model.partition(":")[0] == POLICY
 
 
 def is_chat(model: str) -> bool:
