@@ -154,8 +154,7 @@ class Worker:
 
     def decide(self, turn: Sequence[Turn]) -> Generator[None, None, None]:
         """Decide a turn in steps, for hosts that are not closed, and hand them the replies."""
-        open_turns = [(*pair, pair[0].decider(self.number)) for pair in turn]
-        open_turns = [entry for entry in open_turns if entry[2] is not None]
+        open_turns = [(*pair, decider) for pair in turn if (decider := pair[0].decider(self.number)) is not None]
         if not open_turns:
             return
 

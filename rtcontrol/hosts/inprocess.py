@@ -141,7 +141,8 @@ class InProcessHost(PooledHost):
 
     def decider(self, number: int) -> Decider | None:
         """Return the worker's decider, None once the host is closed."""
-        return next(iter(self.deciders[number : number + 1]), None)
+        deciders = self.deciders  # replaced at the end, never changed
+        return deciders[number] if deciders else None
 
     def cancelled(self, request: DecisionRequest) -> bool:
         """Return whether no caller waits for the request any more; checked between two forward passes."""

@@ -33,16 +33,11 @@ class RayPool(Pool):
     """
 
     def __init__(
-        self,
-        limit: int = LIMIT,
-        gpus: float | None = None,
-        workers: int = 1,
-        ray: RaySession | None = None,
-        gentle: bool = False,
+        self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None
     ) -> None:
-        """`gpus` None: one if Ray has any; 0: no model. The builds of a `gentle` pool yield to others of its `ray`."""
+        """`gpus` None: one if Ray has any; 0: no model. Builds yield to the decisions of others in a `shared` Ray."""
         super().__init__("ray", limit)
-        self.process = DecoderProcess(ray or RaySession(), gpus, (workers, gpus != 0, gentle))
+        self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0, shared is not None))
         self._unneeded: deque[bytes] = deque()  # deciders of sessions that ended
         self._woken = WakeFile()
         self._watcher: threading.Thread | None = None

@@ -108,7 +108,7 @@ class StandbyPool:
 
     def __init__(self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1) -> None:
         ray = RaySession()
-        self.pools = [RayPool(limit, gpus, workers, ray, gentle=True) for _ in PAIR]
+        self.pools = [RayPool(limit, gpus, workers, ray) for _ in PAIR]
 
     @property
     def gave_up(self) -> str | None:
