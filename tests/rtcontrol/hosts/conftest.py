@@ -61,11 +61,11 @@ def pool(request: pytest.FixtureRequest) -> Iterator[DecoderPool]:
     if request.param == "ray":
         yield request.getfixturevalue("ray_pool")
     else:
-        made = InProcessPool()
-        made.start()
-        with sessions_closed(made):
-            yield made
-        made.close()
+        inprocess = InProcessPool()
+        inprocess.start()
+        with sessions_closed(inprocess):
+            yield inprocess
+        inprocess.close()
 
 
 @pytest.fixture(scope="package")

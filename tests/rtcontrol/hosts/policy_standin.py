@@ -40,8 +40,8 @@ class PolicyStandin:
             for message in connection:
                 assert "prompt" in unpack_message(message)
                 self.questions += 1
-                for said in self._answers(self.questions):
-                    connection.send(pack_message(said))
+                for message in self._answers(self.questions):
+                    connection.send(pack_message(message))
 
 
 def actions(*rows: float, **more: Any) -> dict[str, Any]:
@@ -54,14 +54,14 @@ def actions(*rows: float, **more: Any) -> dict[str, Any]:
 def policy(
     answers: Callable[[int], Sequence[Any]] = lambda n: [actions(n / 100)], refuse: tuple[int, str] | None = None
 ) -> Iterator[PolicyStandin]:
-    made = PolicyStandin(answers, refuse)
-    given: dict[str, Any] = {"compression": None, "process_request": made.check, "close_timeout": 0.2}
-    with serve(made.talk, "127.0.0.1", 0, **given) as server:
-        made.url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+    standin = PolicyStandin(answers, refuse)
+    options: dict[str, Any] = {"compression": None, "process_request": standin.check, "close_timeout": 0.2}
+    with serve(standin.talk, "127.0.0.1", 0, **options) as server:
+        standin.url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield made
+            yield standin
         finally:
             server.shutdown()
             thread.join()

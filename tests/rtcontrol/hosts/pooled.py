@@ -102,13 +102,13 @@ def sessions_closed(pool: Any) -> Iterator[Any]:
         host.close()
 
 
-def asked(tick: int) -> DecisionRequest:
+def st_request(tick: int) -> DecisionRequest:
     return DecisionRequest(tick, 1, f"go {WORDS.split()[tick % 20]} {tick % 7}", "turn fast")
 
 
-def flown(host: Host, ticks: int) -> list[Any]:
+def run_ticks(host: Host, ticks: int) -> list[Any]:
     def decision(tick: int) -> Decision | None:
-        host.submit(asked(tick))
+        host.submit(st_request(tick))
         return reply_of(host).decision
 
     return [decision(tick) for tick in range(ticks)]
@@ -116,7 +116,7 @@ def flown(host: Host, ticks: int) -> list[Any]:
 
 def alone(source: STSource, ticks: int) -> list[Decision]:
     decider = source.build()
-    return [decider.decide(asked(tick)) for tick in range(ticks)]
+    return [decider.decide(st_request(tick)) for tick in range(ticks)]
 
 
 def assert_equal(decisions: list[Decision], expected: list[Decision]) -> None:

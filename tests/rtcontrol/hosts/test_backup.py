@@ -110,7 +110,7 @@ def test_unsure_answer_leaves_decision_to_backup(pair: Pair, sure: float, by: st
     assert (event["outcome"], event["confidence"], event["answer_ms"]) == (outcome, sure, 1.0)
 
 
-def test_failing_first_is_asked_seldom_until_it_is_back(pair: Pair) -> None:
+def test_failing_first_is_asked_seldom(pair: Pair) -> None:
     pair.fail(pair.first, "refused")
     for tick in range(FAILURES + 4):
         assert pair.decided(tick, 4.0)[0] == BACKUP
@@ -158,7 +158,7 @@ def test_failed_backup_leaves_the_time_to_the_first(pair: Pair) -> None:
     assert pair.decided(12) == (FIRST, 1.0)
 
 
-def test_answer_to_first_call_is_none_to_further_one(pair: Pair) -> None:
+def test_further_call_has_its_own_answer(pair: Pair) -> None:
     pair.take_ms(70)
     assert pair.decided(7)[0] == BACKUP
     pair.take_ms(70, 30)
@@ -231,7 +231,7 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
 
 
 @pytest.mark.integration
-def test_threads_answer_before_deadline_and_any_ends_a_wait() -> None:
+def test_first_answers_before_deadline_and_wake_ends_wait() -> None:
     gone = threading.Event()
 
     def slowly(request: DecisionRequest) -> Decision:

@@ -22,40 +22,40 @@ tools = assembly.agent("lander").tools
 
 @pytest.fixture
 def pool() -> Iterator[InProcessPool]:
-    made = InProcessPool()
-    made.start()
-    yield made
-    made.close()
+    pool = InProcessPool()
+    pool.start()
+    yield pool
+    pool.close()
 
 
-def asked(host: Host, asks: list[DecisionRequest]) -> list[DecisionReply]:
-    host.submit(crowd_request(7, asks, 0))
+def decided(host: Host, requests: list[DecisionRequest]) -> list[DecisionReply]:
+    host.submit(crowd_request(7, requests, 0))
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if (reply := host.wait(50_000_000)) is not None:
             # As the Ray actor sends it, and as its client reads it.
             assert isinstance(pack_reply(reply), bytes)
-            return unpack(reply, asks)
+            return unpack(reply, requests)
     raise AssertionError("no reply")
 
 
-def test_a_model_decides_for_all_of_a_request_and_a_long_look_costs_its_own_alone(pool: InProcessPool) -> None:
+def test_model_decides_for_all_members_but_long_ones(pool: InProcessPool) -> None:
     host = pool.open("crowd", crowd_source(STSource(DeciderSpec("lander", tuple(tools.openai())))))
     lone = pool.open("one", STSource(DeciderSpec("lander", tuple(tools.openai()))))
-    asks = [DecisionRequest(i, i, SEEN.replace("3", str(i)), GOAL) for i in range(5)]
-    asks[2] = DecisionRequest(2, 2, "x 1 " * 9000, GOAL)
-    found = asked(host, asks)
-    assert found[2].decision is None and found[2].mistake is not None
-    for ask, one in zip(asks, found, strict=True):
-        if ask.epoch != 2:
-            lone.submit(DecisionRequest(ask.tick, 0, ask.observation, ask.instruction))
+    requests = [DecisionRequest(i, i, SEEN.replace("3", str(i)), GOAL) for i in range(5)]
+    requests[2] = DecisionRequest(2, 2, "x 1 " * 9000, GOAL)
+    replies = decided(host, requests)
+    assert replies[2].decision is None and replies[2].mistake is not None
+    for member, each in zip(requests, replies, strict=True):
+        if member.epoch != 2:
+            lone.submit(DecisionRequest(member.tick, 0, member.observation, member.instruction))
             while (reply := lone.wait(60_000_000_000)) is None:
                 pass
-            assert reply.decision is not None and one.decision is not None
-            assert one.decision.call == reply.decision.call
+            assert reply.decision is not None and each.decision is not None
+            assert each.decision.call == reply.decision.call
 
 
-def test_a_script_sees_the_data_of_each_and_its_fault_costs_that_one_alone() -> None:
+def test_scripts_fault_costs_its_member_alone() -> None:
     def script(request: DecisionRequest) -> Call | None:
         assert request.data is not None
         if request.data["x"] > 2:
@@ -64,20 +64,20 @@ def test_a_script_sees_the_data_of_each_and_its_fault_costs_that_one_alone() -> 
 
     pool = InProcessPool(workers=0)
     host = pool.open("crowd", crowd_source(ExpertSource(script)))
-    asks = [DecisionRequest(10 + i, i, "", "", data={"x": i}) for i in range(4)]
-    found = asked(host, asks)
-    assert [one.decision and one.decision.call for one in found[:3]] == [
+    requests = [DecisionRequest(10 + i, i, "", "", data={"x": i}) for i in range(4)]
+    replies = decided(host, requests)
+    assert [each.decision and each.decision.call for each in replies[:3]] == [
         Call("push", {"x": i, "tick": 10 + i}) for i in range(3)
     ]
-    assert found[3].error == "RuntimeError: out of the world" and found[3].mistake is None
+    assert replies[3].error == "RuntimeError: out of the world" and replies[3].mistake is None
 
 
-def test_a_reply_that_has_not_as_many_decisions_as_were_asked_for_is_an_error_of_each() -> None:
-    one = DecisionRequest(1, 0, "", "")
-    assert [(r.tick, r.error) for r in unpack(DecisionReply(1, None, "lost", 0), [one] * 3)] == [(1, "lost")] * 3
+def test_short_reply_is_an_error_of_each_member() -> None:
+    member = DecisionRequest(1, 0, "", "")
+    assert [(r.tick, r.error) for r in unpack(DecisionReply(1, None, "lost", 0), [member] * 3)] == [(1, "lost")] * 3
     pool = InProcessPool(workers=0)
     host = pool.open("crowd", crowd_source(NoopSource()))
-    host.submit(crowd_request(1, [one], 0))
+    host.submit(crowd_request(1, [member], 0))
     reply = host.wait(0)
     assert reply is not None
-    assert all(r.error is not None for r in unpack(reply, [one] * 2)) and unpack(reply, [one])[0].error is None
+    assert all(r.error is not None for r in unpack(reply, [member] * 2)) and unpack(reply, [member])[0].error is None

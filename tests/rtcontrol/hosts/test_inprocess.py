@@ -88,7 +88,7 @@ class Session:
         self.replied.append(reply is not None)
 
 
-def test_patient_decision_gives_way_and_ends_with_its_session() -> None:
+def test_patient_decision_gives_way() -> None:
     late, other = Session(3, patient=True), Session(1, patient=False)
     scheduler = EdfScheduler()
     worker = Worker(scheduler, 0)
@@ -120,11 +120,11 @@ def test_patient_decision_gives_way_and_ends_with_its_session() -> None:
     assert len(late.replied) == 2, "a closed session gets no decision"
 
 
-def test_reply_that_cannot_be_packed_costs_its_tick_alone() -> None:
+def test_unpackable_reply_costs_its_tick_alone() -> None:
     reply = pickle.loads(pack_reply(DecisionReply(4, Decision(Call("go", {"to": lambda: 0})), None, 0)))
     assert (reply.tick, reply.decision) == (4, None) and "cannot be sent" in reply.error
 
 
-def test_no_socket_to_the_decoder_is_trouble_that_may_pass() -> None:
+def test_missing_socket_is_a_passing_error() -> None:
     with pytest.raises(DecoderUnavailable, match="No socket to the decoder"):
         DecoderLink({"endpoint": "no endpoint", "key": b""}, b"session", WakeFile())

@@ -53,9 +53,9 @@ class Planned(Simulation):
         count = len(self.replies)
         self.ask(tick, within_ms, **more)
         self.run(within_ms)
-        made = self.replies[count:]
-        assert len(made) <= 1
-        return made[0][1] if made else None
+        plans = self.replies[count:]
+        assert len(plans) <= 1
+        return plans[0][1] if plans else None
 
     def outcomes(self) -> list[tuple[int, str]]:
         return [(event["plan"], event["outcome"]) for event in self.reports]
@@ -68,24 +68,24 @@ def x(reply: DecisionReply | None) -> float:
     return value
 
 
-def test_steps_act_at_their_instants_while_the_next_plan_is_made() -> None:
-    made = Planned(lambda request: planned(*range(40), step_ns=50 * MS))
-    first = made.answer(0, within_ms=50)
+def test_steps_act_while_the_next_plan_is_made() -> None:
+    plans = Planned(lambda request: planned(*range(40), step_ns=50 * MS))
+    first = plans.answer(0, within_ms=50)
     assert first is not None and (x(first), first.steps, first.ahead_ns, first.answers) == (0.0, (0, 40), 0, None)
-    made.take_ms(None)
+    plans.take_ms(None)
     for tick in range(1, 5):
-        began_ms = made.now_ms
-        later = made.answer(tick, within_ms=60)
+        began_ms = plans.now_ms
+        later = plans.answer(tick, within_ms=60)
         assert later is not None and later.answers is not None and later.answers.tick == 0
-        given_ms = made.replies[-1][0]
+        given_ms = plans.replies[-1][0]
         # A plan that is made for the tick itself is waited for, until an eighth of the time is left.
         assert given_ms == began_ms + (52.5 if tick == 1 else 0)
         assert (later.steps, later.ahead_ns) == ((given_ms // 50, 40), given_ms // 50 * 50 * MS)
-    assert [request.tick for request in made.planner.requests] == [0, 1], "one plan is made at once"
+    assert [request.tick for request in plans.planner.requests] == [0, 1], "one plan is made at once"
 
 
 @pytest.mark.parametrize(
-    ("made", "age_ms", "step"),
+    ("plan", "age_ms", "step"),
     [
         (planned(*range(100), step_ns=10 * MS), 300, 30),
         (planned(1.0, 2.0, step_ns=10 * MS), 300, None),
@@ -93,8 +93,8 @@ def test_steps_act_at_their_instants_while_the_next_plan_is_made() -> None:
     ],
     ids=["late", "over", "too old"],
 )
-def test_late_plan_begins_in_its_midst_or_never_acts(made: Decision, age_ms: float, step: int | None) -> None:
-    course = Planned(lambda request: made)
+def test_late_plan_starts_midway_or_never_acts(plan: Decision, age_ms: float, step: int | None) -> None:
+    course = Planned(lambda request: plan)
     reply = course.answer(0, age_ms=age_ms)
     assert reply is not None
     if step is not None:
@@ -132,7 +132,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("decide", "loss", "error"), FAILS.values(), ids=FAILS.keys())
-def test_failed_plan_leaves_the_active_one_and_is_reported(decide: Decide, loss: str, error: str) -> None:
+def test_failed_plan_is_reported_and_leaves_active(decide: Decide, loss: str, error: str) -> None:
     course = Planned(lambda request: planned(*range(50)), legal=lambda call: call.name == "move")
     course.answer(0)
     course.planner.decide = decide
@@ -164,7 +164,7 @@ def test_waiting_world_has_a_plan_for_each_tick() -> None:
     assert x(course.replies[-1][1]) == 4, "it is waited for as long as it takes"
 
 
-def test_new_scope_does_not_wait_for_the_old_plan() -> None:
+def test_new_scope_does_not_await_old_plan() -> None:
     course = Planned(lambda request: planned(*[float(request.tick)] * 200))
     course.planner.after_ms = lambda request: 500.0 if request.tick == 0 else 5.0
     assert course.answer(0, within_ms=20) is None
@@ -174,7 +174,7 @@ def test_new_scope_does_not_wait_for_the_old_plan() -> None:
     assert [reply.tick for _, reply in course.replies] == [1, 0], "it came after all, for its own tick alone"
 
 
-def test_cancelled_tick_is_answered_late_and_its_plan_acts() -> None:
+def test_cancelled_ticks_plan_acts_later() -> None:
     course = Planned(lambda request: planned(*range(500)), took_ms=100)
     assert course.answer(0, within_ms=20) is None
     course.cancel(0)

@@ -49,27 +49,27 @@ def source(url: str = URL, tmp_path: Path | None = None, mapping: str = "", **mo
 
 def asking(*answers: Any, of: PolicySource | None = None) -> tuple[PolicyDecider, FakeLink]:
     """Return a decider that gets these answers, one for each question, and its link."""
-    link = FakeLink([pack_message(said) if isinstance(said, dict) else said for said in answers])
+    link = FakeLink([pack_message(message) if isinstance(message, dict) else message for message in answers])
     return PolicyDecider(of or source(), link), link
 
 
-def lost(decider: PolicyDecider, asked: DecisionRequest) -> DecisionLost:
+def lost(decider: PolicyDecider, question: DecisionRequest) -> DecisionLost:
     with pytest.raises(DecisionLost) as caught:
-        decider.decide(asked)
+        decider.decide(question)
     return caught.value
 
 
 # -- what is asked and read --------------------------------------------------------------------------------------------
 
 
-def test_observation_becomes_a_question_and_its_chunk_a_plan() -> None:
+def test_observation_becomes_question_and_chunk_a_plan() -> None:
     decider, link = asking(actions(0.25, 0.5, -0.5))
     decision = decider.decide(request(7))
     calls = tuple(Call("press", {"force": force}) for force in (0.25, 0.5, -0.5))
     assert decision.plan == Plan(calls, STEP_NS) and decision.call == calls[0]
     assert decision.confidence == {"function": 1.0, "arg1": 1.0} and link.cuts == 0
-    (asked,) = link.questions
-    assert asked["observation/state"].tolist() == [7.0] and asked["prompt"] == "press"
+    (question,) = link.questions
+    assert question["observation/state"].tolist() == [7.0] and question["prompt"] == "press"
 
 
 @pytest.mark.parametrize(("given", "sure"), [(0.25, 0.25), (7.0, 0.0), ("sure", 0.0)])
@@ -77,7 +77,7 @@ def test_policys_confidence_is_that_of_the_decision(given: Any, sure: float) -> 
     assert asking(actions(0.1, confidence=given))[0].decide(request(1)).confidence["function"] == sure
 
 
-def test_one_action_out_of_bounds_makes_the_chunk_illegal() -> None:
+def test_action_out_of_bounds_makes_chunk_illegal() -> None:
     decider, link = asking(actions(0.1, 0.2, 1.5))
     decision = decider.decide(request(1))
     assert decision.plan is None and decision.call == Call("press", {"force": 1.5}) and link.cuts == 1
@@ -94,10 +94,12 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize(("asked", "how", "limit_s"), LIMITS.values(), ids=LIMITS.keys())
-def test_answer_is_given_up_before_its_deadline(asked: DecisionRequest, how: dict[str, Any], limit_s: float) -> None:
-    decider, link = asking(actions(0.1), actions(0.2), of=source(**how))
-    decider.decide(asked)
+@pytest.mark.parametrize(("question", "options", "limit_s"), LIMITS.values(), ids=LIMITS.keys())
+def test_answer_is_given_up_before_its_deadline(
+    question: DecisionRequest, options: dict[str, Any], limit_s: float
+) -> None:
+    decider, link = asking(actions(0.1), actions(0.2), of=source(**options))
+    decider.decide(question)
     assert link.limits == [pytest.approx(limit_s)]
     decider.decide(request(-1, 0.0))
     assert link.limits[1] == LONGEST_S, "a policy is compiled with the first question"
@@ -105,15 +107,15 @@ def test_answer_is_given_up_before_its_deadline(asked: DecisionRequest, how: dic
 
 def test_source_travels_and_shows_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "a-secret-of-the-tests")
-    made = source()
-    assert pickle.loads(pickle.dumps(made)).key == "a-secret-of-the-tests" and "secret" not in repr(made)
-    assert "secret" not in str(PolicyDecider(made, FakeLink([])).info())
+    server = source()
+    assert pickle.loads(pickle.dumps(server)).key == "a-secret-of-the-tests" and "secret" not in repr(server)
+    assert "secret" not in str(PolicyDecider(server, FakeLink([])).info())
 
 
 # -- what is wrong at the start ----------------------------------------------------------------------------------------
 
 
-def test_key_does_not_travel_to_another_machine_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_does_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "a-secret-of-the-tests")
     with pytest.raises(UserError, match="in the clear"):
         source("ws://10.0.0.7:8000")
@@ -127,7 +129,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("chunk", "what"), UNFIT.values(), ids=UNFIT.keys())
-def test_unfit_policy_is_an_error_before_its_first_good_answer(chunk: Any, what: str) -> None:
+def test_unfit_policy_is_an_error_at_first(chunk: Any, what: str) -> None:
     decider, link = asking({"actions": chunk})
     with pytest.raises(UserError, match=what) as caught:
         decider.decide(request(1))
@@ -152,14 +154,14 @@ FAULTS: dict[str, tuple[Any, str]] = {
 
 # Physical-superintelligence-lab/Psi0#95 and strands-labs/robots#3321 (silent), robocurve/inspect-robots#356 and
 # strands-labs/robots#1754 (numbers that are not finite), huggingface/OpenEnv#1143 (an old answer read as the new).
-@pytest.mark.parametrize(("said", "loss"), FAULTS.values(), ids=FAULTS.keys())
-def test_each_fault_is_lost_by_its_name_and_cuts_the_connection(said: Any, loss: str) -> None:
+@pytest.mark.parametrize(("message", "loss"), FAULTS.values(), ids=FAULTS.keys())
+def test_each_fault_has_its_loss_and_cuts(message: Any, loss: str) -> None:
     good = [pack_message(actions(n / 100)) for n in (1, 2, 4)]
-    decider, link = asking(good[0], good[1], good[0] if said is EARLIER else said, good[2])
+    decider, link = asking(good[0], good[1], good[0] if message is EARLIER else message, good[2])
     for n in (1, 2):
         assert decider.decide(request(n)).call == Call("press", {"force": float(np.float32(n / 100))})
     assert lost(decider, request(3)).loss == loss
-    assert link.cuts == (0 if isinstance(said, DecisionLost) else 1), "what follows may answer the same question"
+    assert link.cuts == (0 if isinstance(message, DecisionLost) else 1), "what follows may answer the same question"
     assert decider.decide(request(4)).call == Call("press", {"force": float(np.float32(0.04))})
 
 
@@ -174,36 +176,34 @@ def faulty(n: int) -> list[dict[str, Any]]:
 
 
 # Physical-Intelligence/openpi#938: while such a server decides or sends, its event loop answers no ping.
-def test_cut_and_second_answer_are_none_of_a_later_question() -> None:
-    with policy(faulty) as made:
-        decider = source(made.url).build()
+def test_second_answer_is_not_a_later_questions() -> None:
+    with policy(faulty) as server:
+        decider = source(server.url).build()
         assert lost(decider, request(1)).loss == "connection"
         for n in range(2, 7):
             with suppress(DecisionLost) if n == 3 else nullcontext():  # both came at once: which of them is it?
                 call = decider.decide(request(n)).call
                 assert call == Call("press", {"force": 0.5 if n == 3 else float(np.float32(n / 100))})
-    assert len(made.headers) == 3
+    assert len(server.headers) == 3
 
 
 # websockets/ws#2013: the client took the header of the key along to whatever host it was sent to.
 @pytest.mark.parametrize(("status", "hint"), [(401, KEY), (302, "HTTP 302")])
-def test_key_is_sent_as_openpis_clients_do_and_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch, status: int, hint: str
-) -> None:
+def test_key_is_sent_to_the_server_alone(monkeypatch: pytest.MonkeyPatch, status: int, hint: str) -> None:
     monkeypatch.setenv(KEY, "a-secret-of-the-tests")
-    with policy() as other, policy(refuse=(status, other.url)) as made:
-        error = lost(source(made.url).build(), request(1))
-    assert made.headers[0]["authorization"] == "Api-Key a-secret-of-the-tests" and not other.headers
+    with policy() as other, policy(refuse=(status, other.url)) as server:
+        error = lost(source(server.url).build(), request(1))
+    assert server.headers[0]["authorization"] == "Api-Key a-secret-of-the-tests" and not other.headers
     assert error.loss == "http" and f"HTTP {status}" in str(error) and hint in str(error)
 
 
-def test_the_end_of_a_host_cuts_the_connection_of_its_decider_also_in_a_question() -> None:
-    with policy(lambda n: []) as made:
-        host = InProcessHost(source(made.url), 2)
+def test_closed_host_cuts_its_policys_connection() -> None:
+    with policy(lambda n: []) as server:
+        host = InProcessHost(source(server.url), 2)
         host.start()
         deciders = list(host.deciders)
         host.submit(request(1))
-        until(lambda: made.questions)
+        until(lambda: server.questions)
         host.close()
         for decider in deciders:
             assert isinstance(decider, PolicyDecider)
@@ -248,11 +248,11 @@ def mapping(tmp_path: Path, text: str | None, *tools: dict[str, Any]) -> PolicyM
     return PolicyMapping.read(str(file), tool_schemas(list(tools)))
 
 
-def test_the_numbers_of_the_first_observation_in_order_are_the_state(tmp_path: Path) -> None:
-    made = mapping(tmp_path, None, ENGINES).fixed({"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)})
-    told = made.question({"legs": False, "x": 2.0}, "land")
-    assert told["observation/state"].tolist() == [2.0, 0.0] and told["observation/state"].dtype == np.float32
-    assert told["prompt"] == "land"
+def test_numbers_of_first_observation_are_the_state(tmp_path: Path) -> None:
+    mapped = mapping(tmp_path, None, ENGINES).fixed({"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)})
+    question = mapped.question({"legs": False, "x": 2.0}, "land")
+    assert question["observation/state"].tolist() == [2.0, 0.0] and question["observation/state"].dtype == np.float32
+    assert question["prompt"] == "land"
 
 
 # Of which tool, by which file: an action, and the arguments that it becomes.
@@ -272,13 +272,13 @@ def test_action_becomes_the_nearest_arguments(tmp_path: Path, of: Any, text: Any
     assert [type(value) for value in call.arguments.values()] == [type(value) for value in arguments.values()]
 
 
-def test_a_number_that_overflows_when_it_is_scaled_is_no_call(tmp_path: Path) -> None:
+def test_number_that_overflows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OverflowError):
         mapping(tmp_path, "actions: [{parameter: at, scale: 1.0e+300}]", FINE).call([1e300])
 
 
 @pytest.mark.parametrize(
-    ("seen", "what"),
+    ("data", "fault"),
     [
         ({}, "no 'speed'"),
         *(({"speed": v}, "'speed' of the observation is") for v in (10**310, math.nan, 1e300, "two", None, [1])),
@@ -286,9 +286,9 @@ def test_a_number_that_overflows_when_it_is_scaled_is_no_call(tmp_path: Path) ->
     ],
     ids=str,
 )
-def test_observation_without_what_is_named_is_told_by_its_field(tmp_path: Path, seen: Any, what: str) -> None:
-    with pytest.raises(UserError, match=what):
-        mapping(tmp_path, "observation: {state: [speed], image: cam}", ENGINES).question(seen, "go")
+def test_unfit_observation_is_named_by_its_field(tmp_path: Path, data: Any, fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        mapping(tmp_path, "observation: {state: [speed], image: cam}", ENGINES).question(data, "go")
 
 
 def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
@@ -298,11 +298,11 @@ def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
         actions: [null, {parameter: way, levels: {-1: left, 0: stay, 1: right}},
                   {parameter: closed, scale: 2, offset: -1, levels: {-1: true, 1: false}}]
     """
-    made = mapping(tmp_path, text, GRIP)
-    assert made.call([9.9, 0.6, 0.2]) == Call("grip", {"way": "right", "closed": True})
+    mapped = mapping(tmp_path, text, GRIP)
+    assert mapped.call([9.9, 0.6, 0.2]) == Call("grip", {"way": "right", "closed": True})
     image = np.zeros((4, 4, 3), np.uint8)
-    told = made.question({"x": 1, "y": 2, "image": image}, "go")
-    assert set(told) == {"state", "cam"} and told["cam"] is image
+    question = mapped.question({"x": 1, "y": 2, "image": image}, "go")
+    assert set(question) == {"state", "cam"} and question["cam"] is image
 
 
 WRONG = {
@@ -317,9 +317,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "what"), WRONG.values(), ids=WRONG.keys())
-def test_a_mistake_in_the_file_is_told_with_its_name_and_what_to_do(tmp_path: Path, text: str, what: str) -> None:
-    with pytest.raises(UserError, match=what) as caught:
+@pytest.mark.parametrize(("text", "fault"), WRONG.values(), ids=WRONG.keys())
+def test_error_in_the_file_is_named_with_hint(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(UserError, match=fault) as caught:
         mapping(tmp_path, text, ENGINES)
     assert "policy.yaml" in caught.value.what and caught.value.remedy
 
@@ -347,6 +347,6 @@ CLIPPED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("schema", CLIPPED, ids=str)
 def test_what_is_clipped_is_always_allowed(tmp_path: Path, schema: dict[str, Any]) -> None:
     tool = {"name": "move", "parameters": {"properties": {"x": schema}, "required": ["x"]}}
-    made, tools = mapping(tmp_path, "clip: true", tool), Tools([tool])
+    mapped, tools = mapping(tmp_path, "clip: true", tool), Tools([tool])
     for number in (-1e12, -5.0, -0.06, 0.0, 0.1, 0.33, 0.95, 1.0, 3.4, 10.0, 101.0, 1e12):
-        tools.validate(made.call([number]))
+        tools.validate(mapped.call([number]))

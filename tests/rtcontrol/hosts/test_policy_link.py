@@ -52,9 +52,9 @@ class ClockLoop(asyncio.SelectorEventLoop):
 
 def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @functools.wraps(test)
-    def run(*given: Any, **named: Any) -> None:
+    def run(*arguments: Any, **named: Any) -> None:
         with asyncio.Runner(loop_factory=ClockLoop) as runner:
-            runner.run(test(*given, **named))
+            runner.run(test(*arguments, **named))
 
     return run
 
@@ -74,29 +74,29 @@ class Line:
         if first is not None:
             self.say(first)
 
-    def say(self, what: Any, after_ms: float = 0.0) -> None:
+    def say(self, event: Any, after_ms: float = 0.0) -> None:
         """An exception ends the connection; a future is a ping to answer."""
         loop = asyncio.get_running_loop()
         self._last_s = max(self._last_s, loop.time() + after_ms * MS)
-        loop.call_at(self._last_s, self._bring, what)
+        loop.call_at(self._last_s, self._bring, event)
 
-    def _bring(self, what: Any) -> None:
-        if isinstance(what, asyncio.Future):
-            if not what.done() and not self.cut:
-                what.set_result(0.0)
+    def _bring(self, event: Any) -> None:
+        if isinstance(event, asyncio.Future):
+            if not event.done() and not self.cut:
+                event.set_result(0.0)
         elif not self.cut:
-            self._coming.put_nowait(what)
+            self._coming.put_nowait(event)
 
     async def send(self, packed: bytes) -> None:
         assert not self.cut
         self._script(self, packed)
 
     async def recv(self) -> Any:
-        what = await self._coming.get()
-        if isinstance(what, Exception):
-            self._coming.put_nowait(what)
-            raise what
-        return what
+        event = await self._coming.get()
+        if isinstance(event, Exception):
+            self._coming.put_nowait(event)
+            raise event
+        return event
 
     async def ping(self) -> Any:
         pong = asyncio.get_running_loop().create_future()
@@ -139,7 +139,7 @@ class Server:
 
 
 @simulated
-async def test_question_waits_for_the_pong_of_the_one_before() -> None:
+async def test_question_waits_for_the_last_pong() -> None:
     server = Server()
     assert await server.ask("1") == "1" and now_ms() == pytest.approx(5)
     assert await server.ask("2") == "2" and now_ms() == pytest.approx(12)
@@ -205,7 +205,7 @@ async def test_first_message_that_is_no_metadata_is_lost(first: Any, lost: str) 
 
 
 @simulated
-async def test_connection_that_ends_loses_the_question_that_it_had() -> None:
+async def test_ended_connection_loses_its_question() -> None:
     server = Server(lambda line, packed: line.say(ENDED))
     assert (await server.ask("1")).startswith("connection: the connection to the policy server ended")
     assert await server.ask("2") == "2"
@@ -239,9 +239,9 @@ async def test_random_conversation_gives_each_question_its_own_answer(seed: int)
 
     def any_script(line: Line, packed: bytes) -> None:
         at_ms = chance.choice((5.0, 5.0, 5.0, 80.0))
-        what = chance.choice(["two", "close", "words", *["answer"] * 18])
-        line.say({"close": ENDED, "words": "Traceback"}.get(what, packed), at_ms)
-        if what == "two" or chance.random() < 0.15:
+        event = chance.choice(["two", "close", "words", *["answer"] * 18])
+        line.say({"close": ENDED, "words": "Traceback"}.get(event, packed), at_ms)
+        if event == "two" or chance.random() < 0.15:
             line.say(packed, at_ms + chance.choice((0.0, 1.0, 3.0)))
 
     server = Server(*(OSError() if chance.random() < 0.1 else any_script for _ in range(200)))
@@ -277,18 +277,18 @@ def array(**changed: Any) -> bytes:
 
 
 def test_message_of_openpis_client_is_read_and_packed() -> None:
-    found = unpack_message(OPENPI)
-    assert found["a"].dtype == np.float32 and found["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert type(found["g"]) is float and type(found["i"]) is np.int64 and (found["g"], found["i"]) == (2, 3)
-    assert pack_message(found) == OPENPI
+    unpacked = unpack_message(OPENPI)
+    assert unpacked["a"].dtype == np.float32 and unpacked["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert type(unpacked["g"]) is float and type(unpacked["i"]) is np.int64 and (unpacked["g"], unpacked["i"]) == (2, 3)
+    assert pack_message(unpacked) == OPENPI
 
 
 @pytest.mark.parametrize(
     "value", [np.zeros((0, 3), "f2"), np.array([True, False]), np.array(["on", "off"]), np.uint8(7)]
 )
 def test_arrays_come_back_unchanged(value: Any) -> None:
-    found = unpack_message(pack_message({"value": value}))["value"]
-    assert found.dtype == value.dtype and found.shape == value.shape and np.array_equal(found, value)
+    unpacked = unpack_message(pack_message({"value": value}))["value"]
+    assert unpacked.dtype == value.dtype and unpacked.shape == value.shape and np.array_equal(unpacked, value)
 
 
 MALFORMED = {
@@ -335,7 +335,7 @@ CROWDED = {
 @pytest.mark.parametrize("data", CROWDED.values(), ids=CROWDED.keys())
 def test_message_of_many_items_is_not_unpacked(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[bytes] = []
-    monkeypatch.setattr(policy_link.msgpack, "unpackb", lambda given, **more: made.append(given))
+    monkeypatch.setattr(policy_link.msgpack, "unpackb", lambda packed, **more: made.append(packed))
     with pytest.raises(MalformedMessage, match="more than 4096 items"):
         unpack_message(data)
     assert not made

@@ -79,7 +79,7 @@ def test_session_counts_from_its_opening_to_its_close() -> None:
     assert pool.missing(0) == [b]
 
 
-def test_closed_pool_and_one_that_gave_up_have_no_decider() -> None:
+def test_closed_or_ended_pool_has_no_decider() -> None:
     pool, (a,) = pool_of("a")
     pool.end("Ray was lost.")
     assert (a.up, a.gave_up, pool.gave_up, pool.closed) == (False, "Ray was lost.", "Ray was lost.", False)
@@ -105,7 +105,7 @@ def test_new_session_has_its_builds_error(error: UserError, attempts: int) -> No
     assert a.error is error and pool.missing(S) == []
 
 
-def test_build_that_fails_again_and_again_is_given_up_with_its_reason() -> None:
+def test_failing_build_is_given_up_with_its_reason() -> None:
     pool, (a, b) = pool_of("a", "b")
     pool.lost(S)
     pool.restored("life 2")
@@ -123,7 +123,7 @@ def test_build_that_fails_again_and_again_is_given_up_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_lives_leave_none_up_in_a_dead_process(seed: int) -> None:
+def test_random_lives_leave_no_session_up_alone(seed: int) -> None:
     chance, pool = random.Random(seed), Pool("pool", LIMIT)
     life, built_in = 0, dict[PooledHost, int]()
     for step in range(300):
@@ -177,7 +177,7 @@ def one_kind(key: Any) -> str:
     return "model"
 
 
-def test_scheduler_takes_patient_sessions_last_and_only_where_they_may() -> None:
+def test_patient_sessions_have_the_last_turn() -> None:
     scheduler = Scheduler()
     scheduler.ask("late", request(1))
     scheduler.ask("other", request(1))
@@ -187,7 +187,7 @@ def test_scheduler_takes_patient_sessions_last_and_only_where_they_may() -> None
     assert scheduler.turn(patient=late) == []
 
 
-def test_scheduler_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
+def test_session_that_cancels_keeps_its_place() -> None:
     scheduler = Scheduler()
     scheduler.ask("hasty", request(1))
     scheduler.ask("patient", request(1))

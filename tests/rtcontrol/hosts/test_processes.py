@@ -18,7 +18,7 @@ def sleeping(folder: str | None, session: bool = False) -> subprocess.Popen[byte
     return subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=session)
 
 
-def test_a_guardian_ends_what_bears_the_mark_and_nothing_else() -> None:
+def test_guardian_ends_marked_processes_alone() -> None:
     guardian = Guardian()
     folder = guardian.folder
     ours = [sleeping(folder), sleeping(folder, session=True)]
@@ -46,7 +46,7 @@ time.sleep(60)
 """
 
 
-def test_a_guardian_sees_its_master_die_though_a_fork_of_it_lives_on() -> None:
+def test_guardian_notices_the_end_despite_a_fork() -> None:
     master = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=-1, text=True, start_new_session=True)
     assert master.stdout is not None
     folder = master.stdout.readline().strip()

@@ -24,7 +24,7 @@ import pytest
 import ray
 import zmq
 from cart import CartWorld, Flight, cart_agent
-from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, running
+from pooled import assert_equal, called, folder_of, kept_pid, naming, run_ticks, running, st_request
 
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
@@ -39,24 +39,22 @@ from tests.helpers.processes import Program, environment, until
 pytestmark = pytest.mark.serial
 
 
-def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_being_opened(
-    ray_pool: RayPool, sources: list[STSource]
-) -> None:
+def test_killed_process_comes_back_with_all_sessions(ray_pool: RayPool, sources: list[STSource]) -> None:
     hosts = [ray_pool.open(f"s{i}", source) for i, source in enumerate(sources)]
     idle = ray_pool.open("idle", naming("idle"))
-    before = [flown(host, 5) for host in hosts]
+    before = [run_ticks(host, 5) for host in hosts]
     opened: list[Host] = []
     opener = threading.Thread(target=lambda: opened.append(ray_pool.open("slow", naming("slow", "1.0"))))
     opener.start()
     time.sleep(0.4)
     os.kill(kept_pid(ray_pool), signal.SIGKILL)
     until(lambda: not any(host.alive() for host in [*hosts, idle]), seconds=10.0)
-    hosts[0].submit(asked(1))
+    hosts[0].submit(st_request(1))
     assert hosts[0].wait(10_000_000) is None
     idle.close()
     until(lambda: all(host.alive() for host in hosts), seconds=60.0)
-    for host, own in zip(hosts, before, strict=True):
-        assert_equal(flown(host, 5), own)
+    for host, decisions in zip(hosts, before, strict=True):
+        assert_equal(run_ticks(host, 5), decisions)
         assert [e.event for e in host.events] == ["lost", "restarted"] and host.incarnation == 1
         host.close()
     opener.join()
@@ -66,7 +64,7 @@ def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_bein
     until(lambda: ray.get(free.remote(b"none")) == 0, seconds=20.0)
 
 
-def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
+def test_build_that_ends_the_process_is_given_up(ray_pool: RayPool) -> None:
     class Deadly:
         def build(self) -> Any:
             import os
@@ -102,7 +100,7 @@ def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
     return flight
 
 
-def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(tmp_path: Path, ray_pool: RayPool) -> None:
+def test_killed_decoder_brings_safe_call_and_returns(tmp_path: Path, ray_pool: RayPool) -> None:
     host = ray_pool.open("a", pushing())
     old, decoder = folder_of(ray_pool), kept_pid(ray_pool)
     ours = os.getpriority(os.PRIO_PROCESS, 0)
@@ -174,7 +172,7 @@ print(json.dumps({{
 """
 
 
-def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) -> None:
+def test_another_user_reaches_neither_decoder_nor_ray(ray_pool: RayPool) -> None:
     if os.geteuid():
         pytest.skip("only root can be another user")
     import ray
@@ -188,16 +186,16 @@ def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) 
     sockets = [answer[end].removeprefix("ipc://") for end in ("endpoint", "heartbeat")]
     sockets += [str(path) for path in Path(folder).rglob("*") if path.is_socket() and "/sockets/" in str(path)]
     assert len(sockets) >= 4 and all(len(path) <= 107 for path in sockets)
-    told: dict[str, Any] = {"folder": folder, "sockets": sockets, "pids": [*pids]}
-    told["gcs"] = ray.get_runtime_context().gcs_address
+    paths: dict[str, Any] = {"folder": folder, "sockets": sockets, "pids": [*pids]}
+    paths["gcs"] = ray.get_runtime_context().gcs_address
     env = {name: value for name, value in environment().items() if not name.startswith("RAY_")}
-    command = [sys.executable, "-c", INTRUDER, json.dumps(told)]
+    command = [sys.executable, "-c", INTRUDER, json.dumps(paths)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    outcome = json.loads(done.stdout.splitlines()[-1])
     for what in ("list", "rename", "bind", "connect", "environ"):
-        assert {*found[what]} == {"PermissionError"}, what
-    assert found["gcs"] == ["AuthenticationError"]
+        assert {*outcome[what]} == {"PermissionError"}, what
+    assert outcome["gcs"] == ["AuthenticationError"]
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64, "it stands in no file"
     ready = DecoderLink(answer, b"x", WakeFile())
     assert ready.ready(5000), "who has the key is answered"
@@ -206,14 +204,12 @@ def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) 
 
 def sigterm() -> int:
     """What the kernel calls, whatever Python thinks of it."""
-    told = ctypes.create_string_buffer(512)
-    assert ctypes.CDLL(None).sigaction(int(signal.SIGTERM), None, told) == 0
-    return int.from_bytes(told.raw[: ctypes.sizeof(ctypes.c_void_p)], sys.byteorder)
+    paths = ctypes.create_string_buffer(512)
+    assert ctypes.CDLL(None).sigaction(int(signal.SIGTERM), None, paths) == 0
+    return int.from_bytes(paths.raw[: ctypes.sizeof(ctypes.c_void_p)], sys.byteorder)
 
 
-def test_a_ray_that_is_lost_ends_the_run_with_the_safe_call_and_sigterm_is_the_runs_own(
-    tmp_path: Path, ray_pool: RayPool
-) -> None:
+def test_lost_ray_ends_the_run_with_safe_call(tmp_path: Path, ray_pool: RayPool) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     ours = sigterm()
     host, folder = ray_pool.open("a", pushing()), folder_of(ray_pool)
@@ -230,9 +226,7 @@ def test_a_ray_that_is_lost_ends_the_run_with_the_safe_call_and_sigterm_is_the_r
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_socket_in_the_decoders_place_decides_nothing_and_is_told_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_false_socket_receives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     decoder = DecoderActor(1, False, False, ".").start()  # in this process: its threads end with the tests
@@ -265,13 +259,13 @@ def base() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def said(base: Path) -> Path:
+def stderr_of(base: Path) -> Path:
     return base.parent / "stderr"
 
 
 def started(base: Path, *arguments: str) -> subprocess.Popen[str]:
     env = {"RAY_TMPDIR": str(base), "RAY_ADDRESS": ""}
-    return Program(arguments, said(base), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).popen
+    return Program(arguments, stderr_of(base), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).popen
 
 
 @pytest.mark.parametrize(
@@ -296,16 +290,16 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
     run.send_signal(number)
     assert run.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
-        made = json.loads((tmp_path / "run" / "report.json").read_text())
-        assert made["ended_by"] == signal.Signals(number).name
-        assert made["releases"] > 5 if instant == "flying" else made["releases"] == 0
+        report = json.loads((tmp_path / "run" / "report.json").read_text())
+        assert report["ended_by"] == signal.Signals(number).name
+        assert report["releases"] > 5 if instant == "flying" else report["releases"] == 0
         # Ray's own handler prints a stack, and aborts the run when it needs more than 3 s to end.
-        assert not re.search("SIGTERM received|Traceback", said(base).read_text())
+        assert not re.search("SIGTERM received|Traceback", stderr_of(base).read_text())
         assert not any(base.iterdir())
     until(lambda: not any(base.iterdir()) and not any(process.is_running() for process in started_by_ray))
 
 
-def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(no_ray: None) -> None:
+def test_standby_answers_after_the_decoder_was_killed(no_ray: None) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     ours, pool = sigterm(), StandbyPool(4, 0)
     pool.start()

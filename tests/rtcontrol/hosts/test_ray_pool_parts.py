@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pooled import asked, assert_equal, called, naming, reply_of, request, tools
+from pooled import assert_equal, called, naming, reply_of, request, st_request, tools
 
 from rtcontrol.hosts.deciders import ANSWERS, QuestionSource, STSource, answer_together, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
@@ -33,7 +33,7 @@ def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
         assert decision == Decision(Call(name, {"at": "x 7"}), {"function": 0.5}, 1, 9, 3)
 
 
-def test_a_decision_that_nobody_waits_for_is_given_up_between_its_steps(pool: DecoderPool) -> None:
+def test_cancelled_decision_ends_between_its_steps(pool: DecoderPool) -> None:
     host = pool.open("a", naming("long"))
     host.submit(request(1, "steps 800"))  # 40 s
     time.sleep(0.2)
@@ -42,7 +42,7 @@ def test_a_decision_that_nobody_waits_for_is_given_up_between_its_steps(pool: De
 
 
 @pytest.mark.parametrize(("fault", "says"), [("user", "No such checkpoint"), ("bug", "oops")])
-def test_a_decider_that_cannot_be_made_leaves_the_others_alone(pool: DecoderPool, fault: str, says: str) -> None:
+def test_failed_build_leaves_the_others_alone(pool: DecoderPool, fault: str, says: str) -> None:
     host = pool.open("a", naming("left"))
     with pytest.raises(UserError, match=says):
         pool.open("b", naming("right", fault))
@@ -50,7 +50,7 @@ def test_a_decider_that_cannot_be_made_leaves_the_others_alone(pool: DecoderPool
 
 
 @pytest.mark.parametrize("kind", [InProcessHost, single_host])
-def test_a_host_of_its_own_decides_on_its_workers_at_once(kind: Any, ray_pool: RayPool) -> None:
+def test_host_decides_on_all_workers_at_once(kind: Any, ray_pool: RayPool) -> None:
     host = kind(naming("left"), workers=2)
     try:
         assert host.start()["model"] == "left"
@@ -64,21 +64,21 @@ def test_a_host_of_its_own_decides_on_its_workers_at_once(kind: Any, ray_pool: R
     assert not host.alive()
 
 
-def test_what_waits_at_once_is_decided_together_and_like_each_alone(pool: DecoderPool, sources: list[STSource]) -> None:
+def test_batch_is_decided_like_each_alone(pool: DecoderPool, sources: list[STSource]) -> None:
     busy, hosts = pool.open("busy", naming("busy")), [pool.open(f"s{i}", sources[i % 2]) for i in range(4)]
     busy.submit(request(1, "sleep 0.4"))
     time.sleep(0.1)
     for host in hosts:
-        host.submit(asked(7))
+        host.submit(st_request(7))
     replies = [reply_of(host) for host in hosts]
     assert [reply.together for reply in replies] == [4] * 4
-    expected = [source.build().decide(asked(7)) for source in sources]
+    expected = [source.build().decide(st_request(7)) for source in sources]
     assert_equal([reply.decision for reply in replies], expected * 2)  # type: ignore[misc]
-    hosts[0].submit(asked(8))
+    hosts[0].submit(st_request(8))
     assert reply_of(hosts[0]).together == 1
 
 
-def test_one_of_those_decided_together_may_be_given_up_or_fail_and_the_others_are_answered(
+def test_cancelled_decision_leaves_the_others_of_its_batch(
     sources: list[STSource],
 ) -> None:
     late = tools(
@@ -86,10 +86,10 @@ def test_one_of_those_decided_together_may_be_given_up_or_fail_and_the_others_ar
     )
     source = STSource(replace(sources[0].spec, tools=late, budget_per_head=1))
     deciders: list[Any] = [source.build() for _ in range(3)]
-    expected = deciders[0].decide(asked(3))
+    expected = deciders[0].decide(st_request(3))
     assert expected.forward_passes > 1
-    wrong = replace(asked(3), observation="go " * 3000)
-    asks = [(deciders[0], asked(1)), (deciders[1], asked(3)), (deciders[2], wrong)]
+    wrong = replace(st_request(3), observation="go " * 3000)
+    asks = [(deciders[0], st_request(1)), (deciders[1], st_request(3)), (deciders[2], wrong)]
     steps, count = answer_together(asks, lambda i: i == 0), 0
     with pytest.raises(StopIteration) as done:
         while True:
@@ -100,10 +100,10 @@ def test_one_of_those_decided_together_may_be_given_up_or_fail_and_the_others_ar
     assert given_up is None
     assert sound.decision.call == expected.call and sound.together == 3
     assert failed.decision is None and "context" in failed.mistake[0]
-    assert deciders[0].decide(asked(3)).call == expected.call
+    assert deciders[0].decide(st_request(3)).call == expected.call
 
 
-def test_any_thread_ends_a_wait_and_no_reply_is_lost_by_it(pool: DecoderPool) -> None:
+def test_wake_ends_a_wait_and_loses_no_reply(pool: DecoderPool) -> None:
     host = pool.open("a", naming("left"))
     threading.Timer(0.05, host.wake).start()
     assert host.wait(60_000_000_000) is None
@@ -141,12 +141,15 @@ def test_questions_are_answered_wherever_it_decides(pool: DecoderPool, sources: 
     for tick, state in enumerate(("x 1", "x 1", "zürich \ud7ff")):
         request = DecisionRequest(tick, 0, state, encode_questions(QUESTIONS))
         host.submit(request)
-        reply, own = reply_of(host), here.decide(request).call
+        reply, expected = reply_of(host), here.decide(request).call
         assert (
-            reply.error is None and reply.decision is not None and reply.decision.call is not None and own is not None
+            reply.error is None
+            and reply.decision is not None
+            and reply.decision.call is not None
+            and expected is not None
         )
         assert reply.decision.call.name == ANSWERS and reply.decision.forward_passes == 1
-        found: Any = reply.decision.call.arguments["probabilities"]
-        assert [math.fsum(p) for p in found] == [1.0, 1.0]
-        for p, q in zip(found, own.arguments["probabilities"], strict=True):
+        answers: Any = reply.decision.call.arguments["probabilities"]
+        assert [math.fsum(p) for p in answers] == [1.0, 1.0]
+        for p, q in zip(answers, expected.arguments["probabilities"], strict=True):
             assert p == pytest.approx(q, abs=1e-4)

@@ -41,35 +41,35 @@ def source(api: str, *tools: dict[str, Any], url: str = "http://127.0.0.1:1/v1",
     return EndpointSource.parse(f"{api}:{url}#jev", tools or (GO, STOP), **more)
 
 
-def asking(api: str, *tools: dict[str, Any], **how: Any) -> tuple[EndpointDecider, FakeWeb]:
+def asking(api: str, *tools: dict[str, Any], **options: Any) -> tuple[EndpointDecider, FakeWeb]:
     """Return a decider over the stand-in of an endpoint, without a socket."""
-    parsed = {name: how.pop(name) for name in ("allow_null", "late") if name in how}
-    web = FakeWeb(f"/v1/{api}", **how)
+    parsed = {name: options.pop(name) for name in ("allow_null", "late") if name in options}
+    web = FakeWeb(f"/v1/{api}", **options)
     return EndpointDecider(source(api, *tools, **parsed), web), web
 
 
 def picking(**wanted: str) -> Any:
     """Chooses by the last part of a question's name, else the first option."""
-    return lambda told, name, options: wanted.get(name.rpartition(".")[2], options[0])
+    return lambda parsed, name, options: wanted.get(name.rpartition(".")[2], options[0])
 
 
-def decided(api: str, wanted: dict[str, str], **how: Any) -> Decision:
-    return asking(api, choose=picking(**wanted), **how)[0].decide(REQUEST)
+def decided(api: str, wanted: dict[str, str], **options: Any) -> Decision:
+    return asking(api, choose=picking(**wanted), **options)[0].decide(REQUEST)
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_answers_become_a_typed_call_with_its_confidences(api: str) -> None:
-    made = decided(api, {"function": "go", "speed": "2", "careful": "true"})
-    assert made.call == Call("go", {"to": "left", "speed": 2, "gait": "walk", "careful": True})
-    assert type(made.call.arguments["speed"]) is int and made.call.arguments["careful"] is True
-    assert made.confidence == {"function": 0.8, "arg1": 0.8, "arg2": 0.8, "arg3": 1.0, "arg4": 0.8}
-    assert (made.forward_passes, made.tokens, made.reused_tokens) == (1, 10, 30)
+    server = decided(api, {"function": "go", "speed": "2", "careful": "true"})
+    assert server.call == Call("go", {"to": "left", "speed": 2, "gait": "walk", "careful": True})
+    assert type(server.call.arguments["speed"]) is int and server.call.arguments["careful"] is True
+    assert server.confidence == {"function": 0.8, "arg1": 0.8, "arg2": 0.8, "arg3": 1.0, "arg4": 0.8}
+    assert (server.forward_passes, server.tokens, server.reused_tokens) == (1, 10, 30)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_is_left_out_and_what_stays_in_force(api: str) -> None:
-    made = decided(api, {"function": "go", "careful": "(none)"})
-    assert made.call == Call("go", {"to": "left", "speed": 0, "gait": "walk"})
+def test_omitted_argument_and_null_call(api: str) -> None:
+    server = decided(api, {"function": "go", "careful": "(none)"})
+    assert server.call == Call("go", {"to": "left", "speed": 0, "gait": "walk"})
     assert decided(api, {"function": "stop"}).call == Call("stop", {})
     assert decided(api, {"function": "(none)"}, allow_null=True).call is None
 
@@ -79,14 +79,14 @@ def test_one_request_asks_all_and_names_the_model(api: str) -> None:
     decider, web = asking(api)
     decider.decide(REQUEST)
     (body,) = web.bodies
-    asked = body["questions"]
-    names = [q["name"] for q in asked] if api == "decisions" else list(asked)
+    questions = body["questions"]
+    names = [q["name"] for q in questions] if api == "decisions" else list(questions)
     assert source(api).url.endswith(f"/v1/{api}") and body["model"] == "jev"
     assert names == ["function", "go.to", "go.speed", "go.careful"], "of one value nothing is asked"
-    words = [q["instructions"] for q in (asked if api == "decisions" else asked.values())]
+    words = [q["instructions"] for q in (questions if api == "decisions" else questions.values())]
     assert words[1] == "If the function is go, what is to? Which way."
-    told = body["input" if api == "decisions" else "state"]
-    assert told == "Instruction: go left\nCalls so far: go(to=right)\nObservation: x 2"
+    parsed = body["input" if api == "decisions" else "state"]
+    assert parsed == "Instruction: go left\nCalls so far: go(to=right)\nObservation: x 2"
 
 
 FAULTS = {
@@ -125,13 +125,13 @@ def test_answer_is_given_up_before_its_deadline(within_ms: int, late: bool, limi
 
 
 def test_a_cancelled_decision_closes_its_request() -> None:
-    with standin(lambda n: (5.0 if n == 0 else 0.0, None)) as made:
-        host = InProcessHost(source("decisions", url=made.url))
+    with standin(lambda n: (5.0 if n == 0 else 0.0, None)) as server:
+        host = InProcessHost(source("decisions", url=server.url))
         host.start()
         host.submit(REQUEST)
-        until(lambda: made.bodies, "it was not asked")
+        until(lambda: server.bodies, "it was not asked")
         host.cancel(REQUEST.tick)
-        until(lambda: made.dropped == 1, "the request was not closed", seconds=3)
+        until(lambda: server.dropped == 1, "the request was not closed", seconds=3)
         host.submit(DecisionRequest(5, 1, "x", "go"))
         assert reply_of(host).tick == 5
         host.close()
@@ -139,14 +139,14 @@ def test_a_cancelled_decision_closes_its_request() -> None:
 
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote_api.KEY, "sk-very-secret")
-    with standin(lambda n: (0.0, 401 if n else None)) as made:
-        told = source("decisions", url=made.url)
-        decider = pickle.loads(pickle.dumps(told)).build()
+    with standin(lambda n: (0.0, 401 if n else None)) as server:
+        parsed = source("decisions", url=server.url)
+        decider = pickle.loads(pickle.dumps(parsed)).build()
         decider.decide(REQUEST)
         with pytest.raises(DecisionLost) as caught:
             decider.decide(REQUEST)
-        assert made.headers[0]["authorization"] == "Bearer sk-very-secret" and made.connections == 1
-        assert "secret" not in f"{told!r}{decider.info()}{caught.value}"
+        assert server.headers[0]["authorization"] == "Bearer sk-very-secret" and server.connections == 1
+        assert "secret" not in f"{parsed!r}{decider.info()}{caught.value}"
     with pytest.raises(UserError, match=r"would travel to api\.example\.com in the clear"):
         EndpointSource.parse("decisions:http://api.example.com/v1", (GO,))
     for host in ("https://api.example.com", "http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"):
@@ -154,7 +154,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk secret", "sk-sécret"])
-def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_invalid_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv(remote_api.KEY, key)
     with pytest.raises(UserError, match=f"{remote_api.KEY} is not a key") as caught:
         EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
@@ -169,19 +169,19 @@ def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest
         ({"type": "integer"}, "cannot be listed"),
     ],
 )
-def test_what_no_list_of_options_holds_is_refused_by_name(schema: Any, words: str) -> None:
+def test_parameter_without_options_is_refused_by_name(schema: Any, words: str) -> None:
     say = {"name": "say", "parameters": {"properties": {"what": schema}, "required": ["what"]}}
     with pytest.raises(UserError, match=words):
         EndpointSource.parse("decisions:https://x/v1", (say,))
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_arguments_of_two_tools_are_not_taken_for_each_other(api: str) -> None:
+def test_arguments_of_two_tools_are_kept_apart(api: str) -> None:
     schema = {"enum": ["left", "right"]}
     tools = [
         {"name": "go", "parameters": {"properties": {"to.x": schema}, "required": ["to.x"]}},
         {"name": "go.to", "parameters": {"properties": {"x": schema}, "required": ["x"]}},
     ]
-    decider, web = asking(api, *tools, choose=lambda told, name, options: options[-1] if "'" in name else options[0])
+    decider, web = asking(api, *tools, choose=lambda parsed, name, options: options[-1] if "'" in name else options[0])
     call, (body,) = decider.decide(REQUEST).call, web.bodies
     assert call == Call("go", {"to.x": "left"}) and len(body["questions"]) == 3

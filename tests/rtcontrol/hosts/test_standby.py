@@ -57,7 +57,7 @@ def test_standby_takes_over_and_keeps_the_session() -> None:
     assert pair.decided(3) == A and pair.host.incarnation == 2 and len(pair.host.events) == 4
 
 
-def test_standby_is_warm_by_the_first_requests_and_few_later() -> None:
+def test_standby_decides_first_requests_and_few_later() -> None:
     pair = Standby()
     for tick in range(300):
         assert pair.decided(tick) == A
@@ -78,7 +78,7 @@ def test_reply_that_the_standby_owes_reaches_no_one() -> None:
     assert [(reply.tick, reply.decision.call.name) for _, reply in pair.replies if reply.decision] == [(0, A), (1, B)]  # type: ignore[union-attr]
 
 
-def test_both_lost_is_one_loss_until_either_is_back() -> None:
+def test_loss_of_both_is_one_loss() -> None:
     pair = Standby()
     pair.lose(pair.b)
     assert pair.host.up and pair.host.events == [], "the standby's loss is not the session's"
@@ -92,7 +92,7 @@ def test_both_lost_is_one_loss_until_either_is_back() -> None:
     assert pair.host.events[1].seconds == 1.0 and pair.host.incarnation == 1
 
 
-def test_loss_between_two_looks_is_noticed_by_the_incarnation() -> None:
+def test_loss_between_two_looks_is_noticed() -> None:
     pair = Standby()
     pair.a.lost(pair.now_ns)
     pair.restore(pair.a)
@@ -109,7 +109,7 @@ def test_no_decoder_is_left_when_both_gave_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_losses_leave_no_reply_of_a_dead_incarnation(seed: int) -> None:
+def test_random_losses_leave_no_stale_reply(seed: int) -> None:
     chance, pair = random.Random(seed), Standby()
     slow = chance.choice((10.0, 60.0))
     for host in pair.inner.values():
@@ -152,7 +152,7 @@ def test_random_losses_leave_no_reply_of_a_dead_incarnation(seed: int) -> None:
     assert pair.host.incarnation == events.count("restarted")
 
 
-def test_standby_that_never_answers_is_owed_a_bounded_number() -> None:
+def test_silent_standby_owes_a_bounded_number() -> None:
     pair = Standby()
     pair.b.after_ms = lambda request: None
     for tick in range(200):
