@@ -1,5 +1,4 @@
-"""This machine's processes: whether this one gets anywhere, and a guardian that ends what a run started and removes the
-run's folder when the run is over, however it ended (Linux).
+"""Watch whether this process runs, and end what a run started when the run is over, however it ended (Linux).
 
 The guardian is this file, run as a program: it loads nothing else.
 """
@@ -25,20 +24,19 @@ from typing import Self
 MARK = "RTCONTROL_RUN"
 # Ray's longest socket name in its folder has 64 characters, the kernel takes 107 in all.
 LONGEST_BASE = 107 - 64 - len("/rtcontrol-12345678/r")
-# One that was just being started when its parent was killed bears its mark a moment later.
+# A process whose parent was killed while it started it bears its mark a moment later.
 CLEAN_ROUNDS, ROUND_S, SWEEP_S = 4, 0.25, 20.0
 BEAT_NS, THRESHOLD_NS = 5_000_000, 10_000_000
-# A reply tells of so many gaps, that ended so short a time ago.
-MOST_TOLD, TOLD_NS = 8, 2_000_000_000
+# A reply has so many gaps, which ended so short a time ago.
+MOST_RECENT, RECENT_NS = 8, 2_000_000_000
 # A build yields the processor to decisions, where there are not enough for both.
 BUILDER_NICE = 10
 
 
 class Heartbeat:
-    """A thread that must get its turn every `beat_ns` while it is entered. One that comes late by more than
-    `threshold_ns` is a gap: its process stood still.
+    """A thread that wakes every `beat_ns` while it is entered. Where it is late by more than `threshold_ns` is a gap.
 
-    Stopped by a signal, kept from the processor, or held up by whoever has the interpreter: all are gaps.
+    The process was stopped by a signal, or waited for the processor or for the interpreter's lock.
     """
 
     def __init__(self, beat_ns: int = BEAT_NS, threshold_ns: int = THRESHOLD_NS) -> None:
@@ -58,15 +56,17 @@ class Heartbeat:
         self._thread.join()
 
     def gaps(self, since_ns: int) -> list[tuple[int, int]]:
-        """Begin and end (CLOCK_MONOTONIC) of those that ended after `since_ns`, and of one that is just ending: the
-        thread that was woken first asks before the heartbeat could note it."""
-        found = [gap for gap in tuple(self._gaps) if gap[1] > since_ns]
+        """Return start and end (CLOCK_MONOTONIC) of the gaps that ended after `since_ns`.
+
+        One that is just ending is among them: another thread may wake first, and ask.
+        """
+        gaps = [gap for gap in tuple(self._gaps) if gap[1] > since_ns]
         now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
-        return [*found, (due, now)] if now - due > self.threshold_ns else found
+        return [*gaps, (due, now)] if now - due > self.threshold_ns else gaps
 
     def recent(self) -> list[tuple[int, int]]:
-        """What a reply tells of them."""
-        return self.gaps(time.monotonic_ns() - TOLD_NS)[-MOST_TOLD:]
+        """Return the gaps that a reply has."""
+        return self.gaps(time.monotonic_ns() - RECENT_NS)[-MOST_RECENT:]
 
     def _beat(self) -> None:
         while not self._stop.is_set():
@@ -74,7 +74,7 @@ class Heartbeat:
             now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
             if now - due > self.threshold_ns:
                 self._gaps.append((due, now))
-            self._last_ns = now  # not before: whoever asks just now must be told of it
+            self._last_ns = now  # not before: `gaps` would miss this one
 
 
 def keep_loaded() -> None:
@@ -92,8 +92,11 @@ def yield_processor() -> None:
 
 
 class Guardian:
-    """A folder that no other user may enter, and a process that outlives this one: when this one ends, or `end` is
-    called, it kills what bears the folder's mark, and removes the folder. No signal of a terminal reaches it."""
+    """A folder that no other user may enter, and a process that outlives this one.
+
+    When this one ends, or `end` is called, it kills what bears the folder's mark, and removes the folder. No signal of
+    a terminal reaches it.
+    """
 
     def __init__(self) -> None:
         base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
@@ -109,7 +112,7 @@ class Guardian:
         os.close(us)
 
     def end(self) -> None:
-        """Everything is over: sweep, and wait until it is done."""
+        """Kill and remove now, and wait until it is done."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(b"done", timeout=SWEEP_S)
 
@@ -117,7 +120,7 @@ class Guardian:
 def _guard(run: int, folder: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # A process that was forked from the run's may keep the pipe open: its death is looked for, too.
+    # A process that was forked from the run's may keep the pipe open: the run's death is awaited, too.
     poll = select.poll()
     for file in (0, run):
         poll.register(file, select.POLLIN)
@@ -127,7 +130,7 @@ def _guard(run: int, folder: str) -> None:
 
 
 def kill_marked(mark: str, value: str, rounds: int) -> None:
-    """Kill what has this value of `mark` in its environment until there is nothing, `rounds` times running."""
+    """Kill what has this value of `mark` in its environment, until `rounds` rounds in a row find nothing."""
     marked = f"\0{mark}={value}\0".encode()
     clean = 0
     while clean < rounds:
