@@ -109,7 +109,7 @@ class RayPool(Pool):
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):
-            while not self.closed:
+            while not self.closed and self.life is life:
                 with self.changed:
                     missing = self.missing(time.monotonic_ns())
                 if heart.lost(0 if missing else PING_EVERY_S):
@@ -120,9 +120,11 @@ class RayPool(Pool):
                     self._build(host, life, heart)
 
     def _build(self, host: RayHost, life: dict[str, Any], heart: Heart) -> None:
-        """Have a host's decider built, and connect the host to it. Raises RayError where the process is lost."""
+        """Have a host's decider built, and connect the host to it."""
         import ray
 
+        failure: UserError | None = None
+        lost = False
         try:
             call = self.process.build(host.key, host.source, host.last)
             while (info := self.process.result(call)) is None:
@@ -131,23 +133,20 @@ class RayPool(Pool):
                 if heart.lost(BUILT_EVERY_S):
                     raise ray.exceptions.RayActorError
             host.connect(life)
+            host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
         except UserError as error:
-            self._failed(host, error)
+            failure = error
         except ray.exceptions.RayError:
-            with self.changed:
-                self.lost(time.monotonic_ns())  # for all, before this one's caller learns it
-            self._failed(host, DecoderUnavailable(f"The decoder was lost while it made {host.session}.", MEMORY))
-            raise
-        else:
-            with self.changed:
-                host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
-                self.built(host, life, time.monotonic_ns())
-                self.notify()
-
-    def _failed(self, host: RayHost, error: UserError) -> None:
-        log.debug("the decider of %s cannot be built: %s", host.session, error)
+            failure = DecoderUnavailable(f"The decoder was lost while it made {host.session}.", MEMORY)
+            lost = True
         with self.changed:
-            self.failed(host, error, time.monotonic_ns())
+            if lost:
+                self.lost(time.monotonic_ns())  # for all, before the caller learns of the failure
+            if failure is None:
+                self.built(host, life, time.monotonic_ns())
+            else:
+                log.debug("the decider of %s cannot be built: %s", host.session, failure)
+                self.failed(host, failure, time.monotonic_ns())
             self.notify()
 
     def _replaced(self, lost_ns: int, pid: int) -> dict[str, Any] | None:
