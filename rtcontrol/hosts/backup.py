@@ -48,7 +48,7 @@ class Question(layered.Question):
 
     n: int = 0
     incarnation: int = 0
-    asked: bool = False
+    sent: bool = False
     judged: bool = False
     confident: bool = False
     spare: DecisionReply | None = None
@@ -66,7 +66,7 @@ class Question(layered.Question):
     @property
     def pending(self) -> bool:
         """Whether the first decider has yet to answer."""
-        return self.asked and self.answer is None
+        return self.sent and self.answer is None
 
 
 class BackupHost(LayeredHost):
@@ -109,7 +109,7 @@ class BackupHost(LayeredHost):
         if resting or len(self._pending) >= self._terms.in_flight or not self.status[FIRST].alive:
             return
         self._tried_ns = now_ns
-        question.asked, self._pending[number] = True, question
+        question.sent, self._pending[number] = True, question
         # A planner has a step of a plan by the instant until which it is awaited.
         within_ns = max(question.due_ns - now_ns, 0) if self._plans else question.patience_ns
         self.ask(FIRST, replace(question.request, tick=number, within_ns=within_ns), now_ns)
@@ -122,7 +122,7 @@ class BackupHost(LayeredHost):
                 self._judge(question, False)
             if not status.alive or question.incarnation != status.incarnation:
                 why = "the first decider was lost"
-            elif now_ns - question.asked_ns > question.patience_ns:
+            elif now_ns - question.sent_ns > question.patience_ns:
                 self.inner[FIRST].cancel(number)
                 why = f"no answer within {question.patience_ns / 1e9:g} s"
             else:
@@ -143,7 +143,7 @@ class BackupHost(LayeredHost):
         request, decision = question.request, reply.decision
         ended_ns = reply.begun_ns + reply.decide_ns if reply.begun_ns else now_ns
         fields: dict[str, Any] = {"first": request.tick, **({"n": question.n} if question.n else {})}
-        fields["answer_ms"] = round((ended_ns - question.asked_ns) / 1e6, 4)
+        fields["answer_ms"] = round((ended_ns - question.sent_ns) / 1e6, 4)
         question.answer = reply
         if decision is None:
             fields |= {"error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
@@ -160,7 +160,7 @@ class BackupHost(LayeredHost):
 
     def _late_ns(self, question: Question) -> int:
         """Return when an answer is late; in the warm-up, where it is not awaited, after a period."""
-        return question.due_ns or question.asked_ns + self._terms.period_ns
+        return question.due_ns or question.sent_ns + self._terms.period_ns
 
     def _judge(self, question: Question, punctual: bool) -> None:
         if not question.judged:
@@ -217,5 +217,5 @@ def _outcome(question: Question, now_ns: int) -> str:
     if not question.confident:
         return "unsure"
     within_ns = question.request.within_ns
-    fresh = not within_ns or now_ns <= question.asked_ns + within_ns
+    fresh = not within_ns or now_ns <= question.sent_ns + within_ns
     return "in_time" if question.waited and fresh else "late"

@@ -195,8 +195,8 @@ class DecoderLink:
 class RayHost(PooledHost):
     """One session of a `RayPool`. Its loop's thread uses the link; the pool's thread offers one to each new process."""
 
-    def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
-        super().__init__(pool, source, session, own)
+    def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
+        super().__init__(pool, source, session, owns_pool)
         self.key = b"%d" % next(NUMBERS)
         self.last: DecisionRequest | None = None
         self.woken = WakeFile()

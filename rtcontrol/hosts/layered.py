@@ -62,7 +62,7 @@ class Question:
     """
 
     request: DecisionRequest
-    asked_ns: int
+    sent_ns: int
     due_ns: int
     answer: DecisionReply | None = None
     waited: bool = True

@@ -101,7 +101,7 @@ class PlanHost(LayeredHost):
         """Forget what the planner lost, or cannot answer in time for any tick."""
         for k, tick in tuple(self._pending.items()):
             within_ns = tick.request.within_ns
-            late = within_ns and now_ns - tick.asked_ns > 2 * self._patience_ns(within_ns)
+            late = within_ns and now_ns - tick.sent_ns > 2 * self._patience_ns(within_ns)
             if late or not self.up:
                 self.inner[PLANNER].cancel(k)
                 del self._pending[k]
@@ -127,7 +127,7 @@ class PlanHost(LayeredHost):
             return
         tick.answer = reply
         self._punctual.note(not tick.due_ns or now_ns <= tick.due_ns)
-        fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.asked_ns) / 1e6, 4)}
+        fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.sent_ns) / 1e6, 4)}
         outcome = self._outcome(reply, tick, now_ns)
         if outcome is not None and reply.tick >= 0:
             self.reports.append(Report(now_ns, fields | outcome))

@@ -36,22 +36,22 @@ def started(host: Host) -> Host:
 
 
 class PooledHost(HostBase):
-    """One session of a pool, which it starts and ends where it is its `own`.
+    """One session of a pool, which it starts and ends where it `owns_pool`.
 
     `error`: why there never was a decider. `due_ns`: when it may be built again after so many `failures`.
     """
 
-    def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
+    def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool.name)
         self.pool, self.source, self.session = pool, source, session
         self.info: dict[str, Any] = {}
         self.error: UserError | None = None
         self.failures = self.due_ns = 0
-        self._own = own
+        self._owns_pool = owns_pool
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if not self.up and not self.info:
-            if self._own:
+            if self._owns_pool:
                 self.pool.start(stopped)
             if not stopped():
                 self.pool.admit(self, stopped)
@@ -59,7 +59,7 @@ class PooledHost(HostBase):
 
     def close(self) -> None:
         self.pool.release(self)
-        if self._own:
+        if self._owns_pool:
             self.pool.close()
 
 

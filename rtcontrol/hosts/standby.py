@@ -85,20 +85,20 @@ class StandbyHost(LayeredHost):
 
 def single_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> RayHost:
     """Return a run's host: the one session of a pool of its own."""
-    return RayHost(RayPool(1, gpus, workers), source, "the run", own=True)
+    return RayHost(RayPool(1, gpus, workers), source, "the run", owns_pool=True)
 
 
 def two_hosts(first: DeciderSource, second: DeciderSource, workers: int = 1) -> tuple[RayHost, RayHost]:
     """Return two deciders, each in a process of its own, of one Ray. The first one takes a GPU where there is one."""
     ray = RaySession()
     pool, spare = RayPool(1, None, workers, ray), RayPool(1, 0, workers, ray)
-    return RayHost(pool, first, "the run", own=True), RayHost(spare, second, "the run's backup", own=True)
+    return RayHost(pool, first, "the run", owns_pool=True), RayHost(spare, second, "the run's backup", owns_pool=True)
 
 
 def standby_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> StandbyHost:
     """Return a run's host, with two decoders."""
     pools = StandbyPool(1, gpus, workers).pools
-    return StandbyHost([RayHost(pool, source, "the run", own=True) for pool in pools])
+    return StandbyHost([RayHost(pool, source, "the run", owns_pool=True) for pool in pools])
 
 
 class StandbyPool:
