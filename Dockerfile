@@ -52,4 +52,4 @@ EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 CMD ["python", "-c", "from pathlib import Path; from urllib.request import Request, urlopen; urlopen(Request('http://127.0.0.1:8080/health', headers={'authorization': 'Bearer ' + Path('/data/token').read_text().strip()}), timeout=4)"]
 ENTRYPOINT ["rtcontrol"]
-CMD ["serve", "--host", "inprocess", "--http", "0.0.0.0:8080", "--token-file", "/data/token", "--require-token", "--static", "/pages"]
+CMD ["serve", "--host", "inprocess", "--http", "0.0.0.0:8080", "--set", "serve.token_file=/data/token", "--set", "serve.require_token=true", "--set", "serve.static=/pages"]

@@ -14,34 +14,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from rtcontrol.cli.command import LAZY, CommandLine, command
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import CARLA, REMOTE, RunOptions, command, named_by_time
+from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
 from rtcontrol.run.run import HELP, HOST, INCOMPLETE, UNSAFE
 from rtcontrol.telemetry.run_folder import Folder, version
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
-
-# What lives in modules of its own, imported when first looked at: a Typer, or the function of one command.
-LAZY = {
-    "serve": "rtcontrol.cli.serve:app",
-    "fit": "rtcontrol.cli.fit:fit",
-    "models": "rtcontrol.cli.models:app",
-    "score": "rtcontrol.cli.score:score",
-    "tools": "rtcontrol.cli.author:tools",
-    "bench": "rtcontrol.cli.bench:app",
-    "keys": "rtcontrol.cli.serve:key_app",
-    "bridge": "rtcontrol.cli.serve:bridges",
-    "replay": "rtcontrol.cli.report:replay",
-    "data": "rtcontrol.cli.data:app",
-    "eval": "rtcontrol.cli.score:evaluate",
-    "drill": "rtcontrol.cli.drill:app",
-    "report": "rtcontrol.cli.report:report",
-    "mcp": "rtcontrol.cli.serve:mcp",
-    "new": "rtcontrol.cli.author:new",
-    "check": "rtcontrol.cli.author:check",
-}
 
 MOST_GOALS = 40  # shown for one agent
 UNWRITTEN = "What was printed could not all be written"
@@ -52,13 +33,13 @@ Examples:
 
   rtcontrol run --env lander --hz 16
 
-  rtcontrol run --env lander --goal "hover at 0.7" --episodes 20 --seed 1000 --no-live --out runs/hover
+  rtcontrol run --env lander --goal "hover at 0.7" --episodes 20 --set loop.seed=1000 --no-live --out runs/hover
 
   rtcontrol run --env lander --model expert --host inprocess --clock lockstep
 
-  rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
+  rtcontrol run --env remote      (a client of the wire is the world: docs/protocol.md)
 
-  rtcontrol run --env lander --model decisions:http://10.0.0.5:8000 --backup lander      (a slow first decider)
+  rtcontrol run --env lander --model decisions:http://10.0.0.5:8000 --set host.backup=lander      (a slow decider)
 
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
@@ -66,10 +47,10 @@ Examples:
 
   rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine     (docs/schemas.md)
 
-  rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
+  rtcontrol run --config run.toml --duration 60      (settings in a file: `rtcontrol settings`)
 
-While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); /pause, /resume and
-/stop are for the safe call, /yes and /no for the call that waits (--confirm); /help and /goals say what can be typed.
+While it runs, a line typed on the terminal is the new instruction (view.stdin: one from a pipe, too); /pause, /resume
+and /stop are for the safe call, /yes and /no for the call that waits (loop.confirm); /help and /goals list them all.
 --view prints the address of a page that shows it all. Ctrl-C ends it with the safe call and the report.
 
 """
@@ -87,18 +68,9 @@ class LazyGroup(TyperGroup):
         if place is None:
             return super().get_command(ctx, cmd_name)
         name, attribute = place.split(":")
-        command = typer.main.get_command(_typer(getattr(importlib.import_module(name), attribute)))
+        command = typer.main.get_command(getattr(importlib.import_module(name), attribute))
         command.name = cmd_name
         return command
-
-
-def _typer(command: Any) -> typer.Typer:
-    """Of a function, one of it alone."""
-    if isinstance(command, typer.Typer):
-        return command
-    alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    alone.command()(command)
-    return alone
 
 
 app = typer.Typer(
@@ -119,23 +91,36 @@ def _versions(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks (may stand anywhere in the line).")] = False,
+    context: typer.Context,
+    set: Annotated[
+        list[str] | None, typer.Option(help="PATH=VALUE: a setting, such as loop.hold_ms=300; may be repeated.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags and --set win.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write a command's figures here; - is standard output.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_versions)
     ] = False,
 ) -> None:
-    """Real-time LLM function calling for robots and games.
+    """Real-time LLM function calling for robots and games. The options below may stand anywhere in the line.
 
     Examples:
 
       rtcontrol run --env lander --hz 16
 
+      rtcontrol run --env lander --set loop.hold_ms=300
+
       rtcontrol doctor
     """
+    line = context.ensure_object(CommandLine)
+    for option, values in (("--set", set or []), ("--config", [config]), ("--json", [json])):
+        for value in values:
+            if value is not None:
+                line.take(option, str(value))
 
 
 def start_run(options: RunOptions) -> int:
-    """Run it in a folder of its own; gives the exit status."""
+    """Run in a folder of its own. Return the exit status."""
     # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
     base = named_by_time(Path(options.env).stem)
     streams = StandardStreams(escaped=False)
@@ -166,7 +151,8 @@ def _start(options: RunOptions, ending: Shutdown) -> int:
     return run(options, ending)
 
 
-app.command("run", help=RUN_EXAMPLES)(command(RunOptions, "run", start_run))
+FIRST_WEEK = ("env", "agent", "model", "tools", "instruction", "goal", "hz", "episodes", "duration_s", "clock", "host")
+command(app, (*FIRST_WEEK, "out", "live", "view"), options=RunOptions, name="run", help=RUN_EXAMPLES)(start_run)
 
 
 @app.command()
@@ -195,15 +181,15 @@ def agents(
     from rtcontrol.run import assembly, interpreting
 
     found = assembly.agents() if name is None else {name: assembly.agent(name)}
-    for name, one in found.items():
-        print(f'{name}  (model {one.model}, told "{one.instruction}")\n    {one.description}')
-        for t in one.tools:
+    for name, entry in found.items():
+        print(f'{name}  (model {entry.model}, told "{entry.instruction}")\n    {entry.description}')
+        for t in entry.tools:
             parameters = ", ".join(p.name for p in t.schema.parameters)
             print(f"    {t.name}({parameters}): {t.schema.description}")
-        safe = one.fallback.safe_call
-        print(f"    safe call {safe.text() if safe else 'none'} after {one.fallback.hold_ms:g} ms of hold")
+        safe = entry.fallback.safe_call
+        print(f"    safe call {safe.text() if safe else 'none'} after {entry.fallback.hold_ms:g} ms of hold")
         if len(found) == 1:
-            goals = interpreting.goal_tools(one)
+            goals = interpreting.goal_tools(entry)
             examples = [] if goals is None else goals.examples(MOST_GOALS)
             print("    goals:" + ("\n        ".join(["", *examples]) if examples else " none listed"))
 

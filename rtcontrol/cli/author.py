@@ -13,8 +13,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, for_people, group, save, say
+from rtcontrol.cli.command import CommandLine, command
+from rtcontrol.cli.figures import for_people, group, save, say
 from rtcontrol.models.errors import UserError
+from rtcontrol.settings import setting
 from rtcontrol_client.console import printable
 
 FILES = {
@@ -24,19 +26,24 @@ FILES = {
     "test.py.txt": "test_NAME.py",
     "README.md.txt": "README.md",
 }
+COLUMNS = ("tool", "values", "passes at worst", "prefix tokens", "checked, not enforced")
+CAPTION = "passes of the model for the longest call of a tool; its tokens in the cached prompt"
+app_new, app_check, tools = group(), group(), group()
 
 
 def write(folder: Path) -> list[Path]:
-    """Write it; its last part is the name. Gives its files. UserError for a name that is none or another module's, and
-    for a folder that is there already."""
+    """Write a game's folder, whose last part is its name. Return its files.
+
+    Raises UserError for a name that Python files cannot have, and for a folder that exists.
+    """
     name = folder.resolve().name
     if not (name.isidentifier() and name.islower() and not keyword.iskeyword(name)):
         raise UserError(
-            f"{name!r} is no name for Python files.", "Give small letters, digits and _, as in `rtcontrol new my_game`."
+            f"{name!r} is not a name for Python files.", "Give small letters, digits and _: `rtcontrol new my_game`."
         )
-    remedy = "Give another name."
+    hint = "Give another name."
     if name in sys.stdlib_module_names or name in packages_distributions():
-        raise UserError(f"{name} is a module of Python's: {name}.py would be imported in its place.", remedy)
+        raise UserError(f"{name} is a module of Python's: {name}.py would be imported in its place.", hint)
     parts = resources.files("rtcontrol.run").joinpath("new_game")
     title = "".join(part.capitalize() for part in name.split("_"))
     try:
@@ -45,19 +52,19 @@ def write(folder: Path) -> list[Path]:
             text = parts.joinpath(source).read_text("utf-8").replace("TITLE", title).replace("NAME", name)
             (folder / target.replace("NAME", name)).write_text(text, "utf-8")
     except FileExistsError:
-        raise UserError(f"{folder} is there already.", remedy) from None
+        raise UserError(f"{folder} is there already.", hint) from None
     except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror or error}).", remedy) from None
+        raise UserError(f"{folder} cannot be written ({error.strerror or error}).", hint) from None
     return [folder / target.replace("NAME", name) for target in FILES.values()]
 
 
+@command(app_new)
 def new(
     folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.", show_default=False)],
 ) -> None:
-    """Begin a game of your own: a folder with a world, an agent (tools, words, expert), its goals and tests, which runs
-    at once. docs/your-own-game.md tells what each part must hold.
+    """Start a game: a folder with a world, an agent (tools, words, expert), its goals and tests, which runs at once.
 
-    Examples:
+    Examples (docs/your-own-game.md says what each part must hold):
 
       rtcontrol new my_game
 
@@ -68,16 +75,14 @@ def new(
     print(f"next: cd {folder} && pip install -q pytest && python -m pytest, and what its README.md says")
 
 
+@command(app_check, ("agent",))
 def check(
     world: Annotated[str, typer.Argument(metavar="WORLD", help="gym:ID, a .py file, or a bundled name.")],
-    agent: Annotated[
-        str | None,
-        typer.Option(help="A bundled name, or a .py file. (default: the world's own)", show_default=False),
-    ] = None,
-    steps: Annotated[int, typer.Option(min=0, help="Steps with random calls.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first episode, and of the calls.")] = 0,
+    agent: str | None = setting("check", None, "A bundled name, or a .py file. (default: the world's)"),
+    steps: int = setting("check", 200, "Steps with random calls.", ge=0),
+    seed: int = setting("check", 0, "Seed of the first episode, and of the calls.", ge=0),
 ) -> None:
-    """Tell the author of a world what is wrong with it: one instance is made, reset, played by its agent's expert for
+    """Tell the author of a world what is wrong with it. One instance is made, reset, played by its agent's expert for
     every goal, called at random and closed, on one thread, as in a run. A file that is world and agent needs no
     --agent.
 
@@ -85,11 +90,11 @@ def check(
 
       rtcontrol check my_world.py --agent my_agent.py
 
-      rtcontrol check "gym:CartPole-v1?precision=3" --steps 1000
+      rtcontrol check "gym:CartPole-v1?precision=3" --set check.steps=1000
 
       rtcontrol check gym:my_module:MyWorld-v0      (a module that registers it)
 
-    Exit status: 0 where nothing was found; 2, and the first thing that is wrong, where something was.
+    Exit status: 0 if nothing is wrong; else 2, with the first thing that is.
     """
     from rtcontrol.run.skills import check_world
 
@@ -98,84 +103,64 @@ def check(
     print(f"{world}: nothing found wrong")
 
 
-TOOLS = "Look at tools: which of them take one forward pass, and what would make the others do so."
-tools = group(help=TOOLS)
-
-
-@tools.callback(help=TOOLS)
+@tools.callback()
 def _tools() -> None:
-    pass
+    """Look at tools: which of them take one forward pass, and what would make the others do so."""
 
 
-@tools.command("check")
+@command(tools, ("model",), name="check", figures=True)
 def check_tools(
+    line: CommandLine,
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Bundled name or checkpoint folder. (default: the tokenizer of lander)", show_default=False),
-    ] = None,
-    skip_unsupported: Annotated[
-        bool, typer.Option(help="Leave out tools that cannot be taken, and say which.")
-    ] = False,
-    json_file: JsonFile = None,
+    model: str | None = setting("check", None, "Bundled name or checkpoint. (default: the tokenizer of lander)"),
+    skip_unsupported: bool = setting("host", False, "Leave out tools that cannot be taken, and name them."),
 ) -> None:
-    """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
-    worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
-    the cached prompt, which rules of its values are checked when a value is decoded and not enforced token by token,
-    and what bound would make it one pass. A tool that every session
-    would be refused ends it with exit status 2, or is left out (--skip-unsupported). `rtcontrol run --tools` and
-    `serve --tools` take the same SOURCE.
+    """Show what a call of each tool costs: whether its values are listed (closed) or decoded token by token (free), the
+    forward passes of its worst call (with several tools two at least), its tokens in the cached prompt, the rules that
+    are checked after decoding, and the bound that would make it one pass. A tool that every session would refuse gives
+    exit status 2, or is left out (host.skip_unsupported). `run --tools` and `serve --tools` take the same SOURCE.
 
     Examples:
 
       rtcontrol tools check tools.json
 
-      rtcontrol tools check robot.py --json found.json      (--json -: on standard output, the table on stderr)
+      rtcontrol tools check robot.py --json costs.json      (--json -: on standard output, the table on stderr)
 
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
     from rtcontrol.run.toolsets import check_context, check_decodable, costs, tools_from
 
-    if json_file is not None:
-        check_writable(json_file)
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and chats(model):
         what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
         raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
-    found = tools_from(source, skip_unsupported=skip_unsupported)
-    check_decodable(found.schemas, checkpoint.tokenizer)
+    taken = tools_from(source, skip_unsupported=skip_unsupported)
+    check_decodable(taken.schemas, checkpoint.tokenizer)
     if model is not None:
-        check_context(found.schemas, checkpoint)
-    remedies = found.remedies()
+        check_context(taken.schemas, checkpoint)
+    hints = taken.remedies()
     entries: list[dict[str, Any]] = []
-    told: list[str] = []
-    table = Table(
-        "tool",
-        "values",
-        "passes at worst",
-        "prefix tokens",
-        "checked, not enforced",
-        caption="passes of the model for the longest call of a tool; its tokens in the cached prompt",
-    )
-    for cost in costs(found.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
+    console, table = for_people(line.json), Table(*COLUMNS, caption=CAPTION)
+    for cost in costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
+        each = [*hints[cost.name], *cost.remedies]
         entry = {
             "name": cost.name,
             "kind": "closed" if cost.closed else "free",
             "passes": cost.passes,
             "prefix_tokens": cost.prefix_tokens,
             "checked": cost.checked,
-            "remedy": " ".join([*remedies[cost.name], *cost.remedies]) or None,
+            "remedy": " ".join(each) or None,
         }
         entries.append(entry)
         checked = "; ".join(f"{name}: {', '.join(rules)}" for name, rules in cost.checked.items())
-        shown = [*(entry[k] for k in ("name", "kind", "passes", "prefix_tokens")), checked or "-"]
-        table.add_row(*(escape(printable(str(text))) for text in shown))
-        told += [f"{cost.name}: {remedy}" for remedy in (*remedies[cost.name], *cost.remedies)]
-    console = for_people(json_file)
+        cells = [*(entry[k] for k in ("name", "kind", "passes", "prefix_tokens")), checked or "-"]
+        table.add_row(*(escape(printable(str(cell))) for cell in cells))
+        hints[cost.name] = each
     console.print(table)
-    for line in told:
-        say(console, line)
-    save(json_file, {"model": model or "lander", "tools": entries})
+    for name, each in hints.items():
+        for hint in each:
+            say(console, f"{name}: {hint}")
+    save(line.json, {"model": model or "lander", "tools": entries})

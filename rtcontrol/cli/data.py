@@ -1,4 +1,4 @@
-"""`rtcontrol data`: rows to learn from: public sets and records as rows, and what rows hold."""
+"""`rtcontrol data`: public sets, chats and records as rows to learn from."""
 
 from __future__ import annotations
 
@@ -12,30 +12,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, group, save, say
+from rtcontrol.cli.command import CommandLine, command
+from rtcontrol.cli.figures import check_writable, count_rows, for_people, group, save, say
 from rtcontrol.models.errors import UserError
+from rtcontrol.settings import MISSING, setting
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
     from rtcontrol.models.data.sample import Tally
 
+OUT = "Where the rows go, one JSON object a line."
+BALANCE = "Shares of calls with 1 to 6 arguments (or 0 to 6), or `paper`: 18,20,18,17,15,12. (default: as given)"
 app = group()
-Sources = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SOURCE...",
-        help="NAME[:PART,...][=PLACE] or a file of rows. NAME: mobile-actions, seal-tools, openfunctions, toolalpaca, "
-        "xlam, openai (chats with tools, JSONL). PLACE: file, folder or hub id.",
-        show_default=False,
-    ),
-]
-Purpose = Annotated[
-    Literal["train", "eval"],
-    typer.Option(
-        "--for", help="train: calls shuffled, wrong rows dropped. eval: as given, all that can be shown kept."
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Draws whatever is drawn.")]
 
 
 @app.callback()
@@ -43,24 +31,35 @@ def data() -> None:
     """Rows to learn from: instruction, observation, tools, history and call."""
 
 
-@app.command()
+@command(app, ("out", "purpose"), figures=True)
 def convert(
-    sources: Sources,
-    out: Annotated[Path, typer.Option(help="Where the rows go, one JSON object a line.", callback=check_writable)],
-    purpose: Purpose = "train",
-    balance: Annotated[
-        str | None,
-        typer.Option(help="Shares of calls with 1 to 6 arguments (or 0 to 6), or `paper`: 18,20,18,17,15,12."),
-    ] = None,
-    seed: Seed = 0,
-    json_file: JsonFile = None,
+    line: CommandLine,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="NAME[:PART,...][=PLACE] or a file of rows. NAME: mobile-actions, seal-tools, openfunctions, "
+            "toolalpaca, xlam, openai (chats with tools, JSONL). PLACE: file, folder or hub id.",
+            show_default=False,
+        ),
+    ],
+    out: Path = setting("data", MISSING, OUT),
+    purpose: Literal["train", "eval"] = setting(
+        "data",
+        "train",
+        "train: calls shuffled, wrong rows dropped; eval: as given, all that can be shown kept.",
+        leaf="for",
+        flag="for",
+    ),
+    balance: str | None = setting("data", None, BALANCE),
+    seed: int = setting("data", 0, "Seed of whatever is sampled."),
 ) -> None:
-    """Public sets as rows: each call a row, with the calls before it in its history; tools in head order, at most six
-    argument heads. Whatever gives no row is counted, with the reason and its first places.
+    """Turn public sets into rows: each call a row, with the calls before it in its history; tools in head order, at
+    most six argument heads. What gives no row is counted, with the reason and its first places.
 
     Examples:
 
-      rtcontrol data convert xlam --balance paper --out train.jsonl
+      rtcontrol data convert xlam --set data.balance=paper --out train.jsonl
 
       rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
     """
@@ -69,28 +68,29 @@ def convert(
     from rtcontrol.models.data.row import write_rows
     from rtcontrol.models.data.sample import Tally
 
+    check_writable(out)
     if purpose == "eval" and balance:
-        raise UserError("--balance is for training.", "Leave it out with --for eval.")
+        raise UserError("data.balance is for training.", "Leave it out with --for eval.")
     shares = converting.shares_of(balance) if balance else None
     tally, samples = Tally(), chain.from_iterable(map(sets.read, sources))
     rows: Iterable[Row] = count_rows(converting.rows(samples, tally, purpose, seed))
     if shares is not None:
         rows = converting.balanced(list(rows), shares, seed, tally)
-    count, console = write_rows(out, _some(rows, tally)), for_people(json_file)
+    count, console = write_rows(out, _some(rows, tally)), for_people(line.json)
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
-    save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
+    save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
-@app.command("from-recording")
+@command(app, ("out",), name="from-recording")
 def from_recording(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Records (record.mcap), or runs' folders.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option(help="Where the rows go, one JSON object a line.")] = Path("rows.jsonl"),
+    out: Path = setting("data", Path("rows.jsonl"), f"{OUT} (default: rows.jsonl)"),
 ) -> None:
-    """Records as rows: instruction, observation, tools, history and call of each tick whose call acted in time.
+    """Turn records into rows: instruction, observation, tools, history and call of each tick whose call acted in time.
 
     Examples:
 
@@ -110,46 +110,46 @@ def from_recording(
                     lines.write(json.dumps(row, ensure_ascii=False) + "\n")
                     count += 1
                 if count == before:
-                    remedy = "Record with --record-observations yes, the default."
-                    raise UserError(f"{record} has no observations with a call: no row.", remedy)
+                    hint = "Record with record.observations=yes, the default."
+                    raise UserError(f"{record} has no observations with a call: no row.", hint)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"{record} is no record of a run ({type(error).__name__}: {error}).", "Give a run's record.mcap."
+            f"{record} is not a record of a run ({type(error).__name__}: {error}).", "Give a run's record.mcap."
         ) from error
     print(f"{count} rows: {out}")
 
 
-@app.command()
+@command(app, ("tools", "rows", "out"), figures=True)
 def synthesise(
-    tools: Annotated[Path, typer.Option(help="A .json file of tools, or a .jsonl file of rows whose tools are taken.")],
-    rows: Annotated[int, typer.Option(min=1, help="How many rows.")],
-    out: Annotated[Path, typer.Option(help="Where they go, one JSON object a line.", callback=check_writable)],
-    balance: Annotated[
-        str, typer.Option(help="Shares of calls with 1 to 6 arguments (or 0 to 6), as far as the tools have them.")
-    ] = "18,20,18,17,15,12",
-    seed: Seed = 0,
-    json_file: JsonFile = None,
+    line: CommandLine,
+    tools: Path = setting("data", MISSING, "A .json file of tools, or a .jsonl file of rows whose tools are taken."),
+    rows: int = setting("data", MISSING, "How many rows.", ge=1),
+    out: Path = setting("data", MISSING, OUT),
+    balance: str | None = setting("data", None, BALANCE),
+    seed: int = setting("data", 0, "Seed of whatever is sampled."),
 ) -> None:
-    """Rows made up for given tools by templates: plain sentences with random values. What gives no row is counted.
+    """Make up rows for given tools by templates: plain sentences with random values. What gives no row is counted.
 
-    Example: rtcontrol data synthesise --tools tools.json --rows 2000 --out made.jsonl
+    Example: rtcontrol data synthesise --tools tools.json --rows 2000 --out synthetic.jsonl
     """
     from rtcontrol.models.data.convert import shares_of
     from rtcontrol.models.data.row import write_rows
     from rtcontrol.models.data.sample import Tally
     from rtcontrol.models.data.synthesis import read_tools
-    from rtcontrol.models.data.synthesis import rows as made
+    from rtcontrol.models.data.synthesis import rows as synthesised
 
-    sets, tally, console = read_tools(tools), Tally(), for_people(json_file)
-    count = write_rows(out, count_rows(made(sets, rows, seed, tally, shares_of(balance))))
+    check_writable(out)
+    sets, tally, console = read_tools(tools), Tally(), for_people(line.json)
+    shares = shares_of(balance or "paper")
+    count = write_rows(out, count_rows(synthesised(sets, rows, seed, tally, shares)))
     for (_, reason), refused in tally.dropped.most_common():
         console.print(f"{refused} refused: {reason}", highlight=False)
     say(console, f"{count} rows: {out}")
-    save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
+    save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
 def _some(rows: Iterable[Row], tally: Tally) -> Iterator[Row]:
-    """The rows; that there is none is told before anything is written."""
+    """Yield the rows. Raises UserError before anything is written if there is none."""
     empty = True
     for row in rows:
         empty = False
@@ -167,7 +167,7 @@ def _show_tally(console: Console, tally: Tally) -> None:
     for source in {**tally.samples, **tally.rows}:
         table.add_row(source, str(tally.samples[source]), str(tally.rows[source]))
     console.print(table)
-    for title, counts in (("Dropped", tally.dropped), ("Kept, with a word", tally.noted)):
+    for title, counts in (("Dropped", tally.dropped), ("Kept, with a note", tally.noted)):
         if counts:
             table = Table("count", "reason", "source", "the first", title=title)
             for (source, reason), count in counts.most_common():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 from rich.console import Console
@@ -22,11 +22,13 @@ from rtcontrol_client.console import printable
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
 
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")]
+STDOUT = Path("-")
+ROWS = 10_000  # between two lines of progress where there is no terminal
+LOG_WIDTH = 160  # of tables in a log file
 
 
 def group(**more: Any) -> typer.Typer:
-    """A group of commands."""
+    """Return a group of commands, or the place of a single one."""
     return typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -34,12 +36,6 @@ def group(**more: Any) -> typer.Typer:
         pretty_exceptions_enable=False,
         **more,
     )
-
-
-STDOUT = Path("-")
-
-
-ROWS = 10_000  # between two lines of progress where there is no terminal
 
 
 def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
@@ -54,15 +50,15 @@ def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
             yield row
 
 
-def check_writable(path: Path | None) -> Path | None:
-    """It; a file that could not be written is refused before anything is measured."""
+def check_writable(path: Path) -> Path:
+    """Return the path. Raises UserError for a file that could not be written, before anything is measured."""
     try:
-        # What is no file, such as a pipe, is opened when there is something for it.
-        if path is not None and path != STDOUT and (path.is_file() or path.is_dir() or not path.exists()):
-            there = path.exists() or path.is_symlink()
+        # What is not a file, such as a pipe, is opened when there is something for it.
+        if path != STDOUT and (path.is_file() or path.is_dir() or not path.exists()):
+            existed = path.exists() or path.is_symlink()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("a").close()
-            if not there:  # what is refused later leaves no empty file
+            if not existed:  # what is refused later leaves no empty file
                 path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
@@ -70,48 +66,38 @@ def check_writable(path: Path | None) -> Path | None:
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
-    """Write the figures, and what was measured on, where a file is wanted; says so. `-` is standard output, where they
-    stand alone."""
-    if path is not None:
-        from rtcontrol.telemetry.run_folder import describe
+    """Write the figures with the machine to the file of --json, if there is one; `-` is standard output. UserError."""
+    if path is None:
+        return
+    from rtcontrol.telemetry.run_folder import describe
 
-        text = json.dumps({"machine": describe()} | document, indent=1) + "\n"
-        if path == STDOUT:
-            sys.stdout.write(text)
-            return
-        try:
-            replace_file(path, text)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be written ({error.strerror}).", "Make room, or give another path."
-            ) from None
-        print(f"All figures: {path}")
-
-
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write all figures here; - is standard output.", callback=check_writable)
-]
+    text = json.dumps({"machine": describe()} | document, indent=1) + "\n"
+    if path == STDOUT:
+        sys.stdout.write(text)
+        return
+    try:
+        replace_file(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Make room, or give another path.") from None
+    print(f"All figures: {path}")
 
 
 def for_people(json_file: Path | None) -> Console:
-    """Where tables go: standard output, unless the figures do."""
-    return Terminal(stderr=json_file == STDOUT)
-
-
-def say(console: Console, text: str) -> None:
-    """A line as it is, of whatever length and from whomever."""
-    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
-
-
-def widened(console: Console, width: int) -> Console:
-    """It; a log file has no width of its own."""
+    """Return where tables go: standard output, unless the figures do. A log file has no width of its own."""
+    console = Terminal(stderr=json_file == STDOUT)
     if not console.is_terminal:
-        console.width = max(console.width, width)
+        console.width = max(console.width, LOG_WIDTH)
     return console
 
 
-def show_table(console: Console, table: FigureTable, **more: Any) -> None:
-    shown = Table(title=table.title, caption=table.note or None, **more)
+def say(console: Console, text: str) -> None:
+    """Print a line as it is, of any length and from any source."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_table(console: Console, table: FigureTable) -> None:
+    """Print a table of figures."""
+    shown = Table(title=table.title, caption=table.note or None, title_justify="left", caption_justify="left")
     for i, column in enumerate(table.columns):
         shown.add_column(column, justify="right" if i else "left")
     for row in table.rows:
@@ -120,13 +106,13 @@ def show_table(console: Console, table: FigureTable, **more: Any) -> None:
 
 
 class Bar:
-    """What goes on, on standard error: a bar on a terminal; what a log has instead says `line`."""
+    """Progress on standard error: a bar on a terminal; `line` is for logs."""
 
-    def __init__(self, task: str, *columns: ProgressColumn, total: float | None = None, **more: Any) -> None:
+    def __init__(self, task: str, *columns: ProgressColumn, total: float | None = None) -> None:
         self.console = Terminal(stderr=True)
         self.terminal = self.console.is_terminal
         self._bar = Progress(*columns, console=self.console, transient=True)
-        self._task = self._bar.add_task(task, total=total, **more)
+        self._task = self._bar.add_task(task, total=total)
 
     def update(self, **more: Any) -> None:
         self._bar.update(self._task, **more)
@@ -144,7 +130,7 @@ class Bar:
 
 
 class Tenths(Bar):
-    """Called with how much is done, and of how much: a log has a line each tenth."""
+    """Takes how much is done, and of how much: a log has a line each tenth."""
 
     def __init__(self, task: str, text: str) -> None:
         super().__init__(task)
@@ -159,10 +145,10 @@ class Tenths(Bar):
 
 @contextmanager
 def interrupted(out: Path, training: str) -> Iterator[None]:
-    """Meanwhile Ctrl-C of a training says what is kept in `out`, where its folder `training` has a state."""
+    """Say on Ctrl-C of a training what is kept in `out`, if its folder `training` has a state."""
     try:
         yield
     except KeyboardInterrupt:
         if (out / training / "state.pt").is_file():
-            print(f"\nStopped; what was learnt is kept in {out}: the same command goes on.", file=sys.stderr)
+            print(f"\nStopped; what was learnt is kept in {out}: the same command resumes.", file=sys.stderr)
         raise

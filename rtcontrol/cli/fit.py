@@ -1,4 +1,4 @@
-"""`rtcontrol fit`: a controller of one's own tools."""
+"""`rtcontrol fit`: a controller for your tools."""
 
 from __future__ import annotations
 
@@ -6,56 +6,55 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.progress import BarColumn, TextColumn
 
-from rtcontrol.cli.figures import Bar, JsonFile, for_people, interrupted, save, say
+from rtcontrol.cli.command import CommandLine, command
+from rtcontrol.cli.figures import Bar, for_people, group, interrupted, save, say
 from rtcontrol.models.errors import UserError
+from rtcontrol.settings import MISSING, setting
 
-QUIET_S = 30.0  # between two lines where stderr is no terminal
+QUIET_S = 30.0  # between two lines where stderr is not a terminal
+WEEK = 7 * 24 * 60
+app = group()
 
 
+@command(app, ("out", "rows", "tools", "env", "agent", "base", "minutes"), figures=True)
 def fit(
-    out: Annotated[Path, typer.Option(help="The model's folder: a new one, or that of a run to go on with.")],
-    rows: Annotated[list[Path] | None, typer.Option(help="Rows to learn from, JSONL; may stand several times.")] = None,
-    teacher: Annotated[str | None, typer.Option(help="Or a FILE.py with functions `teacher` and `situations`.")] = None,
-    base: Annotated[str | None, typer.Option(help="Go on from this checkpoint. (default: a new model)")] = None,
-    env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
-    agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
-    hz: Annotated[float | None, typer.Option(min=0.1, max=1e3, help="--env: decisions a second. (default: 16)")] = None,
-    tools: Annotated[
-        str | None, typer.Option(help="Tools: a .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' own)")
-    ] = None,
-    goal: Annotated[
-        str | None, typer.Option(help="The instruction of rows that have none, and what the model is told by default.")
-    ] = None,
-    minutes: Annotated[
-        float, typer.Option(min=0.01, help="The most that the training takes; a last look comes on top.")
-    ] = 15.0,
-    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of weights and order.")] = 0,
-    json_file: JsonFile = None,
+    line: CommandLine,
+    out: Path = setting("fit", MISSING, "The model's folder: a new one, or that of a run to resume."),
+    rows: tuple[Path, ...] = setting("fit", (), "Rows to learn from, JSONL; may be repeated."),
+    tools: str | None = setting("fit", None, "A .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' tools)"),
+    teacher: str | None = setting("fit", None, "Instead of rows: a FILE.py with two functions (docs/fit.md)."),
+    env: str | None = setting("fit", None, "Instead of rows: a world, FILE.py, with --agent."),
+    agent: str | None = setting("fit", None, "FILE.py of the agent for --env, with goals and an expert."),
+    hz: float | None = setting("fit", None, "Decisions a second in the world. (default: 16)", ge=0.1, le=1000),
+    base: str | None = setting("fit", None, "Continue from this checkpoint. (default: a new model)"),
+    goal: str | None = setting("fit", None, "Instruction of rows that have none; the model's default instruction."),
+    minutes: float = setting(
+        "fit", 15.0, "Training takes at most so long; a last evaluation comes on top.", ge=0.01, le=WEEK
+    ),
+    seed: int = setting("fit", 0, "Seed of weights and order.", ge=0, lt=1 << 63),
 ) -> None:
-    """Fit a controller: to rows of what it is told, what it sees, what it is to call; to a teacher, or to the
-    expert of a world.
+    """Fit a controller to rows (instruction, observation, call), to a function that labels, or to a world's expert.
 
     One row a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
     that do not fit the tools are refused by file and line. A tenth of the questions is held out and never trained on:
-    its score is shown while it trains, and ends the run where all of it is right. A run that was stopped goes on when
-    the same command is given again; one that ended goes on with more --minutes.
+    its score is shown while it trains, and ends the run if all of it is right. The same command resumes a run that was
+    stopped; more --minutes continue one that ended.
 
-    Examples:
+    Examples (docs/fit.md, docs/your-own-game.md):
 
       rtcontrol fit --tools tools.json --rows rows.jsonl --out runs/mine
 
-      rtcontrol fit --rows monday.jsonl --rows tuesday.jsonl --out runs/mine --minutes 5 --goal "keep the belt moving"
+      rtcontrol fit --rows monday.jsonl --rows tuesday.jsonl --out runs/mine --minutes 5 --set fit.goal="keep going"
 
-      rtcontrol fit --teacher my_rules.py --tools tools.json --out runs/mine      (docs/fit.md)
+      rtcontrol fit --set fit.teacher=my_rules.py --tools tools.json --out runs/mine
 
-      rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine   (docs/your-own-game.md)
+      rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine
 
-      rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
+      rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then run it)
     """
     from rtcontrol.run.toolsets import tools_from
     from rtcontrol.run.user_files import load_module
@@ -63,22 +62,21 @@ def fit(
     from rtcontrol.training.fit import TRAINING
     from rtcontrol.training.fit import fit as work
 
-    console = for_people(json_file)
-    tell = partial(say, console)
-    asked = None if teacher is None else vars(load_module(teacher, "--teacher"))
-    if asked is not None and (lacks := [name for name in ("teacher", "situations") if name not in asked]):
+    console = for_people(line.json)
+    module = {} if teacher is None else vars(load_module(teacher, "fit.teacher"))
+    if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
         what = f"{teacher} has no {' and no '.join(lacks)}."
         raise UserError(what, "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/fit.md).")
     chosen = None if tools is None else tools_from(tools)
-    if chosen is None and asked is not None and "tools" in asked:
-        chosen = tools_of(asked["tools"])
-    with FitProgress() as shown, interrupted(out, TRAINING):
-        made = work(
+    if chosen is None and "tools" in module:
+        chosen = tools_of(module["tools"])
+    with FitProgress() as progress, interrupted(out, TRAINING):
+        result = work(
             rows or None,
             chosen,
             out=out,
-            teacher=None if asked is None else asked["teacher"],
-            situations=None if asked is None else asked["situations"],
+            teacher=module.get("teacher"),
+            situations=module.get("situations"),
             base=base,
             env=env,
             agent=agent,
@@ -86,41 +84,34 @@ def fit(
             goal=goal,
             minutes=minutes,
             seed=seed,
-            tell=shown.tell,
-            say=tell,
+            tell=progress.show,
+            say=partial(say, console),
         )
-    console.print(f"Held-out rows: {made.score.message()}.", highlight=False, soft_wrap=True)
-    if (worst := made.truth.worst()) is not None:
-        tell(worst)
-    if made.score.right < made.score.count:
-        console.print(
-            f"Not all is right yet: the same command with --minutes {2 * minutes:g} goes on.", highlight=False
-        )
-    console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
-    save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)})
+    say(console, f"Held-out rows: {result.score.message()}.")
+    if (worst := result.truth.worst()) is not None:
+        say(console, worst)
+    if result.score.right < result.score.count:
+        say(console, f"Not all is right yet: the same command with --minutes {2 * minutes:g} continues.")
+    say(console, f"Model: {result.folder} (card: {result.folder / 'README.md'})")
+    save(line.json, {"folder": str(result.folder), **result.truth.to_dict(), "notes": list(result.notes)})
 
 
 class FitProgress(Bar):
-    """A line on stderr: time left, held-out score; one for each evaluation where stderr is no terminal."""
+    """A line on stderr: time left, held-out score; one for each evaluation where stderr is not a terminal."""
 
     def __init__(self) -> None:
-        super().__init__("begins", BarColumn(), TextColumn("{task.description}"), total=1.0)
-        self._score, self._told_s = "-", time.monotonic()
+        super().__init__("starts", BarColumn(), TextColumn("{task.description}"), total=1.0)
+        self._score, self._shown_s = "-", time.monotonic()
 
-    def tell(self, line: Mapping[str, Any]) -> None:
-        """What a run tells."""
+    def show(self, line: Mapping[str, Any]) -> None:
+        """Show what a training reports."""
         if (score := line.get("held_out")) is not None:
             self._score = f"{score['right']}/{score['count']}"
-        whole = line["seconds"] + line["left_s"]
-        told = (
-            f"{_clock(line['left_s'])} left  held out {self._score}  loss {line['loss']}  {line['samples']:,} samples"
-        )
-        self.update(completed=line["seconds"] / max(whole, 1e-9), description=told)
+        left, whole = int(line["left_s"]), line["seconds"] + line["left_s"]
+        text = f"{left // 60}:{left % 60:02d} left  held out {self._score}  loss {line['loss']}  "
+        text += f"{line['samples']:,} samples"
+        self.update(completed=line["seconds"] / max(whole, 1e-9), description=text)
         now = time.monotonic()
-        if not self.terminal and (score is not None or now - self._told_s > QUIET_S):
-            self.line(told)
-            self._told_s = now
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+        if not self.terminal and (score is not None or now - self._shown_s > QUIET_S):
+            self.line(text)
+            self._shown_s = now

@@ -14,10 +14,12 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from rtcontrol.cli.figures import STDOUT, JsonFile, for_people, save, say
+from rtcontrol.cli.command import CommandLine, command
+from rtcontrol.cli.figures import STDOUT, for_people, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import ERRED, MISSED, mostly_errors
+from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry import table
 from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, load, parse, require_ticks
@@ -32,10 +34,12 @@ class Format(StrEnum):
     HTML = "html"
 
 
-# Of formats that are files: what they are called beside the record.
+# Of formats that are files: what they are called next to the record.
 FILES = {Format.HTML: ".html", Format.PERFETTO: ".pftrace"}
+app_report, app_replay = group(), group()
 
 
+@command(app_report)
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or records; of several, a report of all.")],
     format: Annotated[Format, typer.Option(help="html: a page of its own; perfetto: for ui.perfetto.dev.")] = (
@@ -44,18 +48,18 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write it here; - is standard output. (default: html, perfetto: a file beside the first record)",
+            help="Write it here; - is standard output. (default: html, perfetto: a file next to the first record)",
             show_default=False,
         ),
     ] = None,
     gate: Annotated[
         list[str] | None, typer.Option(help="Exit status 3 unless it holds: 'miss_rate<=0.005'. May be repeated.")
     ] = None,
-) -> None:
-    """What a run came to, from its record alone: also after it was killed.
+) -> int:
+    """Show what a run came to, from its record alone: also after it was killed.
 
-    Without --format and --out, report.json is made anew beside the record too. One that says more of the run, since
-    the disk was full, say, is kept, and its counts are shown and judged. A gate is a field of report.json (dots lead
+    Without --format and --out, report.json is written again next to the record, too. One that says more of the run,
+    as after a full disk, is kept, and its counts are shown and judged. A gate is a field of report.json (dots lead
     inwards), a comparison and a number.
 
     Examples:
@@ -73,28 +77,27 @@ def report(
     richer = {i: kept for i, run in enumerate(loaded) if (kept := reports.richer(_beside(run), run.report)) is not None}
     shown = [replace(run, report=richer[i][0]) if i in richer else run for i, run in enumerate(loaded)]
     require_ticks(shown)
-    held = [(run, g, g.value(run.report), g.holds(run.report)) for run in shown for g in gates]
-    if format is Format.TERMINAL and out is None:
+    results = [(run, g, g.value(run.report), g.holds(run.report)) for run in shown for g in gates]
+    plain = format is Format.TERMINAL and out is None
+    if plain:
         _terminal(shown, Terminal())
     else:
         _put(_rendered(format, shown, gates), out or (_beside(shown[0], FILES[format]) if format in FILES else None))
     for i, run in enumerate(loaded):
         if i in richer:
             print(printable(f"{_beside(run)} is kept, and shown here: {richer[i][1]}."), file=sys.stderr)
-        elif format is Format.TERMINAL and out is None and (refused := reports.write(run.report, _beside(run))):
-            raise UserError(
-                f"The report could not be written to {_beside(run).parent} ({refused}).", "Free some space."
-            )
-    for run, g, value, holds in held:
+        elif plain and (refused := reports.write(run.report, _beside(run))):
+            what = f"The report could not be written to {_beside(run).parent} ({refused})."
+            raise UserError(what, "Free some space.")
+    for run, g, value, holds in results:
         measured = "nothing was measured" if value is None else f"{value:g}"
         line = f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({measured})"
         print(printable(line), file=sys.stderr)
-    if not all(holds for *_, holds in held):
-        raise typer.Exit(MISSED)
+    return 0 if all(holds for *_, holds in results) else MISSED
 
 
 def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
-    """Each by a module of its own, imported only now. Raises UserError where its package is not installed."""
+    """Return the report; each format's module is imported only now. Raises UserError where its package is missing."""
     if format is Format.TERMINAL:
         text = io.StringIO()
         _terminal(runs, Terminal(file=text, width=120))
@@ -118,14 +121,14 @@ def _terminal(runs: Sequence[Recorded], console: Terminal) -> None:
 
 
 def _beside(run: Recorded, suffix: str = ".json") -> Path:
-    """Beside the record: report.json of record.mcap, report-2.json of record-2.mcap. A link that lies there is taken
-    away: a stranger's folder names no file to write to."""
+    """Return the path next to the record: report-2.json of record-2.mcap. A link there is removed: a folder from
+    elsewhere names no file to write to."""
     return no_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
 
 
-def _put(made: str | bytes, out: Path | None) -> None:
-    """To the file, or to standard output."""
-    packed = made.encode() if isinstance(made, str) else made
+def _put(rendered: str | bytes, out: Path | None) -> None:
+    """Write to the file, or to standard output."""
+    packed = rendered.encode() if isinstance(rendered, str) else rendered
     if out is None or out == STDOUT:
         sys.stdout.flush()
         sys.stdout.buffer.write(packed)
@@ -139,19 +142,20 @@ def _put(made: str | bytes, out: Path | None) -> None:
     print(printable(f"report: {out}"), file=sys.stderr)
 
 
+@command(app_replay, ("model", "diff"), figures=True)
 def replay(
+    line: CommandLine,
     file: Annotated[Path, typer.Argument(help="A record.mcap, or a run's folder.")],
-    model: Annotated[str | None, typer.Option(help="Decides again. (default: the recorded one)")] = None,
-    agent: Annotated[str | None, typer.Option(help="FILE.py whose expert is meant by --model expert.")] = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Show each tick that was decided otherwise.")] = False,
-    json_file: JsonFile = None,
-) -> None:
+    model: str | None = setting("replay", None, "Decides again. (default: the recorded one)"),
+    agent: str | None = setting("replay", None, "FILE.py whose expert is meant by --model expert."),
+    diff: bool = setting("replay", False, "Show each tick that was decided otherwise."),
+) -> int:
     """Decide recorded observations again, and compare with what was decided then, tick by tick.
 
     Without a clock, in order, each with the instruction and history that were recorded: twice gives the same. What was
-    recorded with --record-observations no cannot be replayed.
+    recorded with record.observations=no cannot be replayed.
 
-    Exit status: 0; 2 mistake in what was given; 8 a tenth of the decisions or more ended in an error.
+    Exit status: 0; 2 a mistake in the command; 8 a tenth of the decisions or more ended in an error.
 
     Examples:
 
@@ -159,32 +163,33 @@ def replay(
 
       rtcontrol replay runs/soak/record.mcap --model lander --json replay.json
 
-      rtcontrol replay runs/mine --agent my_agent.py --model expert
+      rtcontrol replay runs/mine --model expert --set replay.agent=my_agent.py
     """
     from rtcontrol.run import assembly
     from rtcontrol.run.replay import recording
     from rtcontrol.run.replay import replay as decide_again
 
-    recorded, console = recording(file), for_people(json_file)
-    own = None if agent is None else assembly.agent(agent)
+    recorded, console = recording(file), for_people(line.json)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("decisions", total=len(recorded.seen))
-        found, _ = decide_again(recorded, model, lambda done: bar.update(task, completed=done), own)
-    if not found["whole"]:
+        chosen = None if agent is None else assembly.agent(agent)
+        result, _ = decide_again(recorded, model, lambda done: bar.update(task, completed=done), chosen)
+    if not result["whole"]:
         say(console, f"{file} was cut short: what it holds is replayed.")
-    for one in found["differing"] if diff else ():
-        now_called = one["replayed"] or one["error"]
-        say(console, f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {now_called} now")
-    share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
-    ms, agreed = found["decide_ms"], f"{found['agreed']} of {found['compared']} the same{share}"
-    say(console, f"{found['recorded']['model']} then, {found['replayed']['model']} now, on {file}: {agreed}")
-    say(console, f"{found['decisions']} decisions, {found['errors']} errors, {found['above_period']} above a period")
+    for each in result["differing"] if diff else ():
+        now_called = each["replayed"] or each["error"]
+        say(console, f"tick {each['k']}, seen at {each['t_s']:.3f} s: {each['recorded']} then, {now_called} now")
+    share = "" if result["agreement"] is None else f" ({100 * result['agreement']:.2f} %)"
+    ms, agreed = result["decide_ms"], f"{result['agreed']} of {result['compared']} the same{share}"
+    say(console, f"{result['recorded']['model']} then, {result['replayed']['model']} now, on {file}: {agreed}")
+    say(console, f"{result['decisions']} decisions, {result['errors']} errors, {result['above_period']} above a period")
     say(console, f"decide p50 {ms['p50']} ms, p99 {ms['p99']} ms")
-    save(json_file, found)
-    if mostly_errors(found["errors"], found["decisions"]):
-        print(
-            f"ERRORS: {found['errors']} of {found['decisions']} decisions ended in one, most often: "
-            f"{printable(str(found['commonest_error']))}. Correct it there.",
-            file=sys.stderr,
-        )
-        raise typer.Exit(ERRED)
+    save(line.json, result)
+    if not mostly_errors(result["errors"], result["decisions"]):
+        return 0
+    print(
+        f"ERRORS: {result['errors']} of {result['decisions']} decisions ended in one, most often: "
+        f"{printable(str(result['commonest_error']))}. Correct it there.",
+        file=sys.stderr,
+    )
+    return ERRED

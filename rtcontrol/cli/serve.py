@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +18,13 @@ from urllib.parse import urlsplit
 
 import typer
 
+from rtcontrol.cli.command import command
 from rtcontrol.cli.figures import group
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import command, named_by_time
-from rtcontrol.serve.options import ServerOptions
+from rtcontrol.run.options import named_by_time
+from rtcontrol.serve import zmq_auth
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.settings import MISSING, setting
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol_client.carla import cli as carla_cli
 from rtcontrol_client.console import StandardStreams
@@ -31,10 +35,6 @@ if TYPE_CHECKING:
     from rtcontrol.gateway import Gateway
     from rtcontrol.hosts.protocol import DecoderPool
     from rtcontrol.serve.session_manager import SessionManager
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from rtcontrol.serve import zmq_auth
 
 EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
 
@@ -50,7 +50,7 @@ Examples:
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
-  rtcontrol serve --agent paddle --http 0.0.0.0:8080 --token-file token      (others show the token: docs/gateway.md)
+  rtcontrol serve --agent paddle --http 0.0.0.0:8080 --set serve.token_file=token      (others show the token)
 
   rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
 
@@ -59,10 +59,11 @@ report in --out. Exit status: 0; 1 internal error; 2 mistake in what was given; 
 first one ends all sessions with their safe calls, a second one changes nothing, a third one leaves).
 """
 LOOK_S = 0.2
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+FLAGS = ("agent", "model", "tools", "host", "bind", "keys", "http", "replicas", "out")
+app = group()
 
 
-def _serve(options: ServerOptions) -> int:
+def _serve(options: ServeOptions) -> int:
     run = _run if options.replicas is None else _run_replicas
     with Shutdown() as ending:
         try:
@@ -72,7 +73,7 @@ def _serve(options: ServerOptions) -> int:
             return interrupted.status
 
 
-def _run(options: ServerOptions, ending: Shutdown) -> int:
+def _run(options: ServeOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.server import Server
 
     gateway = None if options.http is None else _gateway(options, options.http)
@@ -90,7 +91,7 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
     return ending.status
 
 
-def _run_replicas(options: ServerOptions, ending: Shutdown) -> int:
+def _run_replicas(options: ServeOptions, ending: Shutdown) -> int:
     from rtcontrol.scale.local import HTTP, serving
 
     with StandardStreams() as output, serving(options, ending.called) as ray:
@@ -106,14 +107,14 @@ def _run_replicas(options: ServerOptions, ending: Shutdown) -> int:
     return ending.status
 
 
-def _gateway(options: ServerOptions, http: str) -> Callable[[SessionManager, DecoderPool], Gateway]:
+def _gateway(options: ServeOptions, http: str) -> Callable[[SessionManager, DecoderPool], Gateway]:
     from rtcontrol.gateway import Gateway, GatewayOptions
 
-    told = GatewayOptions.of(options, http)
-    return lambda admission, pool: Gateway(admission, pool, told)
+    settings = GatewayOptions.of(options, http)
+    return lambda admission, pool: Gateway(admission, pool, settings)
 
 
-app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))
+command(app, FLAGS, options=ServeOptions, name="serve", help=EXAMPLES)(_serve)
 
 
 bridges = group()
@@ -167,28 +168,28 @@ def _ends(main: Callable[..., int], *given: Any) -> NoReturn:
     raise typer.Exit(status)
 
 
+app_mcp = group()
+
+
+@command(app_mcp, ("connect", "instruct"))
 def mcp(
-    connect: Annotated[
-        str, typer.Option(help="The page of `rtcontrol run --view`, or the address of `rtcontrol serve --http`.")
-    ],
-    session: Annotated[str | None, typer.Option(help="Of a server's sessions, this one. (default: the newest)")] = None,
-    token_file: Annotated[Path | None, typer.Option(help="The server's access token, where it wants one.")] = None,
-    instruct: Annotated[
-        bool, typer.Option("--instruct", help="Offer `instruct`, `resume` and `confirm`, too: the agent may act.")
-    ] = False,
+    connect: str = setting("mcp", MISSING, "The page of `run --view`, or the address of `serve --http`."),
+    instruct: bool = setting("mcp", False, "Offer `instruct`, `resume` and `confirm`, too: the agent may act."),
+    session: str | None = setting("mcp", None, "One of a server's sessions. (default: the newest)"),
+    token_file: Path | None = setting("mcp", None, "The server's access token, if it requires one."),
 ) -> None:
     """Let a slow agent supervise a fast loop, by MCP: status, misses with their causes, report; pause, stop, deny.
 
-    It instructs, resumes and confirms only with --instruct. No tick waits for it. It begins also where no run does yet,
+    It instructs, resumes and confirms only with --instruct. No tick waits for it. It starts also before there is a run,
     finds the next one, and ends with its stdin. Needs pip install 'rtcontrol[mcp]'.
 
     Examples:
 
-      rtcontrol run --env lander --view --view-port 8090      (in one terminal)
+      rtcontrol run --env lander --view --set view.port=8090      (in one terminal)
 
-      rtcontrol mcp --connect http://127.0.0.1:8090 --instruct      (what the agent is told to start)
+      rtcontrol mcp --connect http://127.0.0.1:8090 --instruct      (what the agent is configured to start)
 
-      rtcontrol mcp --connect http://127.0.0.1:8080 --session session-0001 --token-file token
+      rtcontrol mcp --connect http://127.0.0.1:8080 --set mcp.session=session-0001 --set mcp.token_file=token
     """
     if find_spec("mcp") is None:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")
@@ -198,41 +199,42 @@ def mcp(
     except ValueError:  # of the port
         fits = False
     if not fits:
-        raise UserError(f"--connect {connect!r} is no address.", "Write such as http://127.0.0.1:8080.")
+        raise UserError(f"--connect {connect!r} is not an address.", "Write such as http://127.0.0.1:8080.")
     from rtcontrol.gateway.mcp_server import ViewClient, server, watch
     from rtcontrol.gateway.options import read_token
 
     # Standard output is the protocol's alone.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     if token_file is not None and not token_file.is_file():
-        raise UserError(f"--token-file {token_file} is no file.", "Give the one that the server was started with.")
+        raise UserError(f"mcp.token_file {token_file} is not a file.", "Give the one that the server was started with.")
     view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
-    made = server(view, instruct)
+    offered = server(view, instruct)
     if sys.stdin is not None and sys.stdin.isatty():
         print("An agent starts this: it speaks MCP on stdin and stdout. Ctrl-C ends it.", file=sys.stderr)
     # The thread that reads stdin waits for it; there is nothing to put in order.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
-    asyncio.run(watch(view, made.run_stdio_async()))
+    asyncio.run(watch(view, offered.run_stdio_async()))
 
 
 key_app = group(help="The keys of clients that may connect from other machines: make, list, revoke.")
-KeyFolder = Annotated[
-    Path | None, typer.Option("--keys", help="Key folder. (default: ~/.config/rtcontrol/keys)", show_default=False)
-]
+KEYS: Any = setting("serve", None, "Key folder. (default: ~/.config/rtcontrol/keys)")
 
 
-@key_app.command()
-def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: KeyFolder = None) -> None:
+@command(key_app)
+def new(
+    name: Annotated[str, typer.Argument(help="The client's name.")],
+    keys: Path | None = KEYS,
+) -> None:
     """Make a key pair for a client and put its public half on the allow-list, also of a running server.
 
-    The server's own pair is made on first use.
+    The server's pair is made on first use. Another folder: --set serve.keys=FOLDER
 
     Example: rtcontrol keys new left-arm
     """
     folder = _folder(keys)
     if name == zmq_auth.SERVER:
         raise UserError(f"{name!r} is the server's own key.", "Choose another name.")
-    with _told():
+    with _key_errors():
         # Before the server's pair is made, which would stay.
         zmq_auth.check_name(name)
         if not (folder / f"{zmq_auth.SERVER}.key_secret").exists():
@@ -245,9 +247,9 @@ def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: K
     )
 
 
-@key_app.command("list")
-def show(keys: KeyFolder = None) -> None:
-    """The server's key and the allow-list: names and fingerprints, never secrets.
+@command(key_app, name="list")
+def show(keys: Path | None = KEYS) -> None:
+    """List the server's key and the allow-list: names and fingerprints, never secrets.
 
     Example: rtcontrol keys list
     """
@@ -255,7 +257,7 @@ def show(keys: KeyFolder = None) -> None:
     server = folder / f"{zmq_auth.SERVER}.key"
     if not server.exists():
         raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
-    with _told():
+    with _key_errors():
         print(f"{zmq_auth.fingerprint(zmq_auth.load_public(server))}  {zmq_auth.SERVER} (this server)")
     allowed = zmq_auth.clients(folder)
     for name, public in allowed.items():
@@ -263,11 +265,14 @@ def show(keys: KeyFolder = None) -> None:
         print(f"{zmq_auth.fingerprint(public)}  {name}{kept}")
     for path in sorted(folder.glob("*.key")):
         if path.stem != zmq_auth.SERVER and path.stem not in allowed:
-            print(f"{'-' * 16}  {path.name} is damaged: it lets nobody in")
+            print(f"{'-' * 16}  {path.name} is damaged: it lets no client in")
 
 
-@key_app.command()
-def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys: KeyFolder = None) -> None:
+@command(key_app)
+def revoke(
+    name: Annotated[str, typer.Argument(help="The client's name.")],
+    keys: Path | None = KEYS,
+) -> None:
     """Take a client off the allow-list. A running server closes its session within a second.
 
     Example: rtcontrol keys revoke left-arm
@@ -275,7 +280,7 @@ def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys
     folder = _folder(keys)
     public = folder / f"{name}.key"
     if name == zmq_auth.SERVER or not zmq_auth.NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no client's key.", "See `rtcontrol keys list`.")
+        raise UserError(f"{name!r} is not a client's key.", "See `rtcontrol keys list`.")
     if not public.exists():
         names = ", ".join(zmq_auth.clients(folder)) or "none"
         raise UserError(f"There is no key {name!r} in {folder}.", f"The keys there: {names}.")
@@ -286,7 +291,7 @@ def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _key_errors() -> Iterator[None]:
     try:
         yield
     except zmq_auth.KeyFileError as error:
@@ -294,10 +299,10 @@ def _told() -> Iterator[None]:
 
 
 def _folder(keys: Path | None) -> Path:
-    """The one given, or the user's."""
+    """Return the key folder: that of the command, or the user's. Raises UserError."""
     if (folder := keys or zmq_auth.default_folder()) is None:
         raise UserError(
-            "Nobody knows a home folder to keep keys in (HOME is not set).",
-            "Give --keys FOLDER, or set HOME or XDG_CONFIG_HOME.",
+            "There is no home folder to keep keys in (HOME is not set).",
+            "Give --set serve.keys=FOLDER, or set HOME or XDG_CONFIG_HOME.",
         )
     return folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.run import assembly
-from rtcontrol.serve.options import ServerOptions
+from rtcontrol.serve.options import ServeOptions
 from rtcontrol_client.wire.endpoint import host_port, is_loopback
 from rtcontrol_client.wire.limits import LIMITS
 
@@ -68,7 +68,7 @@ class GatewayOptions:
         return is_loopback(self.host)
 
     @classmethod
-    def of(cls, options: ServerOptions, http: str, token: str | None = None) -> GatewayOptions:
+    def of(cls, options: ServeOptions, http: str, token: str | None = None) -> GatewayOptions:
         """Return the settings for a server's options at `HOST:PORT`; a `token` wins over that of a file. UserError."""
         host, port = host_port(http)
         if not host or not port.isdigit() or not 0 <= int(port) < 65536:

@@ -20,7 +20,7 @@ from rtcontrol.run.model_compatibility import has_heads, model_for
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.record_reader import read_record, record_in
 
-MORE = "Record one with `rtcontrol run --record-observations yes` (the default), and give its record.mcap."
+MORE = "Record one with `record.observations=yes` (the default), and give its record.mcap."
 
 
 @dataclass(frozen=True, slots=True)

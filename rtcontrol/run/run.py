@@ -14,7 +14,7 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.protocol import DeciderSource, Host
 from rtcontrol.loop import errors
-from rtcontrol.loop.config import RunConfig, size
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions, write_end
 from rtcontrol.loop.rules import check_named
@@ -26,6 +26,7 @@ from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_mi
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import fit, load_module, tools_only_agent, try_expert
+from rtcontrol.settings import size
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol.telemetry.table import Terminal

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rtcontrol.gateway.http_server import MAX_CONNECTIONS
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import as_flags, flags_of
-from rtcontrol.serve.options import ANY_PORT, ServerOptions, replicas_between
+from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
+from rtcontrol.settings import required
 
 NAME = "Server"
 MAX_WAITING = 64  # requests that find all replicas full; an open WebSocket counts as a request
@@ -24,25 +22,21 @@ UP_S, DOWN_S = 3.0, 60.0
 TARGET = 0.6  # the part of a decoder's time that is planned for: three quarters of the default `busy_max`
 
 
-def options_of(args: dict[str, Any]) -> ServerOptions:
-    """Return the options that these arguments give. Raises UserError."""
-    flags = flags_of(ServerOptions)
-    values = {name.replace("-", "_"): value for name, value in {"replicas": "1", **args}.items() if value is not None}
-    if "http" in values:
+def options_of(args: dict[str, Any]) -> ServeOptions:
+    """Return the options that these arguments give, texts or values. Raises UserError."""
+    words = {name.replace("-", "_"): value for name, value in {"replicas": "1", **args}.items() if value is not None}
+    if "http" in words:
         raise UserError("http is not an argument of rtcontrol.scale.", "Give Serve's `http_options` the address.")
-    for name, value in values.items():
-        kind = flags[name][1] if name in flags else str
-        if kind in (str, str | None):
-            values[name] = str(value)  # such as `replicas: 2`
-        elif isinstance(value, str) and kind in (int, float, bool, int | None, float | None):
-            with contextlib.suppress(ValueError):
-                values[name] = json.loads(value)
-    typed = as_flags(values, {name: kind for name, (_, kind, _) in flags.items()}, "rtcontrol.scale", "serve")
-    paths = {name: Path(typed[name]) for name in typed if flags[name][1] in (Path, Path | None)}
-    return ServerOptions(**{flags[name][0]: flags[name][2].parse(value) for name, value in {**typed, **paths}.items()})
+    values = {}
+    for word, value in words.items():
+        origin = f"rtcontrol.scale: {word} = "
+        entry = required(ServeOptions, word, origin, "serve")
+        text = value if isinstance(value, str) else json.dumps(value)
+        values[entry.name] = entry.from_text(text, origin)
+    return ServeOptions(**values)
 
 
-def application(options: ServerOptions, cpus: float = 1.0) -> Any:
+def application(options: ServeOptions, cpus: float = 1.0) -> Any:
     """Return the application of Ray Serve; each replica takes `cpus`, and its share of the GPUs. Raises UserError."""
     options.check()
     try:
@@ -80,7 +74,7 @@ def application(options: ServerOptions, cpus: float = 1.0) -> Any:
         ray_actor_options={"num_cpus": cpus, "num_gpus": min(1, gpus)},
         **count,
     )
-    bind = (ANY_PORT,) if options.bind == ServerOptions().bind else options.bind
+    bind = (ANY_PORT,) if options.bind == ServeOptions().bind else options.bind
     return deployment(serve.ingress()(Replica)).bind(replace(options, bind=bind))
 
 

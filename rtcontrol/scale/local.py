@@ -14,14 +14,14 @@ from rtcontrol.hosts.ray_start import RaySession
 from rtcontrol.models.errors import UserError
 from rtcontrol.scale.application import application
 from rtcontrol.scale.replica import TOKEN
-from rtcontrol.serve.options import ServerOptions
+from rtcontrol.serve.options import ServeOptions
 
 NAME = "rtcontrol"
 HTTP = "127.0.0.1:8080"
 
 
 @contextlib.contextmanager
-def serving(options: ServerOptions, stopped: Callable[[], bool]) -> Iterator[RaySession]:
+def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RaySession]:
     """Run the replicas behind Serve's proxy at --http until the block ends. Raises UserError."""
     gate = GatewayOptions.of(options, options.http or HTTP, os.environ.get(TOKEN) or None)
     files = {name: getattr(options, name) for name in ("out", "keys", "token_file", "static")}

@@ -18,7 +18,7 @@ from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import named_by_time
-from rtcontrol.serve.options import ServerOptions
+from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol_client.wire.curve import SERVER, load_public
@@ -35,7 +35,7 @@ LOOK_S = 0.05
 class Replica:
     """What Serve makes a replica of. The server has its own threads; Serve's event loop only takes in and sends."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServeOptions) -> None:
         self._options = replace(options, host="inprocess", heartbeat_s=HEARTBEAT_S)
         self._stack, self._draining = ExitStack(), threading.Lock()
         self._key = None if options.keys is None else load_public(options.keys / f"{SERVER}.key")
@@ -147,7 +147,7 @@ def at_root(scope: Scope) -> Scope:
     return {**scope, "root_path": "", "path": path}
 
 
-def gate_of(options: ServerOptions) -> GatewayOptions:
+def gate_of(options: ServeOptions) -> GatewayOptions:
     """Return who may come in by HTTP. With a token everybody shows it: behind a proxy no request counts as local."""
     if options.token_file is not None and not options.token_file.exists():  # each would make its own
         raise UserError(f"token_file {options.token_file} is not there, at a replica.", "Put it on each machine.")
@@ -159,7 +159,7 @@ def gate_of(options: ServerOptions) -> GatewayOptions:
     return GatewayOptions.of(replace(options, require_token=guarded), ANYWHERE if guarded else LOCAL, token)
 
 
-def endpoint_for(options: ServerOptions) -> str:
+def endpoint_for(options: ServeOptions) -> str:
     """Return where the server binds: 0.0.0.0 stands for this node's address, as clients can reach no other."""
     import ray
 

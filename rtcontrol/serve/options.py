@@ -3,49 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from rtcontrol.loop.config import MIN_HZ, DeciderOptions, Flag, folder
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol.serve.sessions import SessionRules
+from rtcontrol.settings import ServeGroup, SharedOptions
 from rtcontrol_client.wire import LIMITS, Limits
 from rtcontrol_client.wire.endpoint import is_local
 
+ANY_PORT = "tcp://127.0.0.1:*"  # of replicas
+# What a session's run takes from the server's options.
+SHARED = (
+    *("engine", "dtype", "threads", "host", "standby", "backup", "calls_per_tick", "hysteresis", "interpreter"),
+    *("seed", "record_observations", "record_max", "record_pictures"),
+)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(DeciderOptions):
-    """`agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: of those who do
-    neither; `default_tools`: these or the agent's, once they are read (`ready`); `model`: for whoever names
-    none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none,
-    `hz_max`: the highest rate of a server-paced session.
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(SharedOptions, ServeGroup):
+    """A server's settings. Raises UserError for what does not go together.
+
+    `agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: for clients that do
+    neither; `default_tools`: these or the agent's, once they are read (`ready`); `model`: for clients that name none
+    (None: the agent's, or the one that was trained on the client's tools).
     """
 
-    out: Annotated[Path, Flag("Folder of records and reports. (default: runs/serve-TIME)", parse=folder)] = Path()
-    agent: Annotated[str | None, Flag("Serve this one only. (default: clients bring tools, or name a bundled one)")] = (
-        None
-    )
-    skip_unsupported: Annotated[bool, Flag("--tools: leave out those that cannot be taken, and say which.")] = False
-    tools: Annotated[
-        str | None,
-        Flag("Tools of clients and /v1 requests that bring none: a .json or .py file, mcp:COMMAND or mcp:URL."),
-    ] = None
-    model: Annotated[
-        str | None,
-        Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
-    ] = None
-    value_tokens: int = 64
-    hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
-    hz_max: float = 100.0
-    max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
-    heartbeat_s: float = 1.0
-    silent_heartbeats: int = 3
     limits: Limits = LIMITS
     default_tools: tuple[dict[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hz > self.hz_max:
+            raise UserError(f"loop.hz={self.hz:g} is above serve.hz_max={self.hz_max:g}.", "Lower it.")
+        idle = [name for name in ("allow_origin", "token_file", "require_token", "static") if getattr(self, name)]
+        if self.http is None and self.replicas is None and idle:
+            raise UserError(f"serve.{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
+
+    def shared(self) -> dict[str, Any]:
+        """Return what a session's run takes from here, by name."""
+        return {name: getattr(self, name) for name in SHARED}
+
     def ready(self) -> Self:
-        """Checked, and with the tools of `tools` read: an MCP server is asked here, and never again. UserError."""
+        """Return checked options with the tools read: an MCP server is requested here, and never again. UserError."""
         from rtcontrol.run import assembly
 
         self.check()
@@ -78,7 +78,7 @@ class ServeOptions(DeciderOptions):
 
     @property
     def loads(self) -> str | None:
-        """The model that is loaded before there are sessions: one that is named, where tools are brought."""
+        """Return the model that is loaded before there are sessions: one that is named, where tools are brought."""
         from rtcontrol.hosts.deciders import PLAIN
         from rtcontrol.hosts.remote_api import is_endpoint
 
@@ -87,27 +87,23 @@ class ServeOptions(DeciderOptions):
 
     @property
     def takes_tools(self) -> bool:
-        return self.agent is None
+        """Return whether clients or requests may bring tools."""
+        return self.agent is None or self.http is not None or self.replicas is not None
 
     def check(self) -> None:
-        """UserError for what cannot be served."""
+        """Raise UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
         from rtcontrol.hosts.remote_api import is_endpoint
         from rtcontrol.models.checkpoint.checkpoint import resolve
         from rtcontrol.run import assembly, interpreting
         from rtcontrol.run.model_compatibility import hysteresis_for
 
-        if not MIN_HZ <= self.hz <= self.hz_max:
-            raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {self.hz_max:g}.")
-        if self.max_sessions < 1:
-            raise UserError(f"--max-sessions {self.max_sessions} lets nobody in.", "Give 1 or more.")
-        self.check_shared()
         if self.interpreter is not None:
             interpreting.check(self.interpreter, self.engine)
         registry.check(self.engine)
         registry.check_options(self.engine, self.dtype, None, self.threads)
         if self.agent is not None and self.tools is not None:
-            raise UserError("--agent and --tools exclude each other: an agent has its own.", "Give one of them.")
+            raise UserError("--agent and --tools exclude each other: an agent has its tools.", "Give one of them.")
         if self.agent is not None:
             assembly.agent(self.agent)
         if self.model is not None and self.model not in PLAIN and not is_endpoint(self.model):
@@ -116,9 +112,21 @@ class ServeOptions(DeciderOptions):
             hysteresis_for(self.hysteresis, self.model)
         if self.backup is not None and self.backup not in PLAIN:
             resolve(self.backup)
+        if self.replicas is not None:
+            self._check_replicas()
 
-
-ANY_PORT = "tcp://127.0.0.1:*"  # of replicas
+    def _check_replicas(self) -> None:
+        replicas_between(self.replicas)
+        for name in ("host.standby", "serve.require_token"):
+            if getattr(self, name.partition(".")[2]):
+                raise UserError(f"--replicas and {name} exclude each other.", "Leave one of them out.")
+        if len(self.bind) > 1:
+            raise UserError("--replicas takes one --bind.", f"Give one, such as {ANY_PORT}.")
+        if self.keys is None and not is_local(self.bind[0]):
+            raise UserError(
+                f"--bind {self.bind[0]} can be reached from other machines, and there are no keys.",
+                "Make a key for each client (`rtcontrol keys new NAME`) and give --keys, on each machine.",
+            )
 
 
 def replicas_between(text: str | None) -> tuple[int, int]:
@@ -128,57 +136,3 @@ def replicas_between(text: str | None) -> tuple[int, int]:
     if numbers and 1 <= int(least) <= int(most or least):
         return int(least), int(most or least)
     raise UserError(f"--replicas {text} is not a number of replicas.", "Give a number such as 2, or two such as 2:8.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions(ServeOptions):
-    """What `rtcontrol serve` is told: what it offers, and where. Raises UserError for what does not go together."""
-
-    bind: Annotated[
-        tuple[str, ...],
-        Flag("ZeroMQ endpoint; may be repeated. (default: tcp://127.0.0.1:5555)", given=list[str], parse=tuple),
-    ] = ("tcp://127.0.0.1:5555",)
-    keys: Annotated[Path | None, Flag("Folder of CURVE keys (`rtcontrol keys`): only listed clients come in.")] = None
-    http: Annotated[str | None, Flag("Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")] = None
-    allow_origin: Annotated[
-        tuple[str, ...], Flag("Let pages of this origin in; may be repeated.", given=list[str], parse=tuple)
-    ] = ()
-    token_file: Annotated[Path | None, Flag("Access token of other origins and machines.")] = None
-    require_token: Annotated[
-        bool,
-        Flag("Ask programs and pages of this machine for the token, too: behind a proxy, everybody is one of them."),
-    ] = False
-    static: Annotated[Path | None, Flag("Serve the pages of this folder, too.")] = None
-    replicas: Annotated[
-        str | None,
-        Flag("Run so many whole servers behind --http by Ray Serve, N or MIN:MAX by their load (docs/scaling.md)."),
-    ] = None
-
-    def __post_init__(self) -> None:
-        given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
-        given |= {"--require-token": self.require_token, "--static": self.static}
-        idle = [name for name, value in given.items() if value]
-        if self.http is None and self.replicas is None and idle:
-            raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
-
-    @property
-    def takes_tools(self) -> bool:
-        return self.agent is None or self.http is not None or self.replicas is not None
-
-    def check(self) -> None:
-        """UserError for what cannot be served, and for options that do not go with `replicas`."""
-        ServeOptions.check(self)
-        if self.replicas is None:
-            return
-        replicas_between(self.replicas)
-        for name in ("standby", "require_token"):
-            if getattr(self, name):
-                option = "--" + name.replace("_", "-")
-                raise UserError(f"--replicas and {option} exclude each other.", "Leave one of them out.")
-        if len(self.bind) > 1:
-            raise UserError("--replicas takes one --bind.", f"Give one, such as {ANY_PORT}.")
-        if self.keys is None and not is_local(self.bind[0]):
-            raise UserError(
-                f"--bind {self.bind[0]} can be reached from other machines, and there are no keys.",
-                "Make a key for each client (`rtcontrol keys new NAME`) and give --keys, on each machine.",
-            )

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rtcontrol.envs.remote import RemotePicture
-from rtcontrol.loop.config import RunConfig, size
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.refusals import refused_as
+from rtcontrol.settings import size
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
 from rtcontrol.telemetry.histogram import BOUNDS_S

@@ -12,7 +12,6 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote_core import RemoteData
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.rules import check_named
 from rtcontrol.loop.sampling import PauseWatch
@@ -30,12 +29,11 @@ from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.sessions import Session
 from rtcontrol.serve.zmq_server import Router
+from rtcontrol.settings import MAX_HZ
 from rtcontrol_client.console import Outbox
 from rtcontrol_client.shutdown import Shutdown
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Hello
-
-BOUND = "tcp://127.0.0.1:5555"
 
 
 class Partner(Protocol):
@@ -60,7 +58,7 @@ class SingleSession(LoopSession):
         return True
 
 
-def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
+def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner: Partner | None = None) -> int:
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
@@ -81,7 +79,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
 
         pool, watch = InProcessPool(workers=0), PauseWatch(config.period_ns)
         admission = SessionManager(options, pool, watch, say, kind, outlives=True)
-        router = Router(admission, [config.bind or endpoint], config.keys)
+        router = Router(admission, [endpoint] if endpoint else list(config.bind), config.keys)
         stack.callback(router.close)
         router.start()
         stack.enter_context(Housekeeping(admission, router))

@@ -47,7 +47,9 @@ class Folder:
                 raise unwritable(self.path, error.strerror) from error
         if not self._overwrite and record_of(self.path) is not None:
             self.__exit__()
-            raise UserError(f"{self.path} holds the record of a run already.", "Give another --out, or --overwrite.")
+            raise UserError(
+                f"{self.path} holds the record of a run already.", "Give another --out, or --set record.overwrite=true."
+            )
         return self
 
     def __exit__(self, *exc: object) -> None:

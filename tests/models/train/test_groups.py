@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.encode import EncodedRows, ToolsEncoder, load
 from rtcontrol.models.train.finetune import parameter_groups, trainable
 from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_together, separate, tree_loss
-from rtcontrol.models.train.recipe import FinetuneRecipe, recipe
+from rtcontrol.models.train.recipe import FinetuneRecipe
 from tests.models.small import build_checkpoint, law, tool
 from tests.models.train.finetune_rows import random_rows, write
 
@@ -93,30 +92,6 @@ def test_each_part_has_the_papers_rate(model: Any) -> None:
     assert sorted(listed) == sorted(map(id, trained_parts(model).values()))
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert frozen and not any("lora" in name or "embed" in name for name in frozen)
-
-
-# The recipe's defaults are the paper's table; what a file gets wrong is named with file and field.
-
-
-def test_options_stand_over_the_file(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text("rank = 16\nepochs = 2\n")
-    made = recipe(tmp_path / "r.toml", epochs=1.0, steps=None)
-    assert (made.rank, made.alpha, made.epochs, made.steps) == (16, None, 1.0, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("rnk = 4", "rnk is 4: Extra inputs are not permitted"),
-        ("lora_rate = nan", "lora_rate is nan"),
-        ("function = 0\narguments = [0, 0, 0, 0, 0, 0]", "nothing is learnt"),
-        ("rank = ", "cannot be read"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_its_file(tmp_path: Path, text: str, told: str) -> None:
-    (tmp_path / "r.toml").write_text(text)
-    with pytest.raises(UserError, match=f"r.toml.*{re.escape(told)}"):
-        recipe(tmp_path / "r.toml")
 
 
 # Rows become groups: what cannot is named with file and line, what is too long is counted.

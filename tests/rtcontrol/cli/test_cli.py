@@ -28,7 +28,7 @@ from tests.helpers.processes import cli, python
 
 
 def test_goal_tells_and_judges_and_instruct_tells_only(tmp_path: Path) -> None:
-    common = (*EXPERT, "--clock", "lockstep", "--episodes", "2", "--seed", "1000")
+    common = (*EXPERT, "--clock", "lockstep", "--episodes", "2", "--set", "loop.seed=1000")
     assert call(*common, "--goal", "left", "--out", str(tmp_path / "left")) == 0
     made = json.loads((tmp_path / "left" / "report.json").read_text())
     assert made["instruction"] == "land on the left side of the pad"
@@ -40,19 +40,23 @@ def test_goal_tells_and_judges_and_instruct_tells_only(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    ("--deadline-ms 100", "--pipeline 2"),
-    ("--host moon", "ray, inprocess"),
-    ("--record-max 100k", "1M"),
+    ("--set loop.deadline_ms=100", "loop.pipeline=2"),
+    ("--host moon", "--host moon cannot be used: Input should be 'ray' or 'inprocess'"),
+    ("--set record.max=100k", "--set record.max=100k cannot be used: give 1M or more"),
     ("--agent nobody", "lander, paddle; or a .py file"),
     ("--goal sing", "names no goal"),
-    ("--calls-per-tick 2", "--agent FILE.py) with history=1 and a model"),
+    ("--set loop.calls_per_tick=2", "--agent FILE.py) with history=1 and a model"),
     ("--model /nowhere/at/all", "/nowhere/at/all"),
-    ("--frobnicate", "No such option"),
-    ("--hz fast", "'--hz'"),
-    ("--hz nan", "--hz nan"),
-    ("--hold-ms inf", "--hold-ms"),
-    ("--min-confidence 7", "--min-confidence"),
-    ("--engine foo", "--engine"),
+    ("--frobnicate", "No such option: --frobnicate"),
+    ("--modle lander", "The nearest one is --model"),
+    ("--set loop.holdms=3", "The nearest one is loop.hold_ms"),
+    ("--set serve.http=h:1", "--set serve.http is not a setting of `rtcontrol run`"),
+    ("--set loop.hold_ms", "has no value"),
+    ("--hz fast", "--hz fast cannot be used: Input should be a valid number"),
+    ("--hz nan", "--hz nan cannot be used"),
+    ("--set loop.hold_ms=inf", "--set loop.hold_ms=inf cannot be used: Input should be less than or equal to"),
+    ("--set loop.min_confidence=7", "--set loop.min_confidence=7 cannot be used: give probabilities of 0 to 1"),
+    ("--set host.engine=foo", "Unknown engine"),
     ("--instruct  ", "--instruct"),
 ]
 
@@ -89,13 +93,14 @@ def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.integration
 def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     # A deadline of a microsecond is always missed.
-    arguments = (*EXPERT, "--duration", "0.5", "--deadline-ms", "0.001", "--out", str(tmp_path))
+    arguments = (*EXPERT, "--duration", "0.5", "--set", "loop.deadline_ms=0.001", "--out", str(tmp_path))
     assert call(*arguments) == 0
     made = json.loads((tmp_path / "report.json").read_text())
     assert made["misses"] == made["ticks"] > 0
     assert call("report", str(tmp_path), "--gate", "miss_rate<=0.5") == 3
-    assert call(*arguments, "--max-miss-rate", "0.5", "--overwrite") == 3
-    assert call(*arguments, "--on-miss", "stop", "--overwrite") == 3
+    again = (*arguments, "--set", "record.overwrite=true")
+    assert call(*again, "--set", "loop.max_miss_rate=0.5") == 3
+    assert call(*again, "--set", "loop.on_miss=stop") == 3
 
 
 def test_versions_are_shown_and_nothing_is_imported_for_them() -> None:
@@ -224,7 +229,7 @@ def test_what_is_wrong_with_a_gymnasium_world_is_told(
     module = f"checked_{name.lower()}"
     (tmp_path / f"{module}.py").write_text(GYM_WORLD.format(name=name, broken=broken))
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert call("check", f"gym:{module}:{name}-v0", "--steps", "5") == (0 if name == "Sound" else 2)
+    assert call("check", f"gym:{module}:{name}-v0", "--set", "check.steps=5") == (0 if name == "Sound" else 2)
     told = capsys.readouterr()
     assert told.out.count("made") == told.out.count("closed") == 1
     assert says in (told.out if name == "Sound" else told.err) and "Traceback" not in told.err
@@ -254,20 +259,23 @@ def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
         fit(agent, "cart", bindings, Observation(0, 0, 0, {"x": 0.5}))
 
 
+AGAIN = ("--set", "record.overwrite=true")
+
+
 def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = (*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out"))
     assert call(*run) == 0
     before = (tmp_path / "out" / "record.mcap").read_bytes()
     capsys.readouterr()  # a slow machine says what it is at
-    assert "--overwrite" in refused(capsys, *run)
+    assert "record.overwrite=true" in refused(capsys, *run)
     # A run that fails while it starts leaves the earlier one, and no folder of its own.
     long = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--instruct", "q7 " * 100_000)
-    assert call(*long, "--out", str(tmp_path / "out"), "--overwrite") == 2
+    assert call(*long, "--out", str(tmp_path / "out"), *AGAIN) == 2
     assert call(*long, "--out", str(tmp_path / "new" / "deep")) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["record.mcap", "report.json"]
     assert (tmp_path / "out" / "record.mcap").read_bytes() == before
-    assert call(*run, "--overwrite") == 0
+    assert call(*run, *AGAIN) == 0
     assert (tmp_path / "out" / "record.mcap").read_bytes() != before
 
 

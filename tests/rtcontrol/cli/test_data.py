@@ -64,8 +64,11 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
     [
         (["convert", "nothing", "--out", "{tmp}/o.jsonl"], "neither a file nor a set"),
         (["convert", "openai={tmp}/none", "--out", "{tmp}/o.jsonl"], "There is no {tmp}/none"),
-        (["convert", "openai={chats}", "--balance", "paper", "--out", "{tmp}/o.jsonl"], "No row has a call of 3"),
-        (["convert", "openai={chats}", "--balance", "1,2", "--out", "{tmp}/o.jsonl"], "are not shares"),
+        (
+            ["convert", "openai={chats}", "--set", "data.balance=paper", "--out", "{tmp}/o.jsonl"],
+            "No row has a call of 3",
+        ),
+        (["convert", "openai={chats}", "--set", "data.balance=1,2", "--out", "{tmp}/o.jsonl"], "are not shares"),
         (["convert", "openai={chats}", "--out", "/proc/o.jsonl"], "/proc/o.jsonl cannot be written"),
         (["convert", "openai={tmp}/bad.jsonl", "--out", "{tmp}/o.jsonl"], "bad.jsonl:2"),
         (["convert", "openai={tmp}/no_row.jsonl", "--out", "{tmp}/o.jsonl"], "There is no row. Dropped most: 1 for no"),
@@ -106,8 +109,9 @@ def test_a_model_is_trained_from_rows_and_goes_on(
 ) -> None:
     rows = write(tmp_path / "r.jsonl", random_rows(0, 40))
     command = (
-        "models", "train", "--base", str(base), "--rows", str(rows), "--rank", "4",
-        "--device", "cpu", "--dtype", "fp32", "--steps", "2", "--out", str(tmp_path / "out"),
+        "models", "train", "--base", str(base), "--rows", str(rows), "--set", "train.rank=4",
+        "--set", "train.device=cpu", "--set", "train.dtype=fp32", "--set", "train.steps=2",
+        "--out", str(tmp_path / "out"),
     )  # fmt: skip
     assert call(*command, "--json", str(tmp_path / "found.json")) == 0
     said = capsys.readouterr().out
@@ -117,5 +121,5 @@ def test_a_model_is_trained_from_rows_and_goes_on(
     assert call(*command) == 0
     assert "step" not in capsys.readouterr().out.replace("2 steps", "")  # nothing was left to do
     assert call("models", "info", str(tmp_path / "out" / "model")) == 0
-    said = refused(capsys, *command[:-2], "--out", str(tmp_path / "out"), "--seed", "3")
+    said = refused(capsys, *command[:-2], "--out", str(tmp_path / "out"), "--set", "train.seed=3")
     assert "seed was 0, is 3" in said

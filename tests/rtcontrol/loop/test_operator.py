@@ -16,12 +16,13 @@ from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.loop import operator_control
-from rtcontrol.loop.config import RunConfig, confidence
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import ConfidenceGate, LegalCalls, check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt
 from rtcontrol.run import assembly
+from rtcontrol.settings import confidence
 from rtcontrol.telemetry.events import schema, topic_of
 from tests.helpers.processes import until
 
@@ -147,15 +148,15 @@ def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named(
     assert confidence("0.5") == 0.5
     assert confidence("0.2, function=0.6,main=0.3") == {"": 0.2, "function": 0.6, "main": 0.3}
     for wrong in ("sure", "main=", "=0.3", "main=0.3,main=0.4"):
-        with pytest.raises(UserError, match="no list of probabilities"):
-            confidence(wrong)
+        with pytest.raises(UserError, match="min_confidence="):
+            RunConfig(env="lander", min_confidence=wrong)  # type: ignore[arg-type]
     lander = assembly.agent("lander")
     check_named(RunConfig(env="lander", min_confidence={"function": 0.6, "main": 0.3}, confirm=("engines",)), lander)
     with pytest.raises(UserError, match="no such head"):
         check_named(RunConfig(env="lander", min_confidence={"wheel": 0.6}), lander)
     with pytest.raises(UserError, match="no tool"):
         check_named(RunConfig(env="lander", confirm=("launch",)), lander)
-    with pytest.raises(UserError, match="no probability"):
+    with pytest.raises(UserError, match="give probabilities of 0 to 1"):
         RunConfig(env="lander", min_confidence={"main": 1.5})
 
 
@@ -166,7 +167,7 @@ def test_calls_that_a_prompt_would_not_show_are_refused_before_the_run() -> None
         check_named(config, cart_agent(history=2))
     assert "history=3" in caught.value.remedy
     for wrong in (0, 8):
-        with pytest.raises(UserError, match="--calls-per-tick"):
+        with pytest.raises(UserError, match="calls_per_tick="):
             RunConfig(env="cart", calls_per_tick=wrong)
 
 

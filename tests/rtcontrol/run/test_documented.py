@@ -130,7 +130,11 @@ def test_a_folder_to_begin_with_is_not_written_over_nor_half(
     assert written == ["README.md", "goals.yaml", "my_game.py", "my_game_agent.py", "test_my_game.py"]
     capsys.readouterr()
     assert "is there already" in refused(capsys, "new", str(tmp_path / "deep" / "my_game"))
-    for name, says in (("My-Game", "is no name"), ("class", "is no name"), ("json", "would be imported in its place")):
+    for name, says in (
+        ("My-Game", "is not a name"),
+        ("class", "is not a name"),
+        ("json", "would be imported in its place"),
+    ):
         assert says in refused(capsys, "new", str(tmp_path / name))
     assert "cannot be written" in refused(capsys, "new", str(tmp_path / ("a" * 300)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]

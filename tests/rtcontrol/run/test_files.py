@@ -17,9 +17,10 @@ from rtcontrol.models.data.row import read_rows
 from rtcontrol.models.data.synthesis import read_tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import toolsets
-from rtcontrol.run.options import load
+from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import user_goals
+from rtcontrol.settings import read_file
 from rtcontrol.training.examples import read_files
 from rtcontrol_client.ros2 import EXAMPLE
 
@@ -55,7 +56,7 @@ def robot(path: Path) -> Any:
 
 
 READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "run.toml": (lambda path: load(path, "run", {"env": str, "hz": float}), 'env = "lander"\nhz = 16\n'),
+    "run.toml": (lambda path: read_file(path, RunOptions, "run"), '[loop]\nenv = "lander"\nhz = 16\n'),
     "tools.json": (tools, json.dumps([TOOL], ensure_ascii=False, indent=1)),
     "made_of.json": (read_tools, json.dumps([TOOL], ensure_ascii=False)),
     "goals.yaml": (goals, GOALS),

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from commands import call, refused
+from commands import call
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from rtcontrol.cli.app import app as whole
+from rtcontrol.cli.command import command as register
+from rtcontrol.cli.command import has_setting
+from rtcontrol.cli.settings import PAGE, page
 from rtcontrol.envs.evaluate import cases, evaluate
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import RunOptions, command
+from rtcontrol.models.train.recipe import FinetuneRecipe
+from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import INTERNAL, MISSED, UNSAFE
 from rtcontrol.run.skills import UserSkill, skill_of
-from rtcontrol.serve.options import ServerOptions
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.settings import read_file, settings_of
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.training.world_rows import WorldRows
+from tests.helpers.processes import ROOT
 from tests.rtcontrol.run.yard import plant, told
 
 
-def read(kind: type[Any], table: str, *words: str) -> Any:
-    """What a command line makes of them."""
+def read(command: str, options: type[Any], *words: str) -> Any:
+    """Return the options that a command line makes."""
     made: list[Any] = []
     app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(command(kind, table, lambda options: made.append(options) or 0))
+    register(app, ("hz", "live", "agent"), options=options, name=command)(lambda options: made.append(options))
     result = CliRunner().invoke(app, words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output
+    sys.stderr.write(result.stderr)
     return made[0]
+
+
+run = partial(read, "run", RunOptions)
 
 
 def file(tmp_path: Path, text: str) -> Path:
@@ -41,43 +56,102 @@ def file(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_flags_win_over_the_file(tmp_path: Path) -> None:
-    path = file(tmp_path, 'hz = 25\nmax-age-ms = 100\nconfirm = "a"\nenv = "lander"\nlive = false\npipeline = 2\n')
-    made = read(RunOptions, "run", "--config", str(path))
-    assert (made.env, made.hz, made.pipeline, made.confirm) == ("lander", 25.0, 2, ("a",))
-    assert (made.live, made.max_age_ms, made.seed) == (False, 100.0, 0)
-    made = read(RunOptions, "run", "--hz", "50", "--live", "--config", str(path), "--confirm", "b")
-    assert (made.hz, made.live, made.confirm, made.pipeline) == (50.0, True, ("b",), 2)
-    path = file(tmp_path, 'hz = 8\nbind = ["tcp://127.0.0.1:1"]\nhttp = "h:1"\n')
-    made = read(ServerOptions, "serve", "--config", str(path), "--seed", "4")
-    assert (made.hz, made.seed, made.bind, made.http) == (8.0, 4, ("tcp://127.0.0.1:1",), "h:1")
+GROUPED = """
+[loop]
+env = "lander"
+hz = 25
+confirm = "a"
+pipeline = 2
+[record]
+max = "2G"
+[view]
+live = false
+[serve]
+http = "127.0.0.1:1"
+"""
+
+
+def test_flag_wins_over_set_and_set_over_file(tmp_path: Path) -> None:
+    path = str(file(tmp_path, GROUPED))
+    options = run("--config", path)
+    assert (options.env, options.hz, options.pipeline, options.confirm) == ("lander", 25.0, 2, ("a",))
+    assert (options.live, options.record_max, options.seed) == (False, "2G", 0)
+    options = run("--config", path, "--set", "loop.hz=30", "--set", "loop.confirm=b", "--set", "loop.confirm=c")
+    assert (options.hz, options.confirm) == (30.0, ("b", "c"))
+    assert run("--hz", "50", "--set", "loop.hz=30", "--live", "--config", path).hz == 50.0
+
+
+def test_flat_file_and_old_flags_are_taken_with_a_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = file(tmp_path, 'hz = 25\nmax-age-ms = 100\nenv = "lander"\nduration = 2\nlive = false\n')
+    options = run("--config", str(path), "--hold-ms", "300", "--record-max=2G", "--overwrite", "--instruct", "go")
+    assert (options.hz, options.max_age_ms, options.duration_s, options.live) == (25.0, 100.0, 2.0, False)
+    assert (options.hold_ms, options.record_max, options.overwrite, options.instruction) == (300.0, "2G", True, "go")
+    notices = capsys.readouterr().err.splitlines()
+    assert notices[0] == "--hold-ms is deprecated: give --set loop.hold_ms=300"
+    assert notices[-1] == f"{path}: hz outside of a group is deprecated: [loop]"
+
+
+def test_settings_command_prints_a_file_that_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("settings") == 0
+    path = file(tmp_path, capsys.readouterr().out)
+    for command in (RunOptions, ServeOptions, FinetuneRecipe):
+        values = read_file(path, command, "run", has_setting)
+        assert all(values[name] == entry.default for name, entry in settings_of(command).items() if name in values)
+        assert len(values) > 15
+
+
+def test_page_lists_every_setting() -> None:
+    assert (ROOT / PAGE).read_text("utf-8") == "\n".join(page()) + "\n", "run `python -m rtcontrol.cli.settings`"
+
+
+def test_commands_have_few_flags() -> None:
+    flags = [option for command in every_command(get_command(whole)) for p in command.params for option in p.opts]
+    assert sum(option.startswith("--") for option in flags) <= 70
+
+
+def every_command(command: Any) -> Iterator[Any]:
+    yield command
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        yield from every_command(command.get_command(None, name))
+
+
+def test_run_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert call("run", "--help") == 0
+    assert len(capsys.readouterr().out.partition("Options")[2].splitlines()) <= 40
 
 
 def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path) -> None:
-    path = file(tmp_path, 'env = "world.py"\nout = "~/runs/x"\nmodel = "~/m"\n')
-    made = read(RunOptions, "run", "--config", str(path))
-    assert (made.env, made.out, made.model) == ("world.py", Path.home() / "runs/x", str(Path.home() / "m"))
+    path = file(tmp_path, 'loop.env = "world.py"\nrecord.out = "~/runs/x"\nhost.model = "~/m"\n')
+    options = run("--config", str(path))
+    assert (options.env, options.out, options.model) == ("world.py", Path.home() / "runs/x", str(Path.home() / "m"))
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ("hertz = 5", "hertz is no option of `rtcontrol run`. The nearest one is hz"),
-        ("max_age = 5", "The nearest one is max_age_ms"),
-        ("hz_max = 5", "hz_max is no option of `rtcontrol run`"),
-        ("[runs]\nhz = 5", "runs is no option of `rtcontrol run`"),
-        ('hz = "fast"', "run.toml: hz = 'fast' cannot be used"),
-        ("hz = true", "run.toml: hz = True cannot be used"),
-        ("live = 3", "run.toml: live = 3 cannot be used"),
-        ('model = ["lander"]', "Input should be a valid string"),
+        ("hertz = 5", "run.toml: hertz is not a setting of `rtcontrol run`. The nearest one is loop.hz"),
+        (
+            "[loop]\nmax_age = 5",
+            "run.toml: loop.max_age is not a setting of `rtcontrol run`. The nearest one is loop.max",
+        ),
+        ("hz_max = 5", "hz_max is not a setting of `rtcontrol run`"),
+        ("[runs]\nhz = 5", "runs is not a setting of `rtcontrol run`"),
+        ('[loop]\nhz = "fast"', "run.toml: loop.hz = 'fast' cannot be used"),
+        ("[loop]\nhz = true", "run.toml: loop.hz = True cannot be used"),
+        ("[view]\nlive = 3", "run.toml: view.live = 3 cannot be used"),
+        ('[host]\nmodel = ["lander"]', "Input should be a valid string"),
         ("hz = ", "run.toml cannot be read (Invalid value"),
-        ("hz = 0", "--hz 0 is no rate"),
-        ('bind = "tcp://127.0.0.1:1"', "--bind is for --env remote"),
+        ("[loop]\nhz = 0", "run.toml: loop.hz = 0 cannot be used: Input should be greater than or equal to 0.001"),
+        ("[loop]\nhz = 2026-01-01", "cannot be used"),
+        ('[serve]\nbind = "tcp://127.0.0.1:1"', "serve.bind is for --env remote"),
     ],
 )
-def test_mistakes_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
-    out = str(tmp_path / "out")
-    assert says in refused(capsys, "run", "--env", "lander", "--config", str(file(tmp_path, text)), "--out", out)
+def test_mistakes_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
+    path, out = str(file(tmp_path, text)), str(tmp_path / "out")
+    capsys.readouterr()
+    assert call("run", "--env", "lander", "--config", path, "--out", out) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
 
 
@@ -120,12 +194,12 @@ def flown(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     ("fails", "options", "status"),
     [
         ("", ("--duration", "0.6"), 0),
-        ("", ("--duration", "20", "--on-miss", "stop"), MISSED),
+        ("", ("--duration", "20", "--set", "loop.on_miss=stop"), MISSED),
         ("make", ("--duration", "5"), 2),
         ("reset", ("--duration", "5"), 2),
         ("step", ("--duration", "5"), UNSAFE),
         ("close", ("--duration", "0.3"), INTERNAL),
-        ("", ("--duration", "5", "--confirm", "nothing"), 2),
+        ("", ("--duration", "5", "--set", "loop.confirm=nothing"), 2),
         ("", ("--duration", "5", "--model", "runs/none"), 2),
     ],
 )

@@ -63,11 +63,11 @@ def test_a_recording_that_was_cut_short_is_replayed_as_far_as_it_goes(
 
 
 def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*LOCKSTEP, "--duration", "1", "--record-observations", "no", "--out", str(tmp_path)) == 0
+    assert call(*LOCKSTEP, "--duration", "1", "--set", "record.observations=no", "--out", str(tmp_path)) == 0
     capsys.readouterr()
     for command in ("replay", "data from-recording"):
         said = refused(capsys, *command.split(), str(tmp_path))
-        assert "has no observations" in said and "--record-observations yes" in said
+        assert "has no observations" in said and "record.observations=yes" in said
 
 
 def strange(flown: Path, out: Path, **header: Any) -> Path:

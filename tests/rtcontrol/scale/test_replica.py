@@ -13,7 +13,7 @@ from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.models.errors import UserError
 from rtcontrol.scale.application import application, options_of
 from rtcontrol.scale.replica import TOKEN, ReplicaApp, at_root, gate_of
-from rtcontrol.serve.options import ServerOptions
+from rtcontrol.serve.options import ServeOptions
 from tests.helpers.processes import python
 
 SECRET = "a-token-of-the-tests-0123456789"
@@ -36,7 +36,7 @@ def test_text_and_yaml_give_the_same_options() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"modle": "lander"}, "The nearest one is model"),
+        ({"modle": "lander"}, "The nearest one is host.model"),
         ({"http": "0.0.0.0:8000"}, "http_options"),
         ({"replicas": 0}, "Give a number such as 2"),
         ({"replicas": "3:2"}, "Give a number such as 2"),
@@ -44,7 +44,7 @@ def test_text_and_yaml_give_the_same_options() -> None:
         ({"max_sessions": True}, "Input should be a valid integer"),
         ({"standby": "perhaps"}, "Input should be a valid boolean"),
         ({"model": ["lander"]}, "model"),
-        ({"hz": 1e9}, "Give 0.001 to"),
+        ({"hz": 1e9}, "less than or equal to 10000"),
         ({"standby": True}, "exclude each other"),
         ({"bind": ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]}, "takes one --bind"),
         ({"bind": "tcp://0.0.0.0:5555"}, "there are no keys"),
@@ -69,10 +69,10 @@ def test_token_is_read_at_the_replica(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_proxy_that_hides_the_client_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
-    assert not gate_of(ServerOptions()).require_token
+    assert not gate_of(ServeOptions()).require_token
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
     with pytest.raises(UserError, match="HAProxy"):
-        gate_of(ServerOptions())
+        gate_of(ServeOptions())
 
 
 # Kludex/starlette#2599: what only starts with the same letters is not a prefix.

@@ -1,0 +1,81 @@
+"""`rtcontrol settings`, and `python -m rtcontrol.cli.settings`, which writes docs/settings.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rtcontrol.cli.command import command, tree
+from rtcontrol.cli.figures import group
+from rtcontrol.models.errors import UserError
+from rtcontrol.settings import GROUPS, Setting
+
+PAGE = Path("docs/settings.md")
+TITLE = """# Settings
+
+Made by `python -m rtcontrol.cli.settings`. `--set loop.hold_ms=300` and a file (`--config FILE`, TOML, a table for each
+group) give any of them; some have a flag, too (`rtcontrol run --help`). In Python they are keywords, by the last column
+if there is a name, as in `RunConfig(record_max="2G")`. `rtcontrol settings > run.toml` makes a file to edit.
+"""
+HEAD = "| setting | default | legal | what | Python |"
+app = group()
+
+
+@command(app)
+def settings(
+    group: Annotated[str | None, typer.Argument(help=f"One group alone: {', '.join(GROUPS)}.")] = None,
+) -> None:
+    """List every setting with its default, as a TOML file for `--config`; those without a default are commented out.
+
+    Examples:
+
+      rtcontrol settings loop
+
+      rtcontrol settings > run.toml
+    """
+    if group not in (None, *GROUPS):
+        raise UserError(f"There is no group {group}.", f"There are {', '.join(GROUPS)}.")
+    for name, each in tree().items():
+        if group in (None, name):
+            print(f"[{name}]  # {GROUPS[name]}")
+            print("\n".join(map(_line, each)) + "\n")
+
+
+def _line(entry: Setting) -> str:
+    legal = f" ({entry.legal()})" if entry.legal() else ""
+    return f"{'' if has_default(entry) else '# '}{entry.leaf} = {_shown(entry)}  # {entry.help}{legal}"
+
+
+def has_default(entry: Setting) -> bool:
+    """Return whether a file can write the default down."""
+    return entry.default not in (None, MISSING, Path())
+
+
+def _shown(entry: Setting) -> str:
+    return json.dumps(entry.default) if has_default(entry) else ""
+
+
+def page() -> Iterator[str]:
+    """Yield the lines of docs/settings.md."""
+    yield TITLE.rstrip()
+    for name, each in tree().items():
+        yield from ("", f"## {name}", "", GROUPS[name], "", HEAD, "|---|---|---|---|---|")
+        for entry in each:
+            python = "" if entry.name == entry.leaf else f"`{entry.name}`"
+            cells = (
+                f"`{entry.path}`",
+                _shown(entry) and f"`{_shown(entry)}`",
+                entry.legal(),
+                entry.help,
+                python,
+            )
+            yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text("\n".join(page()) + "\n", "utf-8")

@@ -1,0 +1,472 @@
+"""The settings of every command: one tree, each declared once with its default, its bounds and a line of help.
+
+A setting is a field of an options class, or a parameter of a command's function (`rtcontrol/cli`): its name is the
+Python keyword, its path (`loop.hold_ms`) the name in `--set loop.hold_ms=300`, in `--config FILE` and in
+docs/settings.md. Flags are made from the same declarations.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import math
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING as MISSING
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from rtcontrol.models.errors import UserError, read_text, user_path
+from rtcontrol.models.runners.registry import ENGINES
+
+MIN_HZ, MAX_HZ = 0.001, 10_000.0
+LONGEST = 1e12  # in any unit: a bound that keeps nanoseconds whole numbers
+MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
+MIN_RECORD_BYTES = 10**6
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+SIGNS = {Ge: ("ge", ">="), Gt: ("gt", ">"), Le: ("le", "<="), Lt: ("lt", "<")}
+Confidence = float | dict[str, float]
+
+GROUPS = {
+    "loop": "Ticks: what runs, at which rate and deadline, and what a miss does.",
+    "host": "What decides, and where.",
+    "record": "What a run writes.",
+    "view": "What a run shows while it runs.",
+    "carla": "`run --env carla-bridge`.",
+    "serve": "What a server offers, where, and to whom.",
+    "fit": "`fit`: a controller for your tools.",
+    "train": "`models train`, `adopt` and `quantize`: pretrained models.",
+    "data": "`data convert` and `synthesise`: rows.",
+    "score": "`score`: a model in worlds.",
+    "eval": "`eval`: a checkpoint on rows.",
+    "check": "`check` and `tools check`: your world, your tools.",
+    "replay": "`replay`: recorded decisions again.",
+    "drill": "`drill`: injected faults.",
+    "bench": "`bench`: speed on this machine.",
+    "mcp": "`mcp`: an agent that supervises.",
+}
+
+
+# -- the machinery ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A leaf of the tree. `name` is the Python keyword; `parse` reads a text that is not JSON."""
+
+    group: str
+    name: str
+    leaf: str
+    flag: str
+    kind: Any
+    default: Any
+    info: FieldInfo
+    parse: Callable[[str], Any] | None = None
+
+    @property
+    def path(self) -> str:
+        return f"{self.group}.{self.leaf}"
+
+    @property
+    def help(self) -> str:
+        return self.info.description or ""
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+    def is_kind(self, kind: type) -> bool:
+        """Return whether values are of this type (or None)."""
+        return any(part is kind or get_origin(part) is kind for part in (self.kind, *get_args(self.kind)))
+
+    def names(self) -> set[str]:
+        """Return the words that flags and flat files may call it by."""
+        return {self.name, self.leaf, self.flag}
+
+    def legal(self) -> str:
+        """Return choices or bounds as people read them."""
+        if get_origin(self.kind) is Literal:
+            return ", ".join(map(str, get_args(self.kind)))
+        marks = [(type(entry), entry) for entry in self.info.metadata if type(entry) in SIGNS]
+        limits = [(SIGNS[kind][1], getattr(entry, SIGNS[kind][0])) for kind, entry in marks]
+        return ", ".join(f"{sign} {limit:,g}" for sign, limit in limits if limit < LONGEST)
+
+    def from_text(self, text: str, origin: str) -> Any:
+        """Return the value of a flag or of `--set`: JSON, or plain text. Raises UserError."""
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        for candidate in (value, text):
+            try:
+                return self.from_value(candidate, origin)
+            except UserError:
+                continue
+        return self._validated(lambda adapter: adapter.validate_python(text), f"{origin}{text}")
+
+    def from_value(self, value: Any, origin: str) -> Any:
+        """Return a typed value of a file. Raises UserError for one of another type, or out of bounds."""
+        value = self._prepared(value)
+        return self._validated(
+            lambda adapter: adapter.validate_json(json.dumps(value), strict=True), f"{origin}{value!r}"
+        )
+
+    def checked(self, value: Any) -> Any:
+        """Return a Python keyword's value. Raises UserError."""
+        return self._validated(lambda adapter: adapter.validate_python(self._prepared(value)), f"{self.name}={value!r}")
+
+    def _prepared(self, value: Any) -> Any:
+        if isinstance(value, str) and value.startswith("~/"):
+            value = str(user_path(value))
+        if isinstance(value, str) and self.parse is not None:
+            return self.parse(value)
+        return [value] if isinstance(value, str) and self.is_kind(tuple) else value
+
+    def _validated(self, validate: Callable[[TypeAdapter[Any]], Any], written: str) -> Any:
+        try:
+            result = validate(_adapter(self.kind, self.info))
+            if isinstance(result, float) and math.isnan(result):
+                raise ValueError("give a number")
+            return result
+        except ValidationError as error:
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        except (TypeError, ValueError) as error:  # of JSON, too: a date in a file
+            message = str(error)
+        raise UserError(f"{written} cannot be used: {message}.", f"{self.path}: {self.help}")
+
+
+_ADAPTERS: dict[int, tuple[FieldInfo, TypeAdapter[Any]]] = {}
+
+
+def _adapter(kind: Any, info: FieldInfo) -> TypeAdapter[Any]:
+    """Return what judges values; made at the first use, as most settings keep their default."""
+    if id(info) not in _ADAPTERS:
+        _ADAPTERS[id(info)] = info, TypeAdapter(Annotated[kind, info])
+    return _ADAPTERS[id(info)][1]
+
+
+def setting(
+    group: str,
+    default: Any,
+    help: str,
+    *,
+    leaf: str = "",
+    flag: str = "",
+    choices: tuple[str, ...] = (),
+    parse: Callable[[str], Any] | None = None,
+    **bounds: Any,
+) -> Any:
+    """Declare a field or a parameter. `leaf` and `flag`: what it is called there, if not by its name."""
+    info = Field(description=help, **bounds)
+    metadata = {"group": group, "setting": info, "leaf": leaf, "flag": flag, "choices": choices, "parse": parse}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsBase:
+    """Settings as fields. Raises UserError for a value that is not legal."""
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, entry in settings_of(kind).items():
+            value = getattr(self, name)
+            if value != entry.default:
+                object.__setattr__(self, name, entry.checked(value))
+
+
+@cache
+def settings_of(source: Any) -> dict[str, Setting]:
+    """Return the settings of an options class, a pydantic model or a command's function, by the Python name."""
+    if isinstance(source, type) and issubclass(source, BaseModel):
+        group: str = source.GROUP  # type: ignore[attr-defined]
+        return {
+            name: Setting(group, name, name, name, info.annotation, _default(info), info)
+            for name, info in source.model_fields.items()
+        }
+    if isinstance(source, type):
+        declared: Iterable[tuple[str, Any]] = ((entry.name, entry) for entry in fields(source))
+    else:
+        declared = ((name, parameter.default) for name, parameter in inspect.signature(source).parameters.items())
+    hints = get_type_hints(source, include_extras=True)
+    settings = {}
+    for name, entry in declared:
+        data: Mapping[str, Any] = getattr(entry, "metadata", {})
+        if "setting" in data:
+            kind = Literal[data["choices"]] if data["choices"] else hints[name]
+            words = data["leaf"] or name, data["flag"] or name
+            settings[name] = Setting(data["group"], name, *words, kind, entry.default, data["setting"], data["parse"])
+    return settings
+
+
+def _default(info: FieldInfo) -> Any:
+    return MISSING if info.is_required() else info.default
+
+
+def find(kind: Any, word: str) -> Setting | None:
+    """Return the setting of a path (`loop.hold_ms`), or of a flag's or a flat file's word (`hold-ms`)."""
+    word = word.replace("-", "_")
+    named = [entry for entry in settings_of(kind).values() if entry.path == word or word in entry.names()]
+    return next((entry for entry in named if entry.path == word or entry.name == word), named[0] if named else None)
+
+
+def required(kind: Any, word: str, origin: str, command: str) -> Setting:
+    """Return the setting of a word. Raises UserError that suggests the nearest one."""
+    if (entry := find(kind, word)) is not None:
+        return entry
+    settings = settings_of(kind).values()
+    names = {name: entry.path for entry in settings for name in (entry.path, *entry.names())}
+    near = difflib.get_close_matches(word.replace("-", "_"), names, 1, 0.0)
+    hint = f"The nearest one is {names[near[0]]}; `rtcontrol settings` lists all."
+    raise UserError(f"{origin.rstrip(' =')} is not a setting of `rtcontrol {command}`.", hint)
+
+
+def read_file(
+    path: Path, kind: Any, command: str, elsewhere: Callable[[str], bool] = lambda path: False
+) -> dict[str, Any]:
+    """Return the values of a TOML file of groups, by Python name. Settings of other commands (`elsewhere`) are skipped.
+
+    A flat file of earlier versions (`hz = 16`) is taken, too, with a line on stderr. Raises UserError naming file and
+    setting.
+    """
+    try:
+        table = tomllib.loads(read_text(path))
+    except (OSError, ValueError) as error:
+        what = f"--config {path} cannot be read ({getattr(error, 'strerror', None) or error})."
+        raise UserError(what, "Give a TOML file, such as `[loop]` and the line `hz = 16`.") from None
+    if flat := [key for key, value in table.items() if key not in GROUPS or not isinstance(value, dict)]:
+        entry = find(kind, flat[0])
+        print(
+            f"{path}: {flat[0]} outside of a group is deprecated: [{entry.group if entry else 'loop'}]", file=sys.stderr
+        )
+    words: dict[str, Any] = {}
+    for key, value in table.items():
+        words |= {f"{key}.{leaf}": part for leaf, part in value.items()} if key not in flat else {key: value}
+    values = {}
+    for word, value in words.items():
+        if find(kind, word) is None and elsewhere(word):
+            continue
+        entry = required(kind, word, f"{path}: {word} = ", command)
+        values[entry.name] = entry.from_value(value, f"{path}: {word} = ")
+    return values
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def size(text: str) -> int:
+    """Return the bytes of such as 500M. Raises ValueError for other texts, and for less than a record's parts need."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "")
+    try:
+        count = round(float(number) * UNITS[unit])
+    except (ValueError, OverflowError):
+        raise ValueError("give bytes, or such as 500M or 2G") from None
+    if count < MIN_RECORD_BYTES:
+        raise ValueError("give 1M or more")
+    return count
+
+
+def _size_text(text: str) -> str:
+    size(text)
+    return text
+
+
+def _margin_text(text: str | None) -> str | None:
+    from rtcontrol.models.decode.hysteresis import margin_of
+
+    if text is not None:
+        margin_of(text)
+    return text
+
+
+def confidence(text: str) -> Confidence | str:
+    """Return the least confidence of all heads (0.5), of some (function=0.6,main=0.3), or both; else the text."""
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        floors = {head.strip(): float(least) for head, _, least in parts}
+    except ValueError:
+        return text
+    if len(floors) < len(parts) or any(equals and not head.strip() for head, equals, _ in parts):
+        return text
+    return floors[""] if list(floors) == [""] else floors
+
+
+def _probabilities(value: Confidence | None) -> Confidence | None:
+    for least in value.values() if isinstance(value, dict) else () if value is None else (value,):
+        if not 0 <= least <= 1:
+            raise ValueError("give probabilities of 0 to 1, as 0.5, or function=0.6,main=0.3")
+    return value
+
+
+def _folder(text: str) -> str:
+    return text if Path(text).parts else str(Path.cwd())  # `.` equals the empty path of a folder that was not named
+
+
+# -- runs and servers -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions(SettingsBase):
+    """What runs and servers have in common. Raises UserError for what excludes each other."""
+
+    agent: str | None = setting(
+        "loop", None, "Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's, or a client's)"
+    )
+    hz: float = setting("loop", 16.0, "Ticks a second, also of clients that name no rate.", ge=MIN_HZ, le=MAX_HZ)
+    calls_per_tick: int = setting(
+        "loop",
+        1,
+        "Calls per observation at most, by the deadline; at most one more than the calls that the agent's model is "
+        "shown (its `history`: none for the bundled agents).",
+        ge=1,
+        le=MAX_CALLS,
+    )
+    hysteresis: Annotated[str | None, AfterValidator(_margin_text)] = setting(
+        "loop", None, "A value changes only if another is more probable by this: margin=0.2 (docs/steadiness.md)."
+    )
+    interpreter: str | None = setting(
+        "loop", None, "Maps an instruction to a goal, once: a checkpoint, or chat:URL#NAME (docs/interpreter.md)."
+    )
+    seed: int = setting(
+        "loop", 0, "Seed of the first episode, and of `random`; the next episodes have the next ones.", ge=0
+    )
+
+    model: str | None = setting(
+        "host",
+        None,
+        "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
+        "systemone:URL#NAME, openpi:ws://HOST:PORT#MAPPING. (default: the agent's)",
+    )
+    tools: str | None = setting(
+        "host", None, "Tools instead of the agent's, or for clients that bring none: .json, .py, mcp:COMMAND, mcp:URL."
+    )
+    skip_unsupported: bool = setting("host", False, "Leave out tools that cannot be taken, and name them.")
+    host: str = setting("host", "ray", "Where it decides.", leaf="kind", choices=("ray", "inprocess"))
+    engine: str = setting("host", "torch", f"What runs the model: {', '.join(ENGINES)}.")
+    dtype: str = setting("host", "auto", "Numbers of the model: auto, fp32 or bf16 (docs/checkpoints.md).")
+    threads: int | None = setting("host", None, "CPU threads of torch. (default: one for a small model)", ge=1)
+    standby: bool = setting("host", False, "Keep a second decoder warm (ray only), which takes over at once.")
+    backup: str | None = setting(
+        "host", None, "A local model that is also requested each tick: it decides if the first is late or unsure."
+    )
+
+    out: Path = setting("record", Path(), "Folder of record and report. (default: runs/NAME-TIME)", parse=_folder)
+    record_observations: str = setting(
+        "record",
+        "yes",
+        "no: keep neither what was observed nor what the model read of it; nothing to replay.",
+        leaf="observations",
+        choices=("yes", "no"),
+    )
+    record_max: Annotated[str, AfterValidator(_size_text)] = setting(
+        "record", "1G", "Bytes of the record, or with k, M, G; beyond it the oldest part is removed.", leaf="max"
+    )
+    record_pictures: float = setting(
+        "record", 0.0, "A client's pictures a second to keep, at most.", leaf="pictures", ge=0, le=100
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.standby and self.host != "ray":
+            raise UserError("host.standby has no effect with host.kind=inprocess.", "Leave one of them out.")
+        if self.hysteresis is not None and self.calls_per_tick > 1:
+            what = f"loop.hysteresis and loop.calls_per_tick={self.calls_per_tick} exclude each other"
+            raise UserError(f"{what}: of several calls none is the active one.", "Leave one of them out.")
+        if self.record_pictures and self.record_observations == "no":
+            what = "record.pictures shows what was observed, and record.observations=no keeps none of it."
+            raise UserError(what, "Leave one of them out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopGroup(SettingsBase):
+    """What only a run has of `loop`."""
+
+    env: str = setting("loop", MISSING, "Environment: a name (`rtcontrol envs`), or a .py file.")
+    instruction: str | None = setting("loop", None, "The instruction. (default: the agent's)", flag="instruct")
+    episodes: int | None = setting("loop", None, "End after so many. (default: 5, or no end with --duration)", ge=1)
+    duration_s: float | None = setting("loop", None, "End after so many seconds.", flag="duration", gt=0, le=LONGEST)
+    clock: str = setting("loop", "wall", "wall: the world runs on; lockstep: it waits.", choices=("wall", "lockstep"))
+    deadline_ms: float | None = setting(
+        "loop", None, "From release to deadline. (default: the period)", gt=0, le=LONGEST
+    )
+    max_age_ms: float | None = setting(
+        "loop", None, "Older observations are stale. (default: 4 periods, at least 250)", gt=0, le=LONGEST
+    )
+    pipeline: int = setting("loop", 1, "Decisions in flight; deadline <= pipeline x period.", ge=1, le=64)
+    on_miss: str = setting(
+        "loop", "hold", "Hold the last call, execute the safe call, or stop the run.", choices=("hold", "safe", "stop")
+    )
+    hold_ms: float | None = setting(
+        "loop", None, "Hold at most so long, then the safe call; 0: at once. (default: the agent's)", ge=0, le=LONGEST
+    )
+    max_miss_rate: float | None = setting("loop", None, "Exit status 3 above it.", ge=0, le=1)
+    min_confidence: Annotated[Confidence | None, AfterValidator(_probabilities)] = setting(
+        "loop",
+        None,
+        "Withhold calls below it: 0.5, or by head or parameter, function=0.6,main=0.3. (default: the checkpoint's)",
+        parse=confidence,
+    )
+    confirm: tuple[str, ...] = setting("loop", (), "These tools wait for a person's yes.")
+    confirm_s: float = setting("loop", 10.0, "How long they wait.", gt=0, le=LONGEST)
+    warmup: int = setting("loop", 5, "Decisions before the first release, at least.", ge=0)
+    warmup_s: float = setting("loop", 0.0, "Seconds of such decisions, at least.", ge=0)
+    first_observation_s: float = setting("loop", 10.0, "How long to wait for the first observation.", gt=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireGroup(SettingsBase):
+    """Where clients connect: to a server, and to `run --env remote`."""
+
+    bind: tuple[str, ...] = setting(
+        "serve", ("tcp://127.0.0.1:5555",), "ZeroMQ endpoint; may be repeated.", min_length=1
+    )
+    keys: Path | None = setting("serve", None, "Folder of CURVE keys (`rtcontrol keys`): only listed clients connect.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGroup(WireGroup):
+    """What `rtcontrol run` adds to a run's settings."""
+
+    goal: str | None = setting(
+        "loop", None, "What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."
+    )
+    overwrite: bool = setting("record", False, "The folder may hold a run: replace it.")
+    live: bool = setting("view", True, "Live view, or log lines.")
+    view: bool = setting("view", False, "A page in the browser: what goes on; pause, resume, stop.", leaf="page")
+    view_port: int = setting("view", 0, "The page's port; 0: any.", leaf="port", ge=0, le=65535)
+    stdin: bool = setting("view", False, "Read instructions from stdin, a line each, also if it is not a terminal.")
+    carla_host: str = setting("carla", "127.0.0.1", "The CARLA server's machine.", leaf="host")
+    carla_port: int = setting("carla", 2000, "Its port.", leaf="port", ge=1, le=65535)
+    town: str | None = setting("carla", None, "Load this town. (default: the one that is loaded)")
+    carla_standin: bool = setting("carla", False, "Drive in the stand-in, which is not CARLA.", leaf="standin")
+    trace: bool = setting("carla", False, "Write a line a step to trace.jsonl.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeGroup(WireGroup):
+    """What only a server has."""
+
+    http: str | None = setting("serve", None, "Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")
+    replicas: str | None = setting(
+        "serve", None, "Whole servers by Ray Serve, at --http: N, or MIN:MAX by their load (docs/scaling.md)."
+    )
+    token_file: Path | None = setting("serve", None, "Access token of other origins and machines.")
+    require_token: bool = setting(
+        "serve", False, "Programs and pages of this machine show the token, too: needed with a proxy."
+    )
+    allow_origin: tuple[str, ...] = setting("serve", (), "Origins whose pages may connect, with the token.")
+    static: Path | None = setting("serve", None, "Serve the pages of this folder, too.")
+    hz_max: float = setting(
+        "serve", 100.0, "The highest rate of a session that the server paces.", ge=MIN_HZ, le=MAX_HZ
+    )
+    max_sessions: int = setting("serve", 64, "Sessions at once.", ge=1)
+    value_tokens: int = setting("serve", 64, "Tokens of a free value at most, for /v1 requests.", ge=1)
+    heartbeat_s: float = setting("serve", 1.0, "Seconds between heartbeats.", gt=0)
+    silent_heartbeats: int = setting("serve", 3, "A client is lost after so many without an answer.", ge=1)
