@@ -1,7 +1,7 @@
 """The ZeroMQ transport of the server: one thread takes messages from the ROUTER socket, any thread sends.
 
-The socket is used under a lock, never for longer than a message takes: whoever sends does so at once, which spares the
-way over another thread. libzmq's file descriptor signals an edge, which any use of the socket may consume: whoever sent
+The socket is used under a lock. A thread that sends takes the lock if it is free and sends at once, which spares the
+way over another thread; otherwise the message waits for the router's thread. libzmq's file descriptor signals an edge, which any use of the socket may consume: whoever sent
 looks whether there is something to take, and wakes the router's thread.
 """
 
@@ -15,6 +15,7 @@ import resource
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,9 @@ log = logging.getLogger("rtcontrol.serve")
 HIGH_WATER = 64
 HANDSHAKE_MS = 2_000
 BACKLOG = 256
-# Parts of one oversized message between two pauses in which others may send.
-DISCARD, PAUSE_S = 4_096, 0.000_1
+# Parts of one oversized message between two looks at what waits to be sent.
+DISCARD = 4_096
+MAX_WAITING = 16_384  # messages that wait to be sent; more are dropped, and counted
 # How long the last messages may take to leave. libzmq loses some of those that are sent right before the close.
 LEAVE_S, LINGER_MS = 0.1, 300
 RELEASE_S = 1.0  # a thread that sends has so long to end
@@ -90,6 +92,7 @@ class Router:
         self._connections: dict[bytes, RouterConnection] = {}
         # Names of connections in the log: a routing id would help to guess the next one.
         self._numbers = itertools.count(1)
+        self._waiting: deque[tuple[RouterConnection, list[bytes]]] = deque()  # to be sent
         self._using = threading.Lock()  # the socket
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = self._closed = False
@@ -106,11 +109,30 @@ class Router:
         self._thread.start()
 
     def send(self, connection: RouterConnection, parts: list[bytes]) -> None:
-        """Send a message; any thread. What a full or lost peer does not take is dropped, and counted."""
-        lost = False
-        with self._using:
-            if self._closed:
-                return
+        """Send a message after those that wait, or let it wait for the router's thread; any thread."""
+        if self._closed:
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self._sessions.counts["dropped"] += 1
+            return
+        self._waiting.append((connection, parts))
+        if not self._using.acquire(blocking=False):
+            os.eventfd_write(self._wake, 1)
+            return
+        try:
+            lost = self._flush()
+            if threading.current_thread() is not self._thread and self._readable():
+                os.eventfd_write(self._wake, 1)
+        finally:
+            self._using.release()
+        self._lose(lost)
+
+    def _flush(self) -> list[RouterConnection]:
+        """Send what waits; return the connections whose peers are gone. What a full or lost peer does not take is
+        dropped, and counted. The lock is held."""
+        lost = []
+        while self._waiting:
+            connection, parts = self._waiting.popleft()
             try:
                 self._socket.send_multipart([connection.identity, *parts], zmq.NOBLOCK)
             except zmq.Again:  # it does not read: its pipe is full
@@ -119,12 +141,15 @@ class Router:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 self._sessions.counts["dropped"] += 1
-                lost = True
-            if threading.current_thread() is not self._thread and self._readable():
-                os.eventfd_write(self._wake, 1)
-        if lost and not connection.closed:
-            connection.close()
-            self._sessions.disconnected(connection)
+                lost.append(connection)
+        return lost
+
+    def _lose(self, lost: list[RouterConnection]) -> None:
+        """Forget connections whose peers are gone; the lock is not held."""
+        for connection in lost:
+            if not connection.closed:
+                connection.close()
+                self._sessions.disconnected(connection)
 
     def forget(self, connection: RouterConnection) -> None:
         if self._connections.get(connection.identity) is connection:
@@ -141,6 +166,8 @@ class Router:
         os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(5.0)
+        with self._using:  # what came after the thread's last look, such as the last bye
+            self._flush()
         if self._connections:
             time.sleep(LEAVE_S)
         self._release()
@@ -174,7 +201,11 @@ class Router:
         poller.register(self._wake, select.POLLIN)
         while not self._stopping:
             try:
-                if (arrival := self._receive()) is not None:
+                with self._using:
+                    lost = self._flush()
+                    arrival = self._receive(lost)
+                self._lose(lost)
+                if arrival is not None:
                     self._deliver(arrival)
                     continue
             except zmq.ContextTerminated:
@@ -186,33 +217,30 @@ class Router:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
 
-    def _receive(self) -> Arrival | None:
-        """Return the next message; None if there is none."""
+    def _receive(self, lost: list[RouterConnection]) -> Arrival | None:
+        """Return the next message; None if there is none. `lost` takes connections as `_flush` returns them."""
         socket, limits = self._socket, self._limits
-        with self._using:
-            try:
-                identity = socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            parts = list[bytes]()
-            count = size = 0
-            key: str | None = None
-            while socket.getsockopt(zmq.RCVMORE):
-                if self._guard.keyed and not count:
-                    frame = socket.recv(zmq.NOBLOCK, copy=False)
-                    part = frame.bytes
-                    with contextlib.suppress(zmq.ZMQError):  # a frame without a user has no key
-                        key = str(frame.get("User-Id"))
-                else:
-                    part = socket.recv(zmq.NOBLOCK)
-                count += 1
-                size += len(part)
-                if count <= limits.max_parts and size <= limits.max_message_bytes:
-                    parts.append(part)
-                elif count % DISCARD == 0:
-                    self._using.release()
-                    time.sleep(PAUSE_S)
-                    self._using.acquire()
+        try:
+            identity = socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        parts = list[bytes]()
+        count = size = 0
+        key: str | None = None
+        while socket.getsockopt(zmq.RCVMORE):
+            if self._guard.keyed and not count:
+                frame = socket.recv(zmq.NOBLOCK, copy=False)
+                part = frame.bytes
+                with contextlib.suppress(zmq.ZMQError):  # a frame without a user has no key
+                    key = str(frame.get("User-Id"))
+            else:
+                part = socket.recv(zmq.NOBLOCK)
+            count += 1
+            size += len(part)
+            if count <= limits.max_parts and size <= limits.max_message_bytes:
+                parts.append(part)
+            elif count % DISCARD == 0:
+                lost += self._flush()
         return Arrival(identity, key, parts, count, size)
 
     def _deliver(self, arrival: Arrival) -> None:
