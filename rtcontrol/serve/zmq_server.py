@@ -1,8 +1,9 @@
 """The ZeroMQ transport of the server: one thread takes messages from the ROUTER socket, any thread sends.
 
 The socket is used under a lock. A thread that sends takes the lock if it is free and sends at once, which spares the
-way over another thread; otherwise the message waits for the router's thread. libzmq's file descriptor signals an edge, which any use of the socket may consume: whoever sent
-looks whether there is something to take, and wakes the router's thread.
+way over another thread; otherwise the message waits for the router's thread. libzmq's file descriptor signals an edge,
+which any use of the socket may consume: a thread that sent looks whether there is something to take, and wakes the
+router's thread.
 """
 
 from __future__ import annotations
