@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.zmq_server import Router, RouterConnection
 from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import Program, free_port, full_pipe
 from tests.rtcontrol.serve.wire_peer import WirePeer
@@ -42,3 +48,21 @@ def test_server_with_full_pipes_serves_and_ends(tmp_path: Path) -> None:
         finally:
             server.kill()
     assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 4
+
+
+def test_last_messages_leave_after_the_routers_thread() -> None:
+    connections: queue.Queue[RouterConnection] = queue.Queue()
+    take = lambda connection, decode: connections.put(connection)  # noqa: E731
+    sessions: Any = SimpleNamespace(options=ServeOptions(), take=take)
+    router = Router(sessions, ["tcp://127.0.0.1:*"], None)
+    router.start()
+    with WirePeer(router.endpoints[0]) as peer:
+        peer.hello(agent="lander")
+        connection = connections.get(timeout=60)
+        router._stopping = True
+        os.eventfd_write(router._wake, 1)
+        router._thread.join()
+        with router._using:  # so it waits
+            connection.send(Bye(reason="the end"))
+        router.close()
+        assert peer.expect(Bye).reason == "the end"
