@@ -167,8 +167,9 @@ class Router:
         os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(5.0)
-        with self._using:  # what came after the thread's last look, such as the last bye
+        if self._using.acquire(timeout=RELEASE_S):  # what came after the thread's last look, such as the last bye
             self._flush()
+            self._using.release()
         if self._connections:
             time.sleep(LEAVE_S)
         self._release()
