@@ -75,21 +75,21 @@ def picture(token: str) -> Picture:
 def test_welcome_comes_once_the_loop_is_warm(bench: Bench) -> None:
     wire = Wire()
     bench.slow = True
-    said = bench.hello(wire)
+    hello = bench.hello(wire)
     assert wire.sent == [] and bench.states_of() == {"opening": 1}
     bench.now += S
     bench.opens()
     welcome = wire.only(Welcome)
-    assert (welcome.t_client_ns, welcome.t_server_ns, welcome.resumed) == (said.t_client_ns, bench.now, False)
+    assert (welcome.t_client_ns, welcome.t_server_ns, welcome.resumed) == (hello.t_client_ns, bench.now, False)
     assert welcome.instruction == "go" and bench.lines == ["session-0001: a peer, terms"]
 
 
 def test_same_hello_is_welcomed_again_and_another_refused(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.now += S
-    said = bench.hello(wire)
+    hello = bench.hello(wire)
     welcome = wire.only(Welcome)
-    assert (welcome.session, welcome.t_client_ns) == (session.token, said.t_client_ns)
+    assert (welcome.session, welcome.t_client_ns) == (session.token, hello.t_client_ns)
     bench.hello(wire, resume=session.token)
     assert wire.only(Welcome).session == session.token
     bench.hello(wire, hz=5.0)
@@ -508,7 +508,7 @@ def test_instruction_after_loops_end_starts_the_next(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.lingers = True
     bench.lose(wire)
-    del bench.running[session.id]  # it is over, and its thread has not said so yet
+    del bench.running[session.id]  # it is over, and its thread has not reported it yet
     bench.tell(bench.core.instruct, session, "left")
     bench.tell(bench.core.ran, session, "go", "go")
     bench.tell(bench.core.ended, session)
@@ -541,7 +541,7 @@ def test_interpretation_is_reported_unless_the_client_overtook_it(bench: Bench) 
     for sentence in ("up", "down"):
         bench.send(wire, Instruct(session=session.token, instruction=sentence))
     understands(bench, session, "up", None)
-    assert not wire.sent, "the client knows that it said something newer"
+    assert not wire.sent, "the client knows its newer sentence"
     understands(bench, session, "down", "land")
     assert wire.only(Instruct).instruction == "land"
     bench.send(wire, Instruct(session=session.token, instruction="left"))

@@ -59,7 +59,7 @@ class Script:
 
 @dataclass
 class CrowdBench:
-    """A crowd's core with a decoder that takes `slow_ms` for a batch, and all that they said, by a fake clock."""
+    """A crowd's core with a decoder that takes `slow_ms` for a batch, and all that came of them, by a fake clock."""
 
     slow_ms: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
