@@ -6,6 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rtcontrol.agents.phrasing import Phrasings
@@ -104,13 +105,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         if self._burst:
             self._burst -= 1
             call = self._skill.any_call(rng)
-        late = rng.randint(0, self._late)
-        steps = self._carry.steps(self._period_ns)
-        for index in range(max(steps, 1)):
-            if index == min(late, max(steps - 1, 0)):
-                self._obey(call)
-            if index < steps:
-                self._step()
+        self._carry.run(self._period_ns, self._step, partial(self._obey, call), rng.randint(0, self._late))
         self._after()
 
     def _begin(self) -> None:

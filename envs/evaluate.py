@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rtcontrol.agents.signatures import carry_out
@@ -78,15 +79,14 @@ class Seat:
     def look(self) -> None:
         self.seen = self._skill.observe(self._sim.observe())
 
+    def _act(self, call: Call) -> None:
+        carry_out(self._sim.bindings[call.name], **call.arguments)
+        self.called.append(call.text())
+
     def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Episode | None:
         """Run one tick; return its episode when it is over, else None."""
         self.tick += 1
-        steps = self._carry.steps(period_ns)
-        if call is not None:  # it acts in a tick without a step, too
-            carry_out(self._sim.bindings[call.name], **call.arguments)
-            self.called.append(call.text())
-        for _ in range(steps):
-            self._sim.step()
+        self._carry.run(period_ns, self._sim.step, None if call is None else partial(self._act, call))
         episode = self._sim.outcome()
         if episode is None and self.tick * period_ns >= longest_s * 1e9:
             episode = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})

@@ -25,6 +25,15 @@ class StepCarry:
         count, self._left_ns = divmod(self._left_ns + dt_ns, self.step_ns)
         return count
 
+    def run(self, dt_ns: int, step: Callable[[], None], act: Callable[[], object] | None = None, late: int = 0) -> None:
+        """Make the steps of a tick. `act` comes before the first one or `late` steps after, without a step, too."""
+        steps = self.steps(dt_ns)
+        for index in range(max(steps, 1)):
+            if act is not None and index == min(late, max(steps - 1, 0)):
+                act()
+            if index < steps:
+                step()
+
     def reset(self) -> None:
         """Forget the remainder: a new episode starts on a tick."""
         self._left_ns = 0
