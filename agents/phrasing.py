@@ -44,6 +44,7 @@ _NEIGHBOURS = {
     "t": "ryg", "u": "yij", "v": "cbf", "w": "qes", "x": "zcs", "y": "tuh", "z": "xa",
 }
 # fmt: on
+MARKS = (".", "!", "I")  # as people type
 LONG = 4  # letters of a word in which a slip leaves enough to read
 
 
@@ -166,7 +167,6 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     per_goal = 60
     canonical = 0.2
-    marks: tuple[str, ...] = (".", "!", "I")
 
     def __init__(
         self, agent: str, kinds: Sequence[GoalKind], recognise: Callable[[str], GoalT | None], seed: str = ""
@@ -226,9 +226,6 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         """A spoken pattern with the goal's numbers, in figures or in words as its marks say."""
         return pattern
 
-    def _typed(self, rng: random.Random, text: str) -> str:
-        return as_typed(rng, text)
-
     def _values(self) -> Iterable[str]:
         """The words of goals' values."""
         return ()
@@ -237,7 +234,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     def training_instruction(self, rng: random.Random, goal: GoalT) -> str:
         """A random training sentence that asks for `goal`, as it is typed."""
-        return goal.text() if rng.random() < self.canonical else self._typed(rng, self._sampled(rng, goal))
+        return goal.text() if rng.random() < self.canonical else as_typed(rng, self._sampled(rng, goal))
 
     def training_patterns(self, kind: KindT) -> Iterator[str]:
         """Every pattern that training can draw for a kind, in small letters and without a mark; with repeats."""
@@ -261,7 +258,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     def vocabulary(self) -> frozenset[str]:
         """Every word, number and mark of the training sentences."""
-        words = {*self.marks, *self._values()}
+        words = {*MARKS, *self._values()}
         for kind in self.kinds:
             words |= self.grammar.words(self.templates(kind))
         return frozenset(words | {word.capitalize() for word in words})
@@ -272,10 +269,6 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         """The goal that an instruction asks for: what people say by its table, all else by the plain rule; None: none
         that either reads. For the judge, never a way to control."""
         return self._meanings.get(bare(text)) or self.recognise(text)
-
-    def lists(self) -> Mapping[str, Callable[[KindT], Sequence[tuple[str, GoalT]]]]:
-        """The evaluation list by its name."""
-        return {"held-out": self.held_out_words}
 
     def _held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
         """What people say, kept from training: `per_goal` sentences at most with their goals, always the same."""

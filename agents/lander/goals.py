@@ -123,7 +123,6 @@ GOAL_KINDS = (
 class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
     per_goal = 120
     canonical = 0.15
-    marks = (".",)
 
     def sample_goal(self, rng: random.Random, weights: Mapping[LanderKind, float] = DEFAULT_WEIGHTS) -> LanderGoal:
         """Return a random goal. A hover's place lies in x -0.5..0.5 and y 0.4..1.1, in hundredths, x often 0, tenths
@@ -156,12 +155,6 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
         with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
         template = rng.choice(self.tables["train"]["place" if with_x else "height"])
         return self.grammar.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
-
-    def _typed(self, rng: random.Random, text: str) -> str:
-        """At times capitalised or with a full stop."""
-        if rng.random() < 0.1:
-            text = text[0].upper() + text[1:]
-        return text + "." if rng.random() < 0.1 else text
 
     def _values(self) -> Iterable[str]:
         return itertools.chain(*map(_written, itertools.chain(X_HUNDREDTHS, Y_HUNDREDTHS)))

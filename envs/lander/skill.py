@@ -74,5 +74,5 @@ SKILL = Skill(
         "hover elsewhere": tuple(LanderGoal("hover", x / 100, y / 100) for x, y in HOVER_PLACES if (x, y) != (0, 70))
     },
     kinds=KINDS,
-    phrasings=PHRASINGS.lists(),
+    phrasings={"held-out": PHRASINGS.held_out_words},
 )

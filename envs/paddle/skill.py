@@ -83,5 +83,5 @@ SKILL = Skill(
     goals=tuple(PaddleGoal(kind) for kind in KINDS),
     opposite={PaddleGoal(a): PaddleGoal(b) for one, other in _PAIRS for a, b in ((one, other), (other, one))},  # type: ignore[arg-type]
     kinds=KINDS,
-    phrasings=PHRASINGS.lists(),
+    phrasings={"held-out": PHRASINGS.held_out_words},
 )
