@@ -167,16 +167,16 @@ class WeightReader:
 
     def get(self, name: str) -> torch.Tensor:
         """A weight as it is multiplied with."""
-        found = None
+        weight = None
         if self.packing is not None and name.endswith("weight"):
             try:
-                found = self.packing.weight(self, name)
+                weight = self.packing.weight(self, name)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
                 raise UserError(
                     f"{self.paths[0].parent}: {name} is not packed as its config.json says ({error}).",
                     "Restore the config.json that came with the weights.",
                 ) from None
-        return self[name] if found is None else found
+        return self[name] if weight is None else weight
 
 
 def fingerprint(folder: Path) -> str:
@@ -260,61 +260,69 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 
 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    linear, between = Linear, dtype
-    if device.type == "cpu" and dtype != torch.float32:
-        linear, between = RoundedLinear, torch.float32
-
-    def get(name: str) -> torch.Tensor:
-        return reader.get(name).to(device=device, dtype=dtype if "embed" in name or "lm_head" in name else between)
-
-    def optional(name: str) -> torch.Tensor | None:
-        return get(name) if name in reader else None
-
-    def norm(name: str, scale: float = 1.0) -> torch.Tensor | None:
-        if name not in reader:
-            return None
-        # A Gemma's file has what is added to 1.
-        weight = scale * (1.0 + reader.get(name).float()) if config.gelu else reader.get(name)
-        return weight.to(device=device, dtype=between)
-
-    def needed(name: str) -> torch.Tensor:
-        return get(name) if (found := norm(name)) is None else found
-
-    layers = []
-    for i in range(config.layers):
-        at = f"model.layers.{i}."
-        attention, mlp = f"{at}self_attn.", f"{at}mlp."
-        bias = f"{attention}q_proj.bias" in reader
-        layers.append(
-            Layer(
-                needed(f"{at}input_layernorm.weight"),
-                linear(
-                    torch.cat([get(f"{attention}{p}_proj.weight") for p in "qkv"]),
-                    torch.cat([get(f"{attention}{p}_proj.bias") for p in "qkv"]) if bias else None,
-                ),
-                norm(f"{attention}q_norm.weight", config.query_scale),
-                norm(f"{attention}k_norm.weight"),
-                linear(get(f"{attention}o_proj.weight"), optional(f"{attention}o_proj.bias")),
-                needed(f"{at}{'pre_feedforward' if config.gelu else 'post_attention'}_layernorm.weight"),
-                linear(torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")])),
-                linear(get(f"{mlp}down_proj.weight")),
-                norm(f"{at}post_attention_layernorm.weight") if config.gelu else None,
-                norm(f"{at}post_feedforward_layernorm.weight"),
-            )
-        )
-    embedding = get("model.embed_tokens.weight")
+    tensors = _Tensors(reader, config, dtype, device)
+    layers = tuple(tensors.layer(f"model.layers.{i}.") for i in range(config.layers))
+    embedding = tensors.get("model.embed_tokens.weight")
     rows = (config.heads + 2 * config.kv_heads) * config.head_dim
-    if embedding.shape != (config.vocabulary, config.hidden) or any(
-        x.qkv.shape != (rows, config.hidden) for x in layers
-    ):
-        raise UserError(
-            f"{folder}: the tensors do not have the shapes that its config.json names.",
-            "Restore the config.json that came with the weights.",
-        )
-    own = optional("lm_head.weight")
+    shapes = [layer.qkv.shape == (rows, config.hidden) for layer in layers]
+    if embedding.shape != (config.vocabulary, config.hidden) or not all(shapes):
+        problem = f"{folder}: the tensors do not have the shapes that its config.json names."
+        raise UserError(problem, "Restore the config.json that came with the weights.")
+    head = tensors.optional("lm_head.weight")
     # A head of other values than the embeddings is not tied, whatever the config says.
-    head = embedding if own is None or (config.tied and torch.equal(own, embedding)) else own
-    return Weights(embedding, tuple(layers), needed("model.norm.weight"), head)
+    if head is None or (config.tied and torch.equal(head, embedding)):
+        head = embedding
+    return Weights(embedding, layers, tensors.norm("model.norm.weight"), head)
+
+
+class _Tensors:
+    """A checkpoint's tensors on a device; on a CPU whose weights are rounded the norms are fp32."""
+
+    def __init__(self, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self._reader, self._config, self._dtype, self._device = reader, config, dtype, device
+        rounded = device.type == "cpu" and dtype != torch.float32
+        self._linear = RoundedLinear if rounded else Linear
+        self._between = torch.float32 if rounded else dtype
+
+    def get(self, name: str) -> torch.Tensor:
+        dtype = self._dtype if "embed" in name or "lm_head" in name else self._between
+        return self._reader.get(name).to(device=self._device, dtype=dtype)
+
+    def optional(self, name: str) -> torch.Tensor | None:
+        return self.get(name) if name in self._reader else None
+
+    def norm(self, name: str, scale: float = 1.0) -> torch.Tensor:
+        weight = self._reader.get(name)
+        if self._config.gelu:  # a Gemma's file has what is added to 1
+            weight = scale * (1.0 + weight.float())
+        return weight.to(device=self._device, dtype=self._between)
+
+    def layer(self, at: str) -> Layer:
+        """Read and fuse the layer whose tensors' names start with `at`."""
+        attention, mlp, gelu = f"{at}self_attn.", f"{at}mlp.", self._config.gelu
+
+        def norm(name: str, scale: float = 1.0) -> torch.Tensor | None:
+            return self.norm(name, scale) if name in self._reader else None
+
+        def joined(names: list[str]) -> torch.Tensor:
+            return torch.cat([self.get(name) for name in names])
+
+        bias = f"{attention}q_proj.bias" in self._reader
+        return Layer(
+            self.norm(f"{at}input_layernorm.weight"),
+            self._linear(
+                joined([f"{attention}{p}_proj.weight" for p in "qkv"]),
+                joined([f"{attention}{p}_proj.bias" for p in "qkv"]) if bias else None,
+            ),
+            norm(f"{attention}q_norm.weight", self._config.query_scale),
+            norm(f"{attention}k_norm.weight"),
+            self._linear(self.get(f"{attention}o_proj.weight"), self.optional(f"{attention}o_proj.bias")),
+            self.norm(f"{at}{'pre_feedforward' if gelu else 'post_attention'}_layernorm.weight"),
+            self._linear(joined([f"{mlp}{p}_proj.weight" for p in ("gate", "up")])),
+            self._linear(self.get(f"{mlp}down_proj.weight")),
+            norm(f"{at}post_attention_layernorm.weight") if gelu else None,
+            norm(f"{at}post_feedforward_layernorm.weight"),
+        )
 
 
 # Products with a layer's weights on a CPU: as they are, packed for oneDNN, or of bf16 numbers.
