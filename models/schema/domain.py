@@ -139,10 +139,10 @@ def _listed(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
 def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     values: dict[str, Any] = {}
     for arm in schema["anyOf"]:
-        own = _listed(arm, where)
-        if own is None:
+        listed = _listed(arm, where)
+        if listed is None:
             return None
-        values |= {written(v): v for v in own}
+        values |= {written(v): v for v in listed}
         if len(values) > MAX_CLOSED:
             return None
     return list(values.values())

@@ -47,13 +47,13 @@ def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, A
     return in_one_way(SchemaDocument(schema, where, Room()).plain(), where)
 
 
-def in_one_way(given: Any, where: str) -> dict[str, Any]:
+def in_one_way(source: Any, where: str) -> dict[str, Any]:
     """Return a schema without references (`SchemaDocument.plain`) written in the one way."""
-    if given is True:
+    if source is True:
         return {}
-    if not isinstance(given, Mapping):
-        raise UserError(f"{where}: its schema is {given!r}.", "Write a JSON schema object.")
-    schema = dict(given)
+    if not isinstance(source, Mapping):
+        raise UserError(f"{where}: its schema is {source!r}.", "Write a JSON schema object.")
+    schema = dict(source)
     parts = [*schema.pop("allOf", ())]
     if "const" in schema:
         parts.append({"enum": [schema.pop("const")]})

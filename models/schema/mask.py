@@ -87,11 +87,11 @@ def _mask(written: str, where: str, space: str) -> Mask:
     reason = ""
     for level in LOOSER:
         reader = _Masked(level)
-        found = reader.read(schema)
-        if found is False:
+        masked = reader.read(schema)
+        if masked is False:
             raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.")
-        found = {**(found if isinstance(found, dict) else {}), "$defs": {"any": ANY}, "x-guidance": options}
-        grammar = f"start: {json.dumps(space) if space else ''} %json {json.dumps(found)}\n"
+        masked = {**(masked if isinstance(masked, dict) else {}), "$defs": {"any": ANY}, "x-guidance": options}
+        grammar = f"start: {json.dumps(space) if space else ''} %json {json.dumps(masked)}\n"
         try:
             byte_matcher(grammar)
         except PatternError as error:
@@ -139,36 +139,40 @@ class _Masked:
         if not schema.keys() & {*ENFORCED, *CHECKED, *PARTS}:
             return dict(ANYTHING)
         parts = [schema, *(part for part in schema.get("allOf", ()) if isinstance(part, Mapping))]
-        own = {name for part in parts for name in part.get("properties", ())}
+        names = {name for part in parts for name in part.get("properties", ())}
         named = any("properties" in arm for part in parts for arm in part.get("anyOf", ()))
-        found: dict[str, Any] = {}
-        for key, value in schema.items():
-            if key in self._without or key in CHECKED:
-                self.left_out[key] = None
-            elif key in ("items", "additionalProperties"):
-                found[key] = self.read(value)
-            elif key == "prefixItems":
-                found[key] = [self.read(part) for part in value]
-            elif key == "allOf":
-                found[key] = [self.read(part, None) for part in value]
-            elif key == "anyOf":
-                arms = [self.read(part, None if outer is None else {*outer, *own}) for part in value]
-                found[key] = [arm for arm in arms if arm is not False]
-                if not found[key]:
-                    return False
-            elif key in ("properties", "patternProperties"):
-                found[key] = {name: self.read(part) for name, part in value.items()}
-            elif key in ENFORCED and (key != "format" or value in FORMATS):
-                found[key] = value
-        if own and outer is not None and not named and not any(part.keys() & OPEN for part in parts):
-            more = sorted({*outer, *own, *schema.get("required", ())} - found.get("properties", {}).keys())
-            found["properties"] = found.get("properties", {}) | dict.fromkeys(more, True)
-            found["additionalProperties"] = False
-        if found.get("type") == "array":
-            found.setdefault("items", dict(ANYTHING))
-        elif found.get("type") == "object" and outer is not None and "anyOf" not in found:
-            found.setdefault("additionalProperties", dict(ANYTHING))
-        return self._bounded(found) if found.get("type") in ("integer", "number") else found
+        inner = None if outer is None else {*outer, *names}
+        masked = {key: self._keyword(key, value, inner) for key, value in schema.items()}
+        masked = {key: value for key, value in masked.items() if value is not None}
+        if masked.get("anyOf") == []:
+            return False
+        if names and outer is not None and not named and not any(part.keys() & OPEN for part in parts):
+            more = sorted({*outer, *names, *schema.get("required", ())} - masked.get("properties", {}).keys())
+            masked["properties"] = masked.get("properties", {}) | dict.fromkeys(more, True)
+            masked["additionalProperties"] = False
+        if masked.get("type") == "array":
+            masked.setdefault("items", dict(ANYTHING))
+        elif masked.get("type") == "object" and outer is not None and "anyOf" not in masked:
+            masked.setdefault("additionalProperties", dict(ANYTHING))
+        return self._bounded(masked) if masked.get("type") in ("integer", "number") else masked
+
+    def _keyword(self, key: str, value: Any, outer: Iterable[str] | None) -> Any:
+        """Return the value of a keyword as the library takes it, None where it is left out."""
+        if key in self._without or key in CHECKED:
+            self.left_out[key] = None
+        elif key in ("items", "additionalProperties"):
+            return self.read(value)
+        elif key == "prefixItems":
+            return [self.read(part) for part in value]
+        elif key == "allOf":
+            return [self.read(part, None) for part in value]
+        elif key == "anyOf":
+            return [arm for arm in (self.read(part, outer) for part in value) if arm is not False]
+        elif key in ("properties", "patternProperties"):
+            return {name: self.read(part) for name, part in value.items()}
+        elif key in ENFORCED and (key != "format" or value in FORMATS):
+            return value
+        return None
 
     def _listed(self, schema: Mapping[str, Any]) -> dict[str, Any] | bool:
         """Listed values; of numbers that the library writes otherwise no more than their type."""
@@ -178,34 +182,34 @@ class _Masked:
         if all(_alike(v) for v in values):
             return {"enum": [*values]} if values else False
         self.left_out["enum"] = None
-        alike = [{"enum": own}] if (own := [v for v in values if _alike(v)]) else []
+        alike = [{"enum": names}] if (names := [v for v in values if _alike(v)]) else []
         kinds = {_kind(v): None for v in values if not _alike(v)}
         return {"anyOf": [*alike, *(self.read({"type": kind}) for kind in kinds)]}
 
-    def _bounded(self, found: dict[str, Any]) -> dict[str, Any] | bool:
+    def _bounded(self, masked: dict[str, Any]) -> dict[str, Any] | bool:
         """Numbers with the bounds and steps that the library takes exactly; False where there are none."""
-        numbers = range_of(found)
+        numbers = range_of(masked)
         if numbers.low > numbers.high:  # within the bounds and 64 bits
             return False
         for key in BOUNDS:
-            if key in found and not abs(found[key]) <= EXACT:
+            if key in masked and not abs(masked[key]) <= EXACT:
                 self.left_out[key] = None
-                del found[key]
-        far = EXACT if "multipleOf" in found and found["type"] == "number" else FAR
-        if found.keys().isdisjoint(("minimum", "exclusiveMinimum")):
-            found["minimum"] = -far
-        if found.keys().isdisjoint(("maximum", "exclusiveMaximum")):
-            found["maximum"] = far
-        if "multipleOf" not in found:
-            return found
-        places = max(0, -int(Decimal(str(found["multipleOf"])).normalize().as_tuple().exponent))
-        units = int(Decimal(str(found["multipleOf"])).scaleb(places))
-        if places > PLACES or units > LARGEST_STEP or (places and found["type"] == "integer"):
+                del masked[key]
+        far = EXACT if "multipleOf" in masked and masked["type"] == "number" else FAR
+        if masked.keys().isdisjoint(("minimum", "exclusiveMinimum")):
+            masked["minimum"] = -far
+        if masked.keys().isdisjoint(("maximum", "exclusiveMaximum")):
+            masked["maximum"] = far
+        if "multipleOf" not in masked:
+            return masked
+        places = max(0, -int(Decimal(str(masked["multipleOf"])).normalize().as_tuple().exponent))
+        units = int(Decimal(str(masked["multipleOf"])).scaleb(places))
+        if places > PLACES or units > LARGEST_STEP or (places and masked["type"] == "integer"):
             self.left_out["multipleOf"] = None
-            return {key: value for key, value in found.items() if key != "multipleOf"}
+            return {key: value for key, value in masked.items() if key != "multipleOf"}
         # The library writes so many decimals as a step has: those with fewer are of longer steps.
         steps = dict.fromkeys(lcm(units, 10 ** (places - k)) for k in range(min(places, 1), places + 1))
-        each = [{**found, "multipleOf": n // 10**places if n % 10**places == 0 else n / 10**places} for n in steps]
+        each = [{**masked, "multipleOf": n // 10**places if n % 10**places == 0 else n / 10**places} for n in steps]
         return each[0] if len(each) == 1 else {"anyOf": each}
 
 

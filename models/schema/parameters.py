@@ -60,9 +60,9 @@ class Reading:
     def __init__(self, tool: str, room: Room) -> None:
         self._tool, self._where, self._room = tool, f"Tool {tool[:64]}", room
 
-    def read(self, given: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
+    def read(self, source: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
         """Return the parameters in head order, and what is said of several at once. Raises UserError."""
-        root = self._root({} if given is None else given)
+        root = self._root({} if source is None else source)
         properties, required = root.get("properties", {}), {*root.get("required", ())}
         self._check_named(root)
         if missing := [name for name in sorted(required) if properties.get(name, False) in (False, NOTHING)]:
@@ -94,19 +94,19 @@ class Reading:
             problem = f"{self._where}: its parameter {more[0]} is in alternatives only."
             raise UserError(problem, "List it under the tool's `properties`, too.")
 
-    def _root(self, given: Any) -> dict[str, Any]:
+    def _root(self, source: Any) -> dict[str, Any]:
         """Return the schema of all arguments without references, what holds in any case laid together."""
-        kinds = given.get("type") if isinstance(given, Mapping) else type(given).__name__
-        if not isinstance(given, Mapping) or "object" not in (
+        kinds = source.get("type") if isinstance(source, Mapping) else type(source).__name__
+        if not isinstance(source, Mapping) or "object" not in (
             [kinds] if isinstance(kinds, str) else kinds or ["object"]
         ):
             raise UserError(f"{self._where}: its parameters are of type {kinds!r}, not an object.", f"{SHAPE}.")
-        root = {key: value for key, value in given.items() if key != "nullable"}  # a call has arguments, or none
+        root = {key: value for key, value in source.items() if key != "nullable"}  # a call has arguments, or none
         return together(SchemaDocument(root, self._where, self._room).plain(call=True))
 
-    def _parameter(self, name: str, given: Any, required: bool) -> Parameter:
+    def _parameter(self, name: str, source: Any, required: bool) -> Parameter:
         where = f"Tool {self._tool}, parameter {name}"
-        document = {} if given is True else given
+        document = {} if source is True else source
         schema = _typed(in_one_way(document, where))
         if not isinstance(schema.get("x-group", ""), str):
             raise UserError(f"{where}: x-group is {str(schema['x-group'])[:80]}.", "Write a name: a string.")

@@ -24,6 +24,7 @@ from rtcontrol.models.schema.validator import ABOUT, NOTHING
 
 DEFINITIONS = ("$defs", "definitions")
 TEXTS = ("format", "title", "description", "$ref", "$comment")
+TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "dependentSchemas")
@@ -104,21 +105,21 @@ class SchemaDocument:
         assert isinstance(plain, dict)
         return plain
 
-    def _read(self, given: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
+    def _read(self, source: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
         """Read a part; `inside` are the references that led here."""
         self._room.take(self._where, parts=1)
-        if isinstance(given, bool):
-            return given
-        if not isinstance(given, Mapping):
-            raise UserError(f"{self._where}: its schema is {repr(given)[:80]}.", "Write a JSON schema object.")
+        if isinstance(source, bool):
+            return source
+        if not isinstance(source, Mapping):
+            raise UserError(f"{self._where}: its schema is {repr(source)[:80]}.", "Write a JSON schema object.")
         if depth > MAX_DEPTH:
             raise UserError(f"{self._where}: its schema is nested too deeply.", "Describe a flatter value.")
-        self._check(given)
+        self._check(source)
         if depth:
             for key in DEFINITIONS:
-                self._nested |= given.get(key) or {}
+                self._nested |= source.get(key) or {}
         schema: dict[str, Any] = {}
-        for key, value in given.items():
+        for key, value in source.items():
             # Some languages write null for what is not there.
             if key not in GONE and (value is not None or key in ("const", "default")):
                 schema[key] = self._value(key, value, inside, depth + 1, call)
@@ -202,11 +203,12 @@ class SchemaDocument:
             listed = ", ".join(f"`{key[:40]}`" for key in keys[:4])
             raise UserError(f"{self._where}: its parameters say nothing of arguments ({listed}).", f"{SHAPE}.")
 
-    def _check(self, given: Mapping[str, Any]) -> None:
-        for key, value in given.items():
+    def _check(self, source: Mapping[str, Any]) -> None:
+        for key, value in source.items():
             if key in FOLLOWED:
                 raise UserError(f"{self._where}: `{key}` is not read.", "Use `$ref` to a definition under `$defs`.")
-            if value is None:
+            plain = isinstance(value, str) and (key in TEXTS or (key == "type" and value in TYPES))
+            if value is None or plain:
                 continue
             if key not in RULES_OF:
                 if (keyword := _misspelt(str(key), value)) is not None:

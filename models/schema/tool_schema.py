@@ -90,10 +90,10 @@ class ToolSchema:
     def exact(self) -> dict[str, Any]:
         """`to_openai` with all that the tool's schema says, also what a normalised one cannot: read again, it is this
         tool."""
-        found = self.to_openai()
-        own = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.rules != p.schema}
-        found["function"]["parameters"]["properties"] |= own
-        return found
+        whole = self.to_openai()
+        exact_schemas = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.rules != p.schema}
+        whole["function"]["parameters"]["properties"] |= exact_schemas
+        return whole
 
     def canonical_json(self) -> str:
         """One line of JSON, the same bytes for the same tool."""
