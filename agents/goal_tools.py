@@ -158,7 +158,7 @@ def _value(schema: Schema, value: Any) -> Any:
     kind, listed = schema.get("type"), schema.get("enum")
     if kind == "string" and isinstance(value, str | int | float):
         plain = _plain(str(value))
-        return next((one for one in listed or () if _plain(str(one)) == plain), value)
+        return next((item for item in listed or () if _plain(str(item)) == plain), value)
     if kind not in ("integer", "number"):
         return value
     if isinstance(value, str):
@@ -166,7 +166,7 @@ def _value(schema: Schema, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 1e12:
         return value
     if listed is not None:
-        return next((one for one in listed if one == value), value)
+        return next((item for item in listed if item == value), value)
     step = schema.get("multipleOf")
     if kind == "number" and step is not None:
         return round(round(value / step) * step, places_of(step))

@@ -268,8 +268,8 @@ class Goals:
                     other = f'"{kind}" with other values' if read is None or read.kind == kind else f'"{read.kind}"'
                     raise self._wrong(f'"{way}" asks for "{kind}" and for {other}.', "Say one of them otherwise.")
 
-    def _wrong(self, what: str, remedy: str) -> UserError:
-        return UserError(f"{self.source}: {what}", remedy)
+    def _wrong(self, what: str, hint: str) -> UserError:
+        return UserError(f"{self.source}: {what}", hint)
 
 
 def _arguments(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:

@@ -19,9 +19,9 @@ def defined(function: Callable[..., Any]) -> str:
 def check_called(functions: Mapping[str, tuple[Callable[..., Any], Sequence[str]]]) -> None:
     """UserError for those, by name, that cannot be called with these arguments in this order, or that do nothing where
     they are only called (`async def`, a generator): each with its line, what it takes and what it is given."""
-    found = [wrong for name, (function, given) in functions.items() if (wrong := _unlike(name, function, given))]
-    if found:
-        raise UserError(" ".join(what for what, _ in found), " ".join(remedy for _, remedy in found))
+    faults = [wrong for name, (function, given) in functions.items() if (wrong := _unlike(name, function, given))]
+    if faults:
+        raise UserError(" ".join(what for what, _ in faults), " ".join(hint for _, hint in faults))
 
 
 def idle(function: Callable[..., Any]) -> str | None:

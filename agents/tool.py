@@ -244,22 +244,22 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _made(given: Any, room: Room) -> Tool:
+def _made(source: Any, room: Room) -> Tool:
     """A tool of a function, of a pydantic model (its class is the tool's name, its fields are the parameters), or of an
     OpenAI-style definition."""
-    if isinstance(given, Tool):
-        return given
-    if isinstance(given, Mapping):
-        return remote_tool(given, room)
-    if isinstance(given, type) and issubclass(given, pydantic.BaseModel):
-        schema = given.model_json_schema()
-        about = schema.get("description") or inspect.cleandoc(given.__dict__.get("__doc__") or "")
-        return remote_tool({"name": given.__name__, "description": about, "parameters": schema}, room)
-    if not callable(given) or not hasattr(given, "__name__"):
+    if isinstance(source, Tool):
+        return source
+    if isinstance(source, Mapping):
+        return remote_tool(source, room)
+    if isinstance(source, type) and issubclass(source, pydantic.BaseModel):
+        schema = source.model_json_schema()
+        about = schema.get("description") or inspect.cleandoc(source.__dict__.get("__doc__") or "")
+        return remote_tool({"name": source.__name__, "description": about, "parameters": schema}, room)
+    if not callable(source) or not hasattr(source, "__name__"):
         raise UserError(
-            f"{repr(given)[:80]} is no tool.", "Give functions, pydantic models or OpenAI-style definitions."
+            f"{repr(source)[:80]} is no tool.", "Give functions, pydantic models or OpenAI-style definitions."
         )
-    return tool(given)
+    return tool(source)
 
 
 class Tools:

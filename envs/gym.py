@@ -64,18 +64,18 @@ class GymOptions:
     def of(cls, name: str) -> GymOptions:
         """Read `gym:ID?key=value&...`. Raises UserError for a key of ours whose value cannot be used."""
         place, _, query = name.removeprefix(PREFIX).partition("?")
-        given = dict(parse_qsl(query, keep_blank_values=True))
-        success = given.get("success")
+        query_options = dict(parse_qsl(query, keep_blank_values=True))
+        success = query_options.get("success")
         if success is not None and success not in ("terminated", "truncated") and not RULE.fullmatch(success):
             raise _wrong(name, "success", success, "return>=475, steps>=500, terminated or truncated")
         return cls(
             place,
-            _count(name, "levels", given.get("levels", "5"), 2, 64),
-            _count(name, "precision", given.get("precision", "2"), 0, 6),
+            _count(name, "levels", query_options.get("levels", "5"), 2, 64),
+            _count(name, "precision", query_options.get("precision", "2"), 0, 6),
             success,
-            given.get("safe") or None,
-            _list(name, "actions", given.get("actions", "")),
-            {key: _value(value) for key, value in given.items() if key not in OWN},
+            query_options.get("safe") or None,
+            _list(name, "actions", query_options.get("actions", "")),
+            {key: _value(value) for key, value in query_options.items() if key not in OWN},
         )
 
     @property
@@ -241,11 +241,11 @@ class GymWorld:
     def step(self) -> None:
         if self._over is not None:  # more steps of the tick in which it ended
             return
-        given = self.env.step(deepcopy(self._action))  # it may work in what it is given
+        result = self.env.step(deepcopy(self._action))  # it may work in what it is given
         self._by = "step"
         self._steps += 1
         try:
-            self._seen, reward, terminated, truncated, _ = given
+            self._seen, reward, terminated, truncated, _ = result
             self._return += _number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
             self._over = next((end for end, over in ends.items() if _number(over)), None)
@@ -280,14 +280,14 @@ class GymWorld:
         rule, threshold = self.options.success, getattr(self.env.spec, "reward_threshold", None)
         if rule is None:
             return None if threshold is None else self._return >= threshold
-        if (asked := RULE.fullmatch(rule)) is None:
+        if (match := RULE.fullmatch(rule)) is None:
             return self._over == rule
-        return COMPARE[asked[2]](self._return if asked[1] == "return" else self._steps, float(asked[3]))
+        return COMPARE[match[2]](self._return if match[1] == "return" else self._steps, float(match[3]))
 
 
-def _number(given: Any) -> float:
+def _number(value: Any) -> float:
     """Return a reward, or whether it ended: one number, also where it is in an array. Raises ValueError, TypeError."""
-    number = float(np.asarray(given, float).item())
+    number = float(np.asarray(value, float).item())
     if not math.isfinite(number):
         raise ValueError(f"{number} is not finite")
     return number

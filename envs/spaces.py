@@ -23,16 +23,16 @@ NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
 def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
     """Return the values of each number of an action; a Box has `count` of each, from its lower to its upper bound in
     its own dtype. Those of a Dict or Tuple follow each other. Raises UserError for a space that is no tool."""
-    found: list[list[Any]] = []
+    values: list[list[Any]] = []
     for _, part in _parts(space):
         if not isinstance(part, NUMBERS | spaces.Discrete):
             raise UserError(f"{name}: its actions hold a {type(part).__name__}, which is no tool.", FILE)
-        if len(found) + math.prod(part.shape) > MOST_NUMBERS:
+        if len(values) + math.prod(part.shape) > MOST_NUMBERS:
             raise UserError(f"{name}: its actions ({space}) have more than {MOST_NUMBERS} numbers.", FILE)
-        found += _levels(name, part, count)
-    if not found:
+        values += _levels(name, part, count)
+    if not values:
         raise UserError(f"{name}: its actions have no numbers ({space}).", FILE)
-    return found
+    return values
 
 
 def _levels(name: str, space: Any, count: int) -> list[list[Any]]:
@@ -93,25 +93,25 @@ def _action(space: Any, left: Iterator[Any]) -> Any:
 def names_of(name: str, space: Any) -> list[str]:
     """Return a name for each number and text of an observation, in order, each once. Raises UserError for a space that
     is no text."""
-    found: list[str] = []
+    names: list[str] = []
     for path, part in _parts(space):
         if isinstance(part, spaces.Discrete) or _is_text(part):
-            found.append(f"{path}o".removesuffix("_o"))
+            names.append(f"{path}o".removesuffix("_o"))
         elif not isinstance(part, NUMBERS):
             raise UserError(f"{name}: an observation holds a {type(part).__name__}, no numbers and no text.", FILE)
         elif (count := math.prod(part.shape)) > MOST_NUMBERS and len(part.shape) > 2:
             raise UserError(f"{name}: an observation is an image ({part}), and a controller reads text.", FILE)
         else:
-            found += [f"{path}{i + 1}" if path else f"o{i + 1}" for i in range(count)]
-    if len(found) > MOST_NUMBERS:
+            names += [f"{path}{i + 1}" if path else f"o{i + 1}" for i in range(count)]
+    if len(names) > MOST_NUMBERS:
         raise UserError(f"{name}: an observation ({space}) has more than {MOST_NUMBERS} numbers.", FILE)
     taken = set[str]()
-    for i, plain in enumerate(found):
+    for i, plain in enumerate(names):
         more = itertools.count(2)
-        while found[i] in taken:  # {"arm": two numbers, "arm_1": one}
-            found[i] = f"{plain}_{next(more)}"
-        taken.add(found[i])
-    return found
+        while names[i] in taken:  # {"arm": two numbers, "arm_1": one}
+            names[i] = f"{plain}_{next(more)}"
+        taken.add(names[i])
+    return names
 
 
 def are_whole(space: Any) -> Iterator[bool]:
@@ -135,18 +135,18 @@ def _is_text(space: Any) -> bool:
     return isinstance(space, spaces.Text) or getattr(space.dtype, "kind", "") == "U"
 
 
-def flat(space: Any, seen: Any) -> Iterator[float | str]:
+def flat(space: Any, observation: Any) -> Iterator[float | str]:
     """Yield its numbers and texts, in the order of `names_of`. Raises LookupError, TypeError or ValueError for what is
     not like the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
-            yield from flat(part, seen[key])
+            yield from flat(part, observation[key])
     elif _is_text(space):
-        if not isinstance(seen, str):
-            raise TypeError(f"{seen!r:.60} is not text")
-        yield str(seen)
+        if not isinstance(observation, str):
+            raise TypeError(f"{observation!r:.60} is not text")
+        yield str(observation)
     else:
-        numbers = np.asarray(seen, float)
+        numbers = np.asarray(observation, float)
         if numbers.size != math.prod(space.shape or (1,)):
             raise ValueError(f"the shape is {numbers.shape}")
         yield from map(float, numbers.ravel())

@@ -36,31 +36,31 @@ class UserWorld:
 
     def __init__(
         self,
-        made: Any,
+        world: Any,
         title: str,
         goals: Goals | None = None,
         limit_s: float | None = None,
         tools: Collection[str] = (),
     ) -> None:
-        self._made, self._goals, self._limit_s = made, goals, limit_s
-        missing = [name for name in METHODS if not callable(getattr(made, name, None))]
-        if not any(callable(getattr(made, name, None)) for name in TOLD):
+        self._world, self._goals, self._limit_s = world, goals, limit_s
+        missing = [name for name in METHODS if not callable(getattr(world, name, None))]
+        if not any(callable(getattr(world, name, None)) for name in TOLD):
             missing.append("instruct (or judge_by)")
-        if not hasattr(made, "step_s"):
+        if not hasattr(world, "step_s"):
             missing.append("step_s")
         if missing:
             raise UserError(f"{title} has no {', '.join(missing)}.", NEEDS)
-        closes = {} if CLOSE in tools else {CLOSE: ()}
-        called = {name: (getattr(made, name, None), given) for name, given in {**METHODS, **TOLD, **closes}.items()}
-        check_called({name: (method, given) for name, (method, given) in called.items() if callable(method)})
-        step_s = made.step_s
+        called = {**METHODS, **TOLD, **({} if CLOSE in tools else {CLOSE: ()})}
+        methods = {name: getattr(world, name, None) for name in called}
+        check_called({name: (methods[name], names) for name, names in called.items() if callable(methods[name])})
+        step_s = world.step_s
         if isinstance(step_s, bool) or not isinstance(step_s, Real) or not 1e-6 <= float(step_s) <= 1e3:
             raise UserError(f"{title} has step_s = {step_s!r}.", "Give the seconds of one physics step, such as 0.02.")
         self.step_s = float(step_s)
-        bindings = getattr(made, "bindings", None)
+        bindings = getattr(world, "bindings", None)
         if bindings is None:
-            own = (name for name in dir(made) if not name.startswith("_") and name not in called)
-            bindings = {name: value for name in own if callable(value := getattr(made, name))}
+            names = (name for name in dir(world) if not name.startswith("_") and name not in called)
+            bindings = {name: value for name in names if callable(value := getattr(world, name))}
         if not isinstance(bindings, Mapping) or not all(callable(f) for f in bindings.values()):
             raise UserError(f"{title}: its bindings are no functions by name.", 'Write {"tool": self.method, ...}.')
         self.bindings: Mapping[str, Callable[..., Any]] = bindings
@@ -74,34 +74,35 @@ class UserWorld:
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
         self._tell(self._goal, self._text)
-        carry_out(self._made.reset, seed)
+        carry_out(self._world.reset, seed)
 
     def step(self) -> None:
-        carry_out(self._made.step)
+        carry_out(self._world.step)
         self._steps += 1
 
     def observe(self) -> Mapping[str, Any]:
-        seen = self._made.observe()
-        if not isinstance(seen, Mapping):
-            raise self._wrong("observe", f"gave {type(seen).__name__}, no mapping", 'Return {"name": value, ...}.')
-        return seen
+        data = self._world.observe()
+        if not isinstance(data, Mapping):
+            raise self._wrong("observe", f"gave {type(data).__name__}, no mapping", 'Return {"name": value, ...}.')
+        return data
 
     def outcome(self) -> Episode | None:
-        told = self._made.outcome()
+        outcome = self._world.outcome()
         seconds = self._steps * self.step_s
-        if told is None:
+        if outcome is None:
             if self._limit_s is not None and seconds >= self._limit_s:
                 problem = (
                     f"gave None for {seconds:g} s ({self._steps} steps, seed {self._seed}): the episode does not end"
                 )
                 raise self._wrong("outcome", problem, f"Return True or False within {self._limit_s:g} s.")
             return None
-        if isinstance(told, bool | np.bool_):
-            told = Episode(self._seed, float(told), bool(told), seconds, {"end": "success" if told else "failure"})
-        if not isinstance(told, Episode):
-            remedy = "Return None while the episode goes on, then True or False (or an rtcontrol.envs.base.Episode)."
-            raise self._wrong("outcome", f"gave {told!r:.60}", remedy)
-        return told if self._judged else Episode(told.seed, told.ret, None, told.seconds, told.detail)
+        if isinstance(outcome, bool | np.bool_):
+            end = "success" if outcome else "failure"
+            outcome = Episode(self._seed, float(outcome), bool(outcome), seconds, {"end": end})
+        if not isinstance(outcome, Episode):
+            hint = "Return None while the episode goes on, then True or False (or an rtcontrol.envs.base.Episode)."
+            raise self._wrong("outcome", f"gave {outcome!r:.60}", hint)
+        return outcome if self._judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
 
     def instruct(self, text: str) -> None:
         """What the controller is told from now on."""
@@ -121,18 +122,18 @@ class UserWorld:
     def close(self) -> None:
         """What the object holds on to is given back, where it has a `close()` for that."""
         if self._closes:
-            shut(self._made)
+            shut(self._world)
 
     def _tell(self, goal: Goal | None, text: str | None) -> None:
-        judge, instruct = (getattr(self._made, name, None) for name in ("judge_by", "instruct"))
+        judge, instruct = (getattr(self._world, name, None) for name in ("judge_by", "instruct"))
         if callable(judge) and goal is not None:
             carry_out(judge, goal)
         if callable(instruct) and text is not None:
             carry_out(instruct, text)
 
-    def _wrong(self, method: str, what: str, remedy: str) -> UserError:
-        place = defined(getattr(self._made, method))
-        return UserError(f"{place}: {type(self._made).__name__}.{method}() {what}.", remedy)
+    def _wrong(self, method: str, problem: str, hint: str) -> UserError:
+        place = defined(getattr(self._world, method))
+        return UserError(f"{place}: {type(self._world).__name__}.{method}() {problem}.", hint)
 
 
 NEEDS = (

@@ -54,8 +54,8 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
 def unmarked(raw: bytes, where: str | Path) -> bytes:
     """The beginning of a file that people write without its byte order mark. Raises UserError naming `where` for
     UTF-16 and UTF-32, which have NUL bytes or another mark."""
-    if (found := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
-        problem = f"{where} cannot be read: it is {found[:6].upper()}, no UTF-8 text."
+    if (encoding := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
+        problem = f"{where} cannot be read: it is {encoding[:6].upper()}, no UTF-8 text."
         raise UserError(problem, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
     return raw.removeprefix(BOM_UTF8)
 
@@ -78,14 +78,14 @@ def read_text(path: Path) -> str:
 def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
     """The JSON object in a file. Raises `missing` where there is no file, else UserError with this remedy."""
     try:
-        found = json.loads(read_text(path))
+        value = json.loads(read_text(path))
     except FileNotFoundError:
         raise missing from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}).", remedy) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UserError(f"{path} is no JSON object.", remedy)
-    return found
+    return value
 
 
 # JSON alone: Python takes NaN for a number, reads 1e400 as infinity, and of two values of one key takes the last.
@@ -98,15 +98,15 @@ def strict_json(text: str) -> Any:
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of these. Raises ValueError for a key that stands twice: others take the first value, or the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        known: set[str] = set()
+        twice = next(key for key, _ in pairs if key in known or known.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice[:80]!r} stands twice in one object")
-    return found
+    return table
 
 
 def _finite(text: str) -> float:
-    if not math.isfinite(found := float(text)):
+    if not math.isfinite(number := float(text)):
         raise ValueError(f"{text} is no JSON number, or too large")
-    return found
+    return number

@@ -124,11 +124,11 @@ class Branch:
             total = math.fsum(weights)
             shares[path] = {i: weight / total for i, weight in zip(ids, weights, strict=True)}
         deep = max(map(len, shares), default=0) + 1
-        found = [math.prod(shares[p[:i]][t] for i, t in enumerate(p[:deep]) if p[:i] in shares) for p in self.paths]
+        products = [math.prod(shares[p[:i]][t] for i, t in enumerate(p[:deep]) if p[:i] in shares) for p in self.paths]
         # Once or twice: numbers below 1 are closer to another than those above.
-        while rounded := 1.0 - math.fsum(found):
-            found[found.index(max(found))] += rounded
-        return found
+        while rounded := 1.0 - math.fsum(products):
+            products[products.index(max(products))] += rounded
+        return products
 
 
 def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path, int]]]]:
@@ -211,11 +211,11 @@ class QuestionDecider:
         self._check(len(prompt), branches)
         reused = handle.start(prompt, reserve=0)
         tokens = fresh = len(prompt) - reused
-        found: list[list[float]] = []
+        probabilities: list[list[float]] = []
         passes = 0
-        while len(found) < len(branches):
+        while len(probabilities) < len(branches):
             room = handle.slots - len(prompt)
-            now = _first(branches[len(found) :], min(room, max(in_time(runner), TOGETHER)) if sliced else room)
+            now = _first(branches[len(probabilities) :], min(room, max(in_time(runner), TOGETHER)) if sliced else room)
             tree, rows = packed(now)
             handle.start([*prompt, *now[0].lead], reserve=len(tree.tokens))
             if sliced:
@@ -230,10 +230,10 @@ class QuestionDecider:
                 if not math.isfinite(sum(map(sum, scores.values()))):
                     handle.forget()
                     raise NotFinite
-                found.append(branch.probabilities(scores))
+                probabilities.append(branch.probabilities(scores))
             tokens, passes = tokens + len(now[0].lead) + len(tree.tokens), passes + 1
             yield
-        return Answers(found, passes, tokens, fresh, reused)
+        return Answers(probabilities, passes, tokens, fresh, reused)
 
     def _check(self, state: int, branches: Sequence[Branch]) -> None:
         """UserError where one of them does not fit behind the state, or its options hold up others."""

@@ -27,10 +27,10 @@ def check(folder: Path) -> None:
     obeyed: but what it asks for was meant, and without it the model is another."""
     for path in sorted({*folder.glob("*config*.json"), *folder.glob("*.index.json")}):
         try:
-            told = json.loads(path.read_text("utf-8"))
+            settings = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
             continue  # whoever needs it says what is wrong
-        for key, value in _entries(told):
+        for key, value in _entries(settings):
             if value and (why := _wrong(key, value)):
                 raise UserError(
                     f"{path} {why} ({key}: {str(value)[:120]!r}). What a checkpoint names is not run or opened.",
@@ -62,14 +62,14 @@ def _outside(name: Any) -> bool:
     return not isinstance(name, str) or name in (".", "..") or any(sign in name for sign in "/\\\0")
 
 
-def _entries(told: Any) -> Iterator[tuple[str, Any]]:
+def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
     """Each key and value, at any depth."""
-    left = [told]
+    left = [settings]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            yield from one.items()
-        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        part = left.pop()
+        if isinstance(part, dict):
+            yield from part.items()
+        left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
 
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo"
@@ -100,9 +100,9 @@ def resolve(model: str) -> Path:
     others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder"
     others = f"{others} in Hugging Face format"
     if not path.exists() and hub.is_id(model):
-        found = hub.fetch(model, nowhere, f"{others}.")
-        check(found)
-        return found
+        folder = hub.fetch(model, nowhere, f"{others}.")
+        check(folder)
+        return folder
     if path.is_file():
         raise UserError(f"{model} is a file, no checkpoint folder.", f"Give the folder that it is in: {path.parent}.")
     raise UserError(
@@ -113,10 +113,10 @@ def resolve(model: str) -> Path:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
-    remedy = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
+    hint = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
     if (folder / "model" / "config.json").is_file():  # of `models train`
-        remedy = f"Give what was trained there: {folder / 'model'}."
-    missing = UserError(f"{folder} is no checkpoint: it has no config.json.", remedy)
+        hint = f"Give what was trained there: {folder / 'model'}."
+    missing = UserError(f"{folder} is no checkpoint: it has no config.json.", hint)
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
 

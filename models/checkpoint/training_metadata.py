@@ -42,14 +42,14 @@ class KnownWords:
 
     def unknown(self, text: str) -> tuple[str, ...]:
         """The words of a sentence that are none of these, each once, as they are said first; MOST_UNKNOWN at most."""
-        found: list[str] = []
+        unknown_words: list[str] = []
         others = [word for word in dict.fromkeys(words(text)) if word not in self._known]
         for n, word in enumerate(others):
             if n >= MOST_FORMS or not self._is_form(word):
-                found.append(word)
-                if len(found) == MOST_UNKNOWN:
+                unknown_words.append(word)
+                if len(unknown_words) == MOST_UNKNOWN:
                     break
-        return tuple(found)
+        return tuple(unknown_words)
 
     def _is_form(self, word: str) -> bool:
         if word in TURNING or len(word) > LONGEST:
@@ -87,18 +87,18 @@ def comparable(tool: Definition) -> str:
 
 def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Definition]]) -> str | None:
     """Return where tools differ first from the most similar of some sets, in words; None if there is no set."""
-    given = {tool.name: _plain(tool.to_openai()["function"]) for tool in tools}
-    known = [{tool["function"]["name"]: _plain(tool["function"]) for tool in one} for one in sets]
+    current = {tool.name: _plain(tool.to_openai()["function"]) for tool in tools}
+    known = [{tool["function"]["name"]: _plain(tool["function"]) for tool in tools_of} for tools_of in sets]
     if not known:
         return None
-    nearest = max(known, key=lambda one: len(one.keys() & given.keys()))
-    if missing := [name for name in nearest if name not in given]:
+    nearest = max(known, key=lambda tools_of: len(tools_of.keys() & current.keys()))
+    if missing := [name for name in nearest if name not in current]:
         return f"the tool {missing[0]} is missing here"
-    if more := [name for name in given if name not in nearest]:
+    if more := [name for name in current if name not in nearest]:
         return f"the tool {more[0][:SHOWN]} is not among its tools"
-    if [*given] != [*nearest]:
+    if [*current] != [*nearest]:
         return f"its tools are in the order {', '.join(nearest)}"
-    return next((_difference(given[n], nearest[n], n) for n in given if given[n] != nearest[n]), None)
+    return next((_difference(current[n], nearest[n], n) for n in current if current[n] != nearest[n]), None)
 
 
 def _plain(value: Any, key: str = "") -> Any:
@@ -111,12 +111,12 @@ def _plain(value: Any, key: str = "") -> Any:
     return value
 
 
-def _difference(mine: Any, other: Any, place: str) -> str:
+def _difference(current: Any, other: Any, place: str) -> str:
     """Return the first place where two different values differ, and what stands there."""
-    if isinstance(mine, dict) and isinstance(other, dict):
-        name = next(n for n in {**other, **mine} if n not in mine or n not in other or mine[n] != other[n])
-        return _difference(mine.get(name), other.get(name), f"{place}.{name}")
-    shown = ("missing" if one is None else json.dumps(one, ensure_ascii=False) for one in (mine, other))
+    if isinstance(current, dict) and isinstance(other, dict):
+        name = next(n for n in {**other, **current} if n not in current or n not in other or current[n] != other[n])
+        return _difference(current.get(name), other.get(name), f"{place}.{name}")
+    shown = ("missing" if one is None else json.dumps(one, ensure_ascii=False) for one in (current, other))
     return "{} is {} here, and {} in its tools".format(place, *(t[:SHOWN] + "..." * (len(t) > SHOWN) for t in shown))
 
 
@@ -210,17 +210,21 @@ class TrainingMetadata:
     @classmethod
     @lru_cache(maxsize=64)  # asked of every session
     def _read(cls, path: Path, changed_ns: int) -> Self:
-        found = read_json(path, UserError(f"{path} is gone.", REMEDY), REMEDY)
-        if found.pop("format", None) != FORMAT:
+        fields = read_json(path, UserError(f"{path} is gone.", REMEDY), REMEDY)
+        if fields.pop("format", None) != FORMAT:
             raise UserError(f"{path} is of another format than {FORMAT}.", "Use the rtcontrol that wrote it.")
         try:
-            sets = tuple(tuple(own) for own in found.pop("tool_sets"))
-            made = cls(sets, **found)
-            assert made._known is not None  # its tools are such
-            if isinstance(made.history, bool) or not isinstance(made.history, int) or made.history < 0:
-                raise ValueError(f"history is {made.history!r}")
-            if not isinstance(made.words, str | None) or type(made.unknown_words) is not int or made.unknown_words < 0:
-                raise ValueError(f"unknown_words is {made.unknown_words!r}, words {str(made.words)[:40]!r}")
+            sets = tuple(tuple(own) for own in fields.pop("tool_sets"))
+            metadata = cls(sets, **fields)
+            assert metadata._known is not None  # its tools are such
+            if isinstance(metadata.history, bool) or not isinstance(metadata.history, int) or metadata.history < 0:
+                raise ValueError(f"history is {metadata.history!r}")
+            if (
+                not isinstance(metadata.words, str | None)
+                or type(metadata.unknown_words) is not int
+                or metadata.unknown_words < 0
+            ):
+                raise ValueError(f"unknown_words is {metadata.unknown_words!r}, words {str(metadata.words)[:40]!r}")
         except (KeyError, TypeError, ValueError, UserError) as error:
             raise UserError(f"{path} does not say what was learnt ({error}).", REMEDY) from None
-        return made
+        return metadata

@@ -237,7 +237,7 @@ class Deciding(Stepwise):
         """The trie nodes and the free heads' tokens of the next pass, and what takes the answers to its asks."""
         base, heads, likely = self.nodes, self.plan.heads, self._likely
         nodes: list[tuple[int, int, int]] = []  # token, parent and depth
-        asked: list[tuple[Ask, Take]] = []
+        requests: list[tuple[Ask, Take]] = []
         for k, n in wanted:
             slots = self.heads[k].slots
             slots[n] = base + len(nodes)
@@ -246,11 +246,11 @@ class Deciding(Stepwise):
             needed: Sequence[int] = range(len(nodes))
             if self.core.walker.budget.paths:
                 needed = [i for i, (k, n) in enumerate(wanted) if len(heads[k].trie.children(n)) > 1]
-            asked.append((Ask(needed, self.core.walker.columns), partial(self._file, [wanted[i] for i in needed])))
+            requests.append((Ask(needed, self.core.walker.columns), partial(self._file, [wanted[i] for i in needed])))
         for k in (k for k, n in wanted if n == ROOT and heads[k].free):
             node = self.heads[k].slots[ROOT]
             firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
-            asked += self._asked(firsts, self._bests)
+            requests += self._asked(firsts, self._bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
                 with suppress(DecodeError):  # it may not be called
                     state = self._begun(k, likely, node)
@@ -259,9 +259,11 @@ class Deciding(Stepwise):
         for state in self._free.values():
             if not state.done:
                 nodes += state.carried(base + len(nodes))
-                asked += self._asked([(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests)
+                requests += self._asked(
+                    [(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests
+                )
         tokens, parents, depths = zip(*nodes, strict=True) if nodes else ((), (), ())
-        return Tree(tokens, parents, depths, [ask for ask, _ in asked]), [take for _, take in asked]
+        return Tree(tokens, parents, depths, [ask for ask, _ in requests]), [take for _, take in requests]
 
     def _asked(self, stops: Sequence[tuple[int, Any, Stop]], bests: dict[Any, Best]) -> Iterator[tuple[Ask, Take]]:
         """What follows at nodes: the scores of few ids, or the best of many."""
@@ -276,8 +278,8 @@ class Deciding(Stepwise):
             yield Ask([node - base for node, _, _ in few], ids), of_few
         if many := [entry for entry in stops if not entry[2].few]:
 
-            def of_many(found: Sequence[Best]) -> None:
-                bests.update((key, best) for (_, key, _), best in zip(many, found, strict=True))
+            def of_many(answers: Sequence[Best]) -> None:
+                bests.update((key, best) for (_, key, _), best in zip(many, answers, strict=True))
 
             yield (
                 Ask([node - base for node, _, _ in many], masks=np.stack([stop.legal for _, _, stop in many])),

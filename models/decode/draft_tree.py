@@ -48,10 +48,10 @@ class Guesses:
         for value in self.values:
             if list(value[: len(tokens)]) == tokens:
                 yield value[len(tokens) :][: self.depth]
-        begun = re.search(r"[^\s\"\[\]{}:,]+$", self.tokenizer.decode(tokens)) if self.prompt and tokens else None
-        if begun is not None:
-            found = list(re.finditer(rf"(?<!\w){re.escape(begun.group())}", self.prompt))
-            for place in reversed(found[-PLACES:]):
+        word = re.search(r"[^\s\"\[\]{}:,]+$", self.tokenizer.decode(tokens)) if self.prompt and tokens else None
+        if word is not None:
+            places = list(re.finditer(rf"(?<!\w){re.escape(word.group())}", self.prompt))
+            for place in reversed(places[-PLACES:]):
                 yield self.tokenizer.encode(self.prompt[place.end() : place.end() + COPIED])[: self.depth]
 
 
@@ -70,8 +70,8 @@ class Stop:
 
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
         """Of the few legal ids, by the scores of more. Raises NotFinite."""
-        found = dict(zip(ids, scores, strict=True))
-        best, share = best_of([found[i] for i in self.few])
+        by_id = dict(zip(ids, scores, strict=True))
+        best, share = best_of([by_id[i] for i in self.few])
         return self.few[best], share
 
 
@@ -203,16 +203,16 @@ class FreeHead:
         value.push(*stop.path)
         try:
             while tokens and stop.legal[tokens[0]] and not self._is_end(tokens[0]):
-                begun = (*stop.path, tokens[0])
-                known = self._edges.get(begun)
+                path = (*stop.path, tokens[0])
+                known = self._edges.get(path)
                 if known is None:
                     value.push(tokens[0])
                     more, legal = self._forced()
-                    known = Stop(legal, (*begun, *more))
+                    known = Stop(legal, (*path, *more))
                     if np.count_nonzero(legal) == 1 or len(self.tree) + len(known.path) - len(stop.path) > room:
                         return  # after it nothing is to be chosen
-                    self.tree += [known.path[:end] for end in range(len(begun), len(known.path) + 1)]
-                    self._edges[begun] = known
+                    self.tree += [known.path[:end] for end in range(len(path), len(known.path) + 1)]
+                    self._edges[path] = known
                     self.stops.append(known)
                 else:
                     value.push(*known.path[len(stop.path) :])

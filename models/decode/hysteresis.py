@@ -71,7 +71,7 @@ def leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple[int, d
     index = next((i for i, tool in enumerate(plan.tools) if tool.name == call.name), None)
     if index is None:
         return NO_TOOL, {}
-    found: dict[int, TrieNode] = {0: (*tokenizer.encode(call.name), plan.function.end_id)}
+    by_head: dict[int, TrieNode] = {0: (*tokenizer.encode(call.name), plan.function.end_id)}
     try:
         texts: Sequence[str | None] = [text for _, text in plan.head_values(call)]
     except NO_VALUE:
@@ -81,5 +81,5 @@ def leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple[int, d
             continue
         leaf = (head.null_id,) if text is None else (*tokenizer.encode(text), head.end_id)
         if head.trie.tools(leaf)[0] >> index & 1:
-            found[k] = leaf
-    return index, {k: leaf for k, leaf in found.items() if k or plan.function.trie.tools(leaf)[0] & FUNCTION_BIT}
+            by_head[k] = leaf
+    return index, {k: leaf for k, leaf in by_head.items() if k or plan.function.trie.tools(leaf)[0] & FUNCTION_BIT}

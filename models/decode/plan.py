@@ -173,22 +173,22 @@ def compile_plan(
     if allow_null:
         heads[0].trie.insert([null_id], ANY_TOOL, NO_TOOL)
     for k in range(max((len(s) for s in slots), default=0)):
-        own = {i: s[k] for i, s in enumerate(slots) if k < len(s)}
-        free = {i: s.domain for i, s in own.items() if isinstance(s.domain, Free)}
-        heads.append(made := head(ARGUMENTS[k], free))
-        for index, slot in own.items():
+        local = {i: s[k] for i, s in enumerate(slots) if k < len(s)}
+        free = {i: s.domain for i, s in local.items() if isinstance(s.domain, Free)}
+        heads.append(active := head(ARGUMENTS[k], free))
+        for index, slot in local.items():
             if isinstance(slot.domain, ClosedDomain):
                 for value, text in zip(slot.domain.values, slot.domain.texts, strict=True):
-                    path = [*tokenizer.encode(text), made.end_id]
+                    path = [*tokenizer.encode(text), active.end_id]
                     if len(path) ** 2 // 2 > room:
                         where = f"Tool {tools[index].name}, {', '.join(p.name for p in slot.parameters)}"
                         raise UserError(f"{where}: its listed values are too long, or too many.", "List shorter ones.")
-                    before = made.trie.held
-                    if not made.trie.insert(path, index, value):
+                    before = active.trie.held
+                    if not active.trie.insert(path, index, value):
                         where = f"Tool {tools[index].name}, argument {k + 1}"
                         problem = f"{where}: {value!r} has the same tokens as another value."
                         raise UserError(problem, "Remove or rename one of them.")
-                    room -= made.trie.held - before
+                    room -= active.trie.held - before
             for null in slot.null:
-                made.trie.insert([null_id], index, null)
+                active.trie.insert([null_id], index, null)
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)

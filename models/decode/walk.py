@@ -131,8 +131,8 @@ class Walker:
         while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:
             (node,) = only
         above = [node[:end] for end in range(len(node))]
-        found = [n for n in (*above, *self._below(k, node, tools)) if n not in state.slots]
-        return found if self.budget.paths else found[: self.budget.per_head]
+        missing = [n for n in (*above, *self._below(k, node, tools)) if n not in state.slots]
+        return missing if self.budget.paths else missing[: self.budget.per_head]
 
     def _needed(self, k: int, node: TrieNode, tools: int) -> list[TrieNode]:
         trie = self.plan.heads[k].trie

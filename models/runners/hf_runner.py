@@ -141,15 +141,15 @@ class HFRunner:
         see[fresh:, past : past + fresh] = True
         for row, path in enumerate(new, start=fresh):
             see[row, [done + i if i < before else past + fresh + i - before for i in path]] = True
-        told = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": self._masks(see, at)}
+        inputs = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": self._masks(see, at)}
         tokens = [*handle.prompt[done:end], *nodes]
         try:
-            found = self.called(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **told)
+            logits = self.called(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **inputs)
         except BaseException:  # some layers may have it, others not
             handle.cache, handle.done, handle.paths = type(handle.cache)(), 0, []
             raise
         handle.done, handle.paths = end, list(paths)
-        return found
+        return logits
 
     def _masks(self, see: torch.Tensor, at: torch.Tensor) -> Any:
         near = see if self.window is None else see & (at[None] > at[-len(see) :, None] - self.window)
@@ -164,13 +164,13 @@ class HFRunner:
         return {kind: sliding if kind == "sliding_attention" else whole for kind in self.kinds}
 
     @torch.no_grad()
-    def called(self, tokens: Sequence[int], keep: int = 0, **told: Any) -> torch.Tensor:
+    def called(self, tokens: Sequence[int], keep: int = 0, **inputs: Any) -> torch.Tensor:
         """fp32 logits of the last `keep` tokens (0: all)."""
         ids = torch.tensor([list(tokens)], device=self.model.device)
         if keep and self._keeps:
-            told["logits_to_keep"] = keep
+            inputs["logits_to_keep"] = keep
         with thread_limit(self.threads):
-            return self.model(input_ids=ids, **told).logits[0, -keep:].float()
+            return self.model(input_ids=ids, **inputs).logits[0, -keep:].float()
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> HFRunner:
@@ -196,9 +196,9 @@ def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         ).to(device)
     except Exception as error:  # whatever a checkpoint can be wrong in
-        told = (str(error).strip() or repr(error)).splitlines()[0]
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(
-            f"transformers cannot load {folder} ({type(error).__name__}: {told}).",
+            f"transformers cannot load {folder} ({type(error).__name__}: {reason}).",
             "Restore the checkpoint, or choose a causal model of an architecture that transformers has.",
         ) from None
 
@@ -248,19 +248,19 @@ def _small_window(config: Any) -> Iterator[None]:
             config.sliding_window = window
 
 
-def _agrees(made: HFRunner, length: int) -> bool:
+def _agrees(trial: HFRunner, length: int) -> bool:
     """Whether a runner scores prompts that begin alike, and a tree behind each, as forwards of whole sequences do."""
-    length = min(length, made.slots - 16)
-    ids = torch.randint(made.caps.vocabulary, (2 * length,), generator=torch.Generator().manual_seed(0)).tolist()
+    length = min(length, trial.slots - 16)
+    ids = torch.randint(trial.caps.vocabulary, (2 * length,), generator=torch.Generator().manual_seed(0)).tolist()
     prompts = [ids[:length], [*ids[: length // 2], *ids[length : length + length // 3]]]
-    handle, _ = made.open(ids[: length // 3])
-    other = made.copy(handle, ids[: length // 3])
-    columns = torch.randint(made.caps.vocabulary, (256,), generator=torch.Generator().manual_seed(1)).tolist()
+    handle, _ = trial.open(ids[: length // 3])
+    other = trial.copy(handle, ids[: length // 3])
+    columns = torch.randint(trial.caps.vocabulary, (256,), generator=torch.Generator().manual_seed(1)).tolist()
     each = ((prompts[0], handle), (prompts[1], handle), (prompts[0], other))
-    return all(_scores_agree(made, used, prompt, columns, ids[-16:]) for prompt, used in each)
+    return all(_scores_agree(trial, used, prompt, columns, ids[-16:]) for prompt, used in each)
 
 
-def _scores_agree(made: HFRunner, handle: Any, prompt: Sequence[int], columns: list[int], tokens: list[int]) -> bool:
+def _scores_agree(trial: HFRunner, handle: Any, prompt: Sequence[int], columns: list[int], tokens: list[int]) -> bool:
     handle.start(prompt, 16)
     paths: list[list[int]] = []
     got: list[list[float]] = []
@@ -270,16 +270,16 @@ def _scores_agree(made: HFRunner, handle: Any, prompt: Sequence[int], columns: l
             paths.append([*(paths[parent] if parent >= 0 else ()), tokens[i]])
         depths = [len(path) - 1 for path in paths[base:]]
         tree = Tree(tokens[base : len(paths)], parents, depths, [Ask(range(len(parents)), columns)])
-        got += made.run([Work(handle, tree)])[0][0]
+        got += trial.run([Work(handle, tree)])[0][0]
     # A leaf's forward has the scores of all nodes on its way.
     expected = torch.empty(len(paths), len(columns))
     for leaf in LEAVES:
-        rows = made.called([*prompt, *paths[leaf]], len(paths[leaf]))
+        rows = trial.called([*prompt, *paths[leaf]], len(paths[leaf]))
         for i, path in enumerate(paths):
             if path == paths[leaf][: len(path)]:
                 expected[i] = rows[len(path) - 1, columns]
     # How far apart the model's own ways are: a node's score as an end, and within a longer sequence.
-    alone = made.called([*prompt, *paths[0]], 1)
+    alone = trial.called([*prompt, *paths[0]], 1)
     noise = (alone[0, columns].cpu() - expected[0]).abs().mean()
     far = (torch.tensor(got) - expected).abs().mean(-1).max()
-    return bool(far <= max(TIMES * noise, ROUNDING.get(made.model.dtype, ROUNDING_16) * expected.std()))
+    return bool(far <= max(TIMES * noise, ROUNDING.get(trial.model.dtype, ROUNDING_16) * expected.std()))

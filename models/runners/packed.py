@@ -82,12 +82,12 @@ class PackedSequence(Handle):
     def placed(self, work: Work) -> list[Node]:
         """The nodes of the next tree, at the slots that they would take."""
         tree, paths, base = work.tree, list(self.paths), len(self.paths)
-        found = []
+        nodes = []
         for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
             above = paths[parent] if parent >= 0 else ()
             paths.append((*above, base + i))
-            found.append(Node(token, depth, above))
-        return found
+            nodes.append(Node(token, depth, above))
+        return nodes
 
     def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
         """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
@@ -119,14 +119,14 @@ def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence
 def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
     """What the trees of a pass ask for. `logits` gives fp32 rows of a tree's nodes: [nodes, ids], or
     [nodes, vocabulary] for None. A GPU is waited for once."""
-    found: list[torch.Tensor] = []
+    parts: list[torch.Tensor] = []
     for asks, logits in asked:
         masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
         legal = _legal(asks) if masked else None
         scores = logits(masked, None if legal is None else legal.tolist()).double() if masked else None
         for ask in asks:
             if scores is None or ask.masks is None:
-                found += [logits(ask.nodes, ask.ids)] if ask.ids and ask.nodes else []
+                parts += [logits(ask.nodes, ask.ids)] if ask.ids and ask.nodes else []
                 continue
             rows = scores[[masked.index(n) for n in ask.nodes]]
             mask = torch.from_numpy(ask.masks if legal is None else ask.masks[:, legal]).to(rows.device)
@@ -135,9 +135,9 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
             ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
             if legal is not None:
                 ids = torch.from_numpy(legal).to(ids.device)[ids]
-            found.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
-    told = iter(torch.cat([part.flatten() for part in found]).tolist() if found else ())
-    return [[[_row(ask, told) for _ in ask.nodes] for ask in asks] for asks, _ in asked]
+            parts.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
+    numbers = iter(torch.cat([part.flatten() for part in parts]).tolist() if parts else ())
+    return [[[_row(ask, numbers) for _ in ask.nodes] for ask in asks] for asks, _ in asked]
 
 
 def _legal(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
@@ -148,6 +148,6 @@ def _legal(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
     return found if 0 < len(found) <= FEW < masks[0].shape[1] // 8 else None
 
 
-def _row(ask: Ask, told: Iterator[float]) -> Any:
+def _row(ask: Ask, numbers: Iterator[float]) -> Any:
     # Without ids their keys and values are wanted, no score.
-    return (int(next(told)), next(told)) if ask.masks is not None else list(islice(told, len(ask.ids)))
+    return (int(next(numbers)), next(numbers)) if ask.masks is not None else list(islice(numbers, len(ask.ids)))

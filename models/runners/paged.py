@@ -229,17 +229,17 @@ class PagedModel(LeanModel):
         shape = Shape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
         count = sum(part.count - part.hidden for part in parts)
         with self.pool.lock:  # a ready pass has its inputs and states in one place, whoever's they are
-            made = self.passes.get(shape)
-            if made is None:
-                made = StaticPass(shape, self.device, pinned=False)
+            ready = self.passes.get(shape)
+            if ready is None:
+                ready = StaticPass(shape, self.device, pinned=False)
                 self.missed |= {shape} if count else set()  # a prompt alone is computed once
             self.wait()  # what the last pass is told is not written over before it is read
-            made.fill(tokens, positions, parts)
-            if made.graph is None:
-                made.states = self._states(made)
+            ready.fill(tokens, positions, parts)
+            if ready.graph is None:
+                ready.states = self._states(ready)
             else:
-                made.graph.replay()
-            states: torch.Tensor = made.states[:count].clone()
+                ready.graph.replay()
+            states: torch.Tensor = ready.states[:count].clone()
             return states
 
     @torch.inference_mode()
@@ -248,23 +248,23 @@ class PagedModel(LeanModel):
         with self.pool.lock:
             for shape in (*shapes, *self.missed):
                 if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
-                    self.passes[shape] = made = StaticPass(shape, self.device, pinned=self._gpu)
-                    made.fill((), (), ())  # of padding alone: no sequence is touched
+                    self.passes[shape] = ready = StaticPass(shape, self.device, pinned=self._gpu)
+                    ready.fill((), (), ())  # of padding alone: no sequence is touched
                     if self._graphs:
-                        self._record(made)
+                        self._record(ready)
             self.missed.clear()
 
-    def _record(self, made: StaticPass) -> None:
+    def _record(self, ready: StaticPass) -> None:
         try:
             graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
             self.wait()
             with torch.cuda.stream(side):
                 for _ in range(2):  # what is set up once is not recorded
-                    self._states(made)
+                    self._states(ready)
             self.wait()
             with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
-                made.states = self._states(made)
-            made.graph, self._memory = graph, graph.pool()
+                ready.states = self._states(ready)
+            ready.graph, self._memory = graph, graph.pool()
         except RuntimeError as fault:
             self._graphs = False
             problem = f"No CUDA graphs ({fault}): passes are sent to the GPU kernel by kernel, which is slower."

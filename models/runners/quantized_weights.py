@@ -67,13 +67,17 @@ class Packing:
 def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
     """What a checkpoint's `config.json` says of its weights; None: they are plain. Raises UserError for a kind that
     cannot be dequantised here."""
-    told = config.get("quantization_config") or config.get("compression_config")
-    if not told:
+    settings = config.get("quantization_config") or config.get("compression_config")
+    if not settings:
         return None
-    if isinstance(told, dict) and told.get("quant_method") in (METHOD, None) and (bits := _bits(told)) is not None:
+    if (
+        isinstance(settings, dict)
+        and settings.get("quant_method") in (METHOD, None)
+        and (bits := _bits(settings)) is not None
+    ):
         return Packing(bits)
     raise UserError(
-        f"{folder} is quantised in a way that the torch engine cannot read ({_kind(told)}).",
+        f"{folder} is quantised in a way that the torch engine cannot read ({_kind(settings)}).",
         "Run it with --engine vllm, or use the original.",
     )
 
@@ -95,8 +99,10 @@ def _bits(config: Mapping[str, Any]) -> int | None:
     return number if known and alone and isinstance(number, int) and 1 <= number <= 8 else None
 
 
-def _kind(told: Any) -> str:
-    if not isinstance(told, dict):
-        return repr(told)
+def _kind(settings: Any) -> str:
+    if not isinstance(settings, dict):
+        return repr(settings)
     names = ("quant_method", "format", "bits", "w_bit", "version", "checkpoint_format")
-    return ", ".join(f"{name} {told[name]}" for name in names if told.get(name) is not None) or "no quant_method"
+    return (
+        ", ".join(f"{name} {settings[name]}" for name in names if settings.get(name) is not None) or "no quant_method"
+    )

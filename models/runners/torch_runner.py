@@ -61,34 +61,34 @@ class TorchRunner:
         files = unchanged(sorted(folder.glob("*.safetensors")))
         threads = choose_threads(threads, files)
         # Pages and graphs know no windows.
-        made = PagedRunner if place.type == "cuda" and ModelConfig.load(folder).window is None else cls
-        return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
+        runner = PagedRunner if place.type == "cuda" and ModelConfig.load(folder).window is None else cls
+        return shared((files, kind, place, threads, runner), lambda: runner(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
         config, n = self.model.config, len(prefix)
-        made = PackedSequence(self.model, self.slots)
-        made.start(prefix, reserve=1)
+        sequence = PackedSequence(self.model, self.slots)
+        sequence.start(prefix, reserve=1)
         kept = self.model.dtype  # the keys' and values' own
         settings = config.settings if kept == self._dtype else f"{config.settings} {kept}"
         key = prefix_key(self._weights, prefix, self._dtype, settings)
         store = PrefixStore()
-        found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
-        if isinstance(found, tuple):
-            made.restore(prefix, *found)
-            return made, PrefixInfo(n, "disk")
+        stored = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
+        if isinstance(stored, tuple):
+            sequence.restore(prefix, *stored)
+            return sequence, PrefixInfo(n, "disk")
         if n:
             with self._own_threads():
-                made.run(())
-            refused = store.save(key, *made.cache.first(n))
-            found = found or refused
-        return made, PrefixInfo(n, "computed", found)
+                sequence.run(())
+            refused = store.save(key, *sequence.cache.first(n))
+            stored = stored or refused
+        return sequence, PrefixInfo(n, "computed", stored)
 
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
         """Another sequence behind the same prefix."""
-        made = PackedSequence(self.model, self.slots)
-        made.follow(handle, prefix)
-        return made
+        sequence = PackedSequence(self.model, self.slots)
+        sequence.follow(handle, prefix)
+        return sequence
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
@@ -210,15 +210,18 @@ class PagedRunner(TorchRunner):
         with all that are open (the first one's for as many as EARLY), and that was missing since: the ticks of others
         wait. No tick records any; one whose pass has no graph takes longer.
         """
-        known = next((one for one in self.model.opened if one.cached(prefix) == len(prefix)), None)
-        made, info = (self.copy(known, prefix), PrefixInfo(len(prefix), "memory")) if known else super().open(prefix)
-        self.model.opened.add(made)
+        other = next((opened for opened in self.model.opened if opened.cached(prefix) == len(prefix)), None)
+        if other is None:
+            sequence, info = super().open(prefix)
+        else:
+            sequence, info = self.copy(other, prefix), PrefixInfo(len(prefix), "memory")
+        self.model.opened.add(sequence)
         self.model.pool.take(0, spare=len(self.model.opened) * USUAL[-1] // PAGE)
         most = min(max(len(self.model.opened), EARLY), TOGETHER)
         together = [2**i for i in range(_power(most).bit_length())]
         ends = [(len(prefix) + USUAL[0]) * n for n in (1, 2)]
         self.model.prepare(Shape.of(1, end, n, 1, rows) for n in together for rows in USUAL for end in ends)
-        return made, info
+        return sequence, info
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node; waits for a GPU, since somebody times it."""

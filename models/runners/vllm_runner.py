@@ -89,12 +89,12 @@ class VLLMRunner:
                 self.engine = LLMEngine.from_engine_args(args)
             except Exception as error:
                 problem = " ".join(str(error).split()) or repr(error)
-                remedy = (
+                hint = (
                     f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON."
                 )
                 if config.get("quantization_config"):
-                    remedy = f"It has no kernel here for every format: try --engine torch, or the original. {remedy}"
-                raise UserError(f"{folder}: vLLM cannot run it ({problem[:300]}).", remedy) from error
+                    hint = f"It has no kernel here for every format: try --engine torch, or the original. {hint}"
+                raise UserError(f"{folder}: vLLM cannot run it ({problem[:300]}).", hint) from error
         model = self.engine.model_config
         known = {f"torch.{name}": short for short, name in DTYPES.items()}
         kind = known.get(str(model.dtype), str(model.dtype))
