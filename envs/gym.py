@@ -131,6 +131,64 @@ def _unmade(name: str, error: Exception) -> UserError:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ActTool:
+    """The one tool of a world: by parameter the values that a call may have, which of them the safe call has (`still`),
+    and the numbers of an action that they stand for (`levels`)."""
+
+    parameters: dict[str, list[Any]]
+    still: dict[str, Any]
+    levels: list[list[Any]]
+
+    @classmethod
+    def of(cls, name: str, options: GymOptions, space: Any) -> ActTool:
+        """Of a space of actions. Raises UserError for one that is no tool, and for names that do not fit it."""
+        levels, (_, known, safe) = levels_of(name, space, options.levels), options.known
+        if isinstance(space, spaces.Discrete):
+            names = _named(name, "actions", options.actions or known, levels[0])
+            still = _safe(name, names, levels[0], options.safe or ("" if options.actions else "".join(safe)))
+            return cls({"action": names}, {"action": still}, levels)
+        if options.safe is not None:
+            raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
+        keys = _named(name, "actions", options.actions, action_names(space))
+        parameters = {key: list(values) for key, values in zip(keys, levels, strict=True)}
+        return cls(parameters, {key: min(values, key=abs) for key, values in parameters.items()}, levels)
+
+    def numbers(self, arguments: Mapping[str, Any]) -> list[Any]:
+        """Return the numbers of the action that a call's arguments stand for."""
+        each = zip(self.levels, self.parameters.items(), strict=True)
+        return [levels[values.index(arguments[name])] for levels, (name, values) in each]
+
+
+def _named(name: str, key: str, given: tuple[str, ...], plain: list[Any]) -> list[Any]:
+    """Return the names that are given, as many as the plain ones; these where there are none."""
+    if given and len(given) != len(plain):
+        raise _wrong(name, key, ",".join(given), f"{len(plain)} names")
+    return list(given or plain)
+
+
+def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
+    """Return the choice of the safe call: the one that is named, else the one nearest to 0."""
+    if not safe:
+        return names[numbers.index(min(numbers, key=abs))]
+    chosen = next((choice for choice in names if str(choice) == safe), None)
+    if chosen is None:
+        raise _wrong(name, "safe", safe, f"one of {', '.join(map(str, names))}")
+    return chosen
+
+
+@dataclass(slots=True)
+class GymEpisode:
+    """An episode under way: `end` says how it ended, `error` what is wrong with what the world gave."""
+
+    seed: int
+    seen: Any
+    steps: int = 0
+    ret: float = 0.0
+    end: str | None = None
+    error: UserError | None = None
+
+
 class GymWorld:
     """A simulation as `UserWorld` takes it. An action is in force until the next one; at first it is the safe one.
 
@@ -144,50 +202,17 @@ class GymWorld:
         except Exception as error:  # a world's own checks raise whatever they like
             raise _unmade(name, error) from error
         try:
-            self._map()
+            fps = (self.env.metadata or {}).get("render_fps")
+            self.step_s = 1.0 / float(fps) if fps else STEP_S
+            plain = names_of(name, self.env.observation_space)
+            self.shown = _named(name, "sees", self.options.known[0], plain)
+            self.tool = ActTool.of(name, self.options, self.env.action_space)
         except BaseException:
             with suppress(Exception):  # why it cannot be used is told
                 shut(self.env)
             raise
         self.bindings = {"act": self.act}
-        self._over: str | None = None
-        self._error: UserError | None = None
-        self._seed = self._steps = 0
-        self._return = 0.0
-
-    def _map(self) -> None:
-        """Map its spaces to tools and names."""
-        name, options, space = self.name, self.options, self.env.action_space
-        fps = (self.env.metadata or {}).get("render_fps")
-        self.step_s = 1.0 / float(fps) if fps else STEP_S
-        seen, acts, safe = options.known
-        self.shown = self._named("sees", seen, names_of(name, self.env.observation_space))
-        self.levels = levels_of(name, space, options.levels)
-        if isinstance(space, spaces.Discrete):
-            named = self._named("actions", options.actions or acts, self.levels[0])
-            self.parameters = {"action": named}
-            self.still = {"action": self._safe(named, options.safe or ("" if options.actions else "".join(safe)))}
-            return
-        if options.safe is not None:
-            raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
-        names = self._named("actions", options.actions, action_names(space))
-        self.parameters = {key: list(values) for key, values in zip(names, self.levels, strict=True)}
-        self.still = {key: min(values, key=abs) for key, values in self.parameters.items()}
-
-    def _named(self, key: str, given: tuple[str, ...], plain: list[Any]) -> list[Any]:
-        """Return the names that are given, as many as the plain ones; these where there are none."""
-        if given and len(given) != len(plain):
-            raise _wrong(self.name, key, ",".join(given), f"{len(plain)} names")
-        return list(given or plain)
-
-    def _safe(self, names: list[Any], safe: str) -> Any:
-        """Return the choice of the safe call: the one that is named, else the one nearest to 0."""
-        if not safe:
-            return names[self.levels[0].index(min(self.levels[0], key=abs))]
-        chosen = next((name for name in names if str(name) == safe), None)
-        if chosen is None:
-            raise _wrong(self.name, "safe", safe, f"one of {', '.join(map(str, names))}")
-        return chosen
+        self._episode = GymEpisode(0, None)
 
     def agent(self) -> Agent:
         """Return its agent: one tool `act`, and what is seen as whole numbers and text."""
@@ -208,7 +233,7 @@ class GymWorld:
         def observe(data: Mapping[str, Any]) -> str:
             return " ".join(f"{key} {shown(key, value)}" for key, value in data.items())
 
-        properties = {key: {"enum": values} for key, values in self.parameters.items()}
+        properties = {key: {"enum": values} for key, values in self.tool.parameters.items()}
         parameters = {"type": "object", "properties": properties, "required": list(properties)}
         instruction = f"play {options.id}"
         return Agent(
@@ -217,7 +242,7 @@ class GymWorld:
             tools=Tools([{"name": "act", "description": "What is done from now on.", "parameters": parameters}]),
             observe=observe,
             instruction=instruction,
-            fallback=Fallback(Call("act", self.still)),
+            fallback=Fallback(Call("act", self.tool.still)),
             model="",
             history=0,
             goals=Goals([instruction], source=self.name),
@@ -225,64 +250,64 @@ class GymWorld:
 
     def act(self, /, **chosen: Any) -> None:
         """What is done from now on."""
-        each = zip(self.levels, self.parameters.items(), strict=True)
-        picked = [levels[values.index(chosen[name])] for levels, (name, values) in each]
-        self._action = action_of(self.env.action_space, picked)
+        self._action = action_of(self.env.action_space, self.tool.numbers(chosen))
 
     def instruct(self, text: str) -> None:
         """Whatever is told, the rewards are the same."""
 
     def reset(self, seed: int) -> None:
-        self._seen, _ = self.env.reset(seed=seed)
-        self._seed, self._steps, self._return, self._by = seed, 0, 0.0, "reset"
-        self._over = self._error = None
-        self.act(**self.still)
+        seen, _ = self.env.reset(seed=seed)
+        self._episode = GymEpisode(seed, seen)
+        self.act(**self.tool.still)
 
     def step(self) -> None:
-        if self._over is not None:  # more steps of the tick in which it ended
+        episode = self._episode
+        if episode.end is not None:  # more steps of the tick in which it ended
             return
         result = self.env.step(deepcopy(self._action))  # it may work in what it is given
-        self._by = "step"
-        self._steps += 1
+        episode.steps += 1
         try:
-            self._seen, reward, terminated, truncated, _ = result
-            self._return += _number(reward)
+            episode.seen, reward, terminated, truncated, _ = result
+            episode.ret += _number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
-            self._over = next((end for end, over in ends.items() if _number(over)), None)
+            episode.end = next((end for end, over in ends.items() if _number(over)), None)
         except (TypeError, ValueError, OverflowError) as error:  # it was stepped all the same
             hint = "Return (observation, reward, terminated, truncated, info)."
-            self._error = self._blame(f"gave what is no step ({error})", hint)
+            episode.error = self._blame(f"gave what is no step ({error})", hint)
 
     def observe(self) -> dict[str, float | str]:
         space = self.env.observation_space
         try:
-            return dict(zip(self.shown, flat(space, self._seen), strict=True))
+            return dict(zip(self.shown, flat(space, self._episode.seen), strict=True))
         except (LookupError, TypeError, ValueError) as error:
             raise self._blame(f"gave an observation unlike its space ({error})", f"Give what {space} has.") from None
 
     def outcome(self) -> Episode | None:
-        if self._error is not None:
-            raise self._error
-        if self._over is None:
+        episode = self._episode
+        if episode.error is not None:
+            raise episode.error
+        if episode.end is None:
             return None
-        seconds = self._steps * self.step_s
-        return Episode(self._seed, self._return, self._succeeded(), seconds, {"end": self._over, "steps": self._steps})
+        detail = {"end": episode.end, "steps": episode.steps}
+        return Episode(episode.seed, episode.ret, self._succeeded(), episode.steps * self.step_s, detail)
 
     def close(self) -> None:
         self.env.close()
 
     def _blame(self, what: str, hint: str) -> UserError:
         kind = type(self.env.unwrapped)
-        place = defined(getattr(kind, self._by))
-        return UserError(f"{place}: {kind.__name__}.{self._by}() {' '.join(what.split())}.", hint)
+        method = "step" if self._episode.steps else "reset"
+        place = defined(getattr(kind, method))
+        return UserError(f"{place}: {kind.__name__}.{method}() {' '.join(what.split())}.", hint)
 
     def _succeeded(self) -> bool | None:
         rule, threshold = self.options.success, getattr(self.env.spec, "reward_threshold", None)
         if rule is None:
-            return None if threshold is None else self._return >= threshold
+            return None if threshold is None else self._episode.ret >= threshold
         if (match := RULE.fullmatch(rule)) is None:
-            return self._over == rule
-        return COMPARE[match[2]](self._return if match[1] == "return" else self._steps, float(match[3]))
+            return self._episode.end == rule
+        value = self._episode.ret if match[1] == "return" else self._episode.steps
+        return COMPARE[match[2]](value, float(match[3]))
 
 
 def _number(value: Any) -> float:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation, Simulation, WorldError
@@ -18,13 +18,51 @@ from rtcontrol.models.call import Call
 MAX_BURST = 3
 
 
+Phase = Literal["new", "between", "playing", "finished"]
+
+
 @dataclass(slots=True)
 class Pace:
-    """How well the wall clock was kept: steps made, native steps skipped, and the latest start of a step."""
+    """How well the wall clock was kept: steps made, native steps skipped, and the latest start of a step. The next one
+    is due at `due_ns` (CLOCK_MONOTONIC)."""
 
     steps: int = 0
     skipped: int = 0
     max_late_ms: float = 0.0
+    due_ns: int = 0
+
+    def take(self, step_ns: int) -> bool:
+        """Return whether a step is due, which counts as made."""
+        late_ns = time.monotonic_ns() - self.due_ns
+        if late_ns < 0:
+            return False
+        skip = max(0, late_ns // step_ns - MAX_BURST)
+        self.max_late_ms = max(self.max_late_ms, late_ns / 1e6)
+        self.skipped += skip
+        self.steps += 1
+        self.due_ns += (skip + 1) * step_ns
+        return True
+
+
+class EpisodeRun:
+    """Which episodes are played: by the seeds in order, until `wanted` of them are `done` (None: no end) or the run has
+    `concluded`. `epoch` counts those that began."""
+
+    def __init__(self) -> None:
+        self.done: list[Episode] = []
+        self.epoch = 0
+        self.concluded = False
+        self._seeds: Iterator[int] = count()
+        self._wanted: int | None = None
+
+    def begin(self, seeds: int | Iterable[int], wanted: int | None) -> None:
+        self._seeds = count(seeds) if isinstance(seeds, int) else iter(seeds)
+        self._wanted = wanted
+
+    def next_seed(self) -> int | None:
+        """Return the next episode's seed, None when none follows."""
+        over = self.concluded or (self._wanted is not None and len(self.done) >= self._wanted)
+        return None if over else next(self._seeds, None)
 
 
 class PacedEnvironment:
@@ -46,15 +84,11 @@ class PacedEnvironment:
         self.not_after_ns: int | None = None  # of the call that acts now
         self._simulation = simulation
         self._carry = StepCarry(simulation.step_s)
-        self._started = self._concluded = self._playing = self._finished = False
-        self._due_ns = self._stepped_ns = 0  # when the next step is due, and when the last one was begun
+        self._run = EpisodeRun()
+        self._phase: Phase = "new"
         self._clock: ClockKind = "wall"
-        self._seeds: Iterator[int] = count()
-        self._wanted: int | None = None
-        self._episodes: list[Episode] = []
+        self._stepped_ns = 0  # when the last step was begun
         self._latest: Observation | None = None
-        self._seq = 0
-        self._epoch = 0
         self._error: BaseException | None = None
 
     @classmethod
@@ -73,19 +107,19 @@ class PacedEnvironment:
 
     @property
     def finished(self) -> bool:
-        return self._finished
+        return self._phase == "finished"
 
     @property
     def episodes(self) -> list[Episode]:
         """The finished episodes so far."""
-        return list(self._episodes)
+        return list(self._run.done)
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         """Reset to the first seed and, under the wall clock, begin to run. RuntimeError when started already."""
-        if self._started:
+        if self._phase != "new":
             raise RuntimeError(f"environment {self.name} was started already")
-        self._started, self._clock, self._wanted = True, clock, episodes
-        self._seeds = count(seeds) if isinstance(seeds, int) else iter(seeds)
+        self._phase, self._clock = "between", clock
+        self._run.begin(seeds, episodes)
         self.thread.do(self._begin)
         self.latest()
 
@@ -114,7 +148,7 @@ class PacedEnvironment:
         return self.thread.do(lambda: self._settle(since_ns))
 
     def _act(self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None) -> Effect:
-        if not self._playing or epoch not in (None, self._epoch):
+        if self._phase != "playing" or epoch not in (None, self._run.epoch):
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
             return "too_late"
@@ -127,16 +161,16 @@ class PacedEnvironment:
     def _settle(self, since_ns: int) -> bool | None:
         if self._stepped_ns > since_ns:
             return True
-        if not self._playing:
+        if self._phase != "playing":
             return None
-        if self._concluded:
+        if self._run.concluded:
             try:
                 self._step()
             except BaseException as error:
                 self._error = self._error or error
                 raise
             self._guarded(self._look)  # what comes after the step is not the call's own
-        return self._concluded
+        return self._run.concluded
 
     def advance(self, dt_ns: int) -> None:
         """Lockstep: run `dt_ns` of simulated time in whole native steps and look once; the remainder is carried.
@@ -153,7 +187,7 @@ class PacedEnvironment:
         self.thread.do(lambda: self._simulation.instruct(text))
 
     def conclude(self) -> None:
-        self._concluded = True
+        self._run.concluded = True
 
     def close(self) -> None:
         """Stop the world and close it; twice does no harm, and nothing is raised (`thread.fault`)."""
@@ -169,28 +203,20 @@ class PacedEnvironment:
 
     def _begin(self) -> None:
         self._guarded(self._next_episode)
-        if self._clock == "wall" and self._playing:
-            self._due_ns = time.monotonic_ns() + self._carry.step_ns
+        if self._clock == "wall" and self._phase == "playing":
+            self.pace.due_ns = time.monotonic_ns() + self._carry.step_ns
             self.thread.due = self._on_grid
 
     def _on_grid(self) -> float | None:
         """Make the step that is due; gives the seconds until the next one."""
-        if not self._playing or self._error is not None:
+        if self._phase != "playing" or self._error is not None:
             return None
-        late_ns, step_ns = time.monotonic_ns() - self._due_ns, self._carry.step_ns
-        if late_ns >= 0:
-            self.pace.max_late_ms = max(self.pace.max_late_ms, late_ns / 1e6)
-            skip = late_ns // step_ns - MAX_BURST
-            if skip > 0:
-                self.pace.skipped += skip
-                self._due_ns += skip * step_ns
-            self._due_ns += step_ns
-            self.pace.steps += 1
+        if self.pace.take(self._carry.step_ns):
             self._guarded(self._step_and_look)
-        return max(0, self._due_ns - time.monotonic_ns()) / 1e9
+        return max(0, self.pace.due_ns - time.monotonic_ns()) / 1e9
 
     def _advance(self, dt_ns: int) -> None:
-        if not self._playing:
+        if self._phase != "playing":
             return
         for _ in range(self._carry.steps(dt_ns)):
             self._step()
@@ -216,24 +242,23 @@ class PacedEnvironment:
         episode = self._simulation.outcome()
         if episode is None:
             return False
-        self._episodes.append(episode)
+        self._run.done.append(episode)
         self._next_episode()
         return True
 
     def _next_episode(self) -> None:
-        self._playing = False
-        done = self._concluded or (self._wanted is not None and len(self._episodes) >= self._wanted)
-        if done or (seed := next(self._seeds, None)) is None:
+        self._phase = "between"
+        if (seed := self._run.next_seed()) is None:
             # The last look stays: what the final state was can still be read.
             self._observe()
-            self._finished = True
+            self._phase = "finished"
             return
         carry_out(self._simulation.reset, seed)
         self._carry.reset()
-        self._epoch += 1
-        self._playing = True
+        self._run.epoch += 1
+        self._phase = "playing"
         self._observe()
 
     def _observe(self) -> None:
-        self._seq += 1
-        self._latest = Observation(self._seq, self._epoch, time.monotonic_ns(), self._simulation.observe())
+        seq = 1 if self._latest is None else self._latest.seq + 1
+        self._latest = Observation(seq, self._run.epoch, time.monotonic_ns(), self._simulation.observe())

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -40,50 +39,44 @@ class StateQuestion:
     options: tuple[str, ...]
 
 
-class Wording(ABC):
+@dataclass(frozen=True, slots=True)
+class Wording:
     """How a checkpoint is asked: the ids of a state (which begin with `prefix`), of a question up to where its answer
     stands, and of an answer with its `end`."""
 
-    def __init__(self, tokenizer: STTokenizer, prefix: list[int], end: int) -> None:
-        self.tokenizer, self.prefix, self._end = tokenizer, prefix, end
-
-    @abstractmethod
-    def state(self, text: str) -> list[int]: ...
-
-    @abstractmethod
-    def question(self, text: str) -> list[int]: ...
+    tokenizer: STTokenizer
+    prefix: list[int]
+    state: Callable[[str], list[int]]
+    question: Callable[[str], list[int]]
+    end: int
 
     def option(self, text: str) -> list[int]:
-        return [*self.tokenizer.encode(text), self._end]
+        return [*self.tokenizer.encode(text), self.end]
 
 
-class STWording(Wording):
-    """Of an ST checkpoint: an answer is the first argument's head."""
+def wording_of(template: PromptTemplate | ChatTemplate, tokenizer: STTokenizer) -> Wording:
+    """Return how a checkpoint is asked. Raises UserError.
 
-    def __init__(self, template: PromptTemplate, tokenizer: STTokenizer) -> None:
-        self._template, self._head = template, tokenizer.special_id(opening(ARGUMENTS[0]))
-        super().__init__(tokenizer, template.prefix_ids(()), tokenizer.special_id(closing(ARGUMENTS[0])))
-
-    def state(self, text: str) -> list[int]:
-        return self._template.state_ids(text)
-
-    def question(self, text: str) -> list[int]:
-        return [*self._template.question_ids(text), self._head]
-
-
-class ChatWording(Wording):
-    """Of a chat checkpoint: the user tells state and question, and an answer is the model's whole turn."""
-
-    def __init__(self, template: ChatTemplate, tokenizer: STTokenizer) -> None:
-        self._turn = template.user_turn()
-        super().__init__(tokenizer, self._turn.prefix, template.ending())
-
-    def state(self, text: str) -> list[int]:
-        return [*self.prefix, *self.tokenizer.encode(f"{self._turn.before}{text}")]
-
-    def question(self, text: str) -> list[int]:
-        words = f"\n\n{text}\n\n{ANSWER}{self._turn.behind}"
-        return [*self.tokenizer.encode(words), *self._turn.rest]
+    Of an ST checkpoint an answer is the first argument's head; of a chat checkpoint it is the model's whole turn, and
+    the user tells state and question."""
+    encode, special_id = tokenizer.encode, tokenizer.special_id
+    if isinstance(template, PromptTemplate):
+        head = special_id(opening(ARGUMENTS[0]))
+        return Wording(
+            tokenizer,
+            template.prefix_ids(()),
+            template.state_ids,
+            lambda text: [*template.question_ids(text), head],
+            special_id(closing(ARGUMENTS[0])),
+        )
+    turn = template.user_turn()
+    return Wording(
+        tokenizer,
+        turn.prefix,
+        lambda text: [*turn.prefix, *encode(f"{turn.before}{text}")],
+        lambda text: [*encode(f"\n\n{text}\n\n{ANSWER}{turn.behind}"), *turn.rest],
+        template.ending(),
+    )
 
 
 class Branch:
@@ -184,10 +177,7 @@ class QuestionDecider:
     def __init__(self, spec: DeciderSpec) -> None:
         began = time.perf_counter()
         self.spec, (checkpoint, self.runner) = spec, spec.load()
-        template, tokenizer = checkpoint.template, checkpoint.tokenizer
-        self.wording: Wording = (
-            STWording(template, tokenizer) if isinstance(template, PromptTemplate) else ChatWording(template, tokenizer)
-        )
+        self.wording = wording_of(checkpoint.template, checkpoint.tokenizer)
         self._kept = lru_cache(KEPT)(lambda question: Branch(question, self.wording))
         self.handle, self.prefix = self.runner.open(self.wording.prefix)
         self.load_ms = (time.perf_counter() - began) * 1e3

@@ -55,7 +55,7 @@ class RoadCurriculum(PhrasedCurriculum[RoadGoal]):
         elif change < 0.7:
             road.traffic.lead(road.car, rng.uniform(3.0, 90.0), road.car.speed * rng.uniform(0.3, 1.3))
         elif change < 0.9:
-            road.junction = road.car.s + rng.choice((rng.uniform(4.0, LIGHT_SIGHT_M), rng.uniform(4.0, SIGHT_M)))
+            road.junction.place = road.car.s + rng.choice((rng.uniform(4.0, LIGHT_SIGHT_M), rng.uniform(4.0, SIGHT_M)))
             road.car.speed = min(road.car.speed, 60.0 / KMH)
         else:
             road.intent.turn = rng.choice(("straight", "left", "right"))

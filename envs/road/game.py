@@ -38,7 +38,7 @@ class RoadJudge(Judge[RoadGoal]):
     def reset(self, goal: RoadGoal | None) -> None:
         super().reset(goal)
         self._run_s = 0.0
-        self._ways = len(self._road.ways)
+        self._ways = len(self._road.events.ways)
         self._slower: list[Car] = []
         self._faults = _faults(self._road)
 
@@ -82,7 +82,7 @@ class RoadJudge(Judge[RoadGoal]):
         return self._run_s >= seconds
 
     def _has_turned(self, goal: RoadGoal) -> bool:
-        ways = self._road.ways
+        ways = self._road.events.ways
         if len(ways) == self._ways:
             return False
         if ways[-1] != goal.value:
@@ -98,9 +98,9 @@ class RoadJudge(Judge[RoadGoal]):
         return any(car.s < road.car.s - 5.0 for car in self._slower)
 
     def detail(self) -> dict[str, Any]:
-        road = self._road
-        counts = {"emergency brakes": road.emergencies, "refused calls": road.refused, "ways": list(road.ways)}
-        return {**super().detail(), **_faults(road), **counts}
+        events = self._road.events
+        counts = {"emergency brakes": events.emergencies, "refused calls": events.refused, "ways": list(events.ways)}
+        return {**super().detail(), **_faults(self._road), **counts}
 
 
 def _follows(road: Road, gap_m: float) -> bool:
@@ -112,7 +112,7 @@ def _follows(road: Road, gap_m: float) -> bool:
 
 
 def _faults(road: Road) -> dict[str, int]:
-    return {"crash": road.crashes, "red light": road.red_runs, "corner": road.fast_turns}
+    return {"crash": road.events.crashes, "red light": road.events.red_runs, "corner": road.events.fast_turns}
 
 
 def _cruises(road: Road, kmh: float) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, Intent, Near, Place, Turn, emergency, room, slowing_m, wanted
@@ -111,8 +111,42 @@ SEGMENT_M = (220.0, 600.0)
 Light = Literal["none", "green", "yellow", "red"]
 
 
+@dataclass(slots=True)
+class Junction:
+    """One ahead: where it begins along the road, m, and in which phase its light is at time 0, where it has one."""
+
+    place: float
+    lit: bool
+    phase: float
+
+    def light(self, time_s: float) -> Light:
+        if not self.lit:
+            return "none"
+        phase = (time_s + self.phase) % (GREEN_S + YELLOW_S + RED_S)
+        return "green" if phase < GREEN_S else "yellow" if phase < GREEN_S + YELLOW_S else "red"
+
+
+@dataclass(slots=True)
+class Events:
+    """What happened in a drive; `now` are those crashes, fast turns and emergencies that last."""
+
+    crashes: int = 0
+    red_runs: int = 0
+    fast_turns: int = 0
+    emergencies: int = 0
+    refused: int = 0
+    ways: list[Turn] = field(default_factory=list)
+    now: set[str] = field(default_factory=set)
+
+    def see(self, name: str, on: bool) -> None:
+        """Count an event that may last when it begins."""
+        if on and name not in self.now:
+            setattr(self, name, getattr(self, name) + 1)
+        (self.now.add if on else self.now.discard)(name)
+
+
 class Road:
-    """The physics and nothing else. Counts only grow: `crashes`, `red_runs`, `fast_turns`, `emergencies`, `ways`."""
+    """The physics and nothing else."""
 
     step_s = DT
 
@@ -121,36 +155,37 @@ class Road:
 
     def reset(self, seed: int) -> None:
         """The start of a drive: lanes, limit, traffic and lights follow from the seed."""
-        rng = self.rng = random.Random(f"road {seed}")
-        self.lanes = rng.choice((2, 3, 3, 3, 4))
+        rng = random.Random(f"road {seed}")
+        lanes = rng.choice((2, 3, 3, 3, 4))
         self.limit = rng.choice(LIMITS) / KMH
-        self.traffic = Traffic(rng, self.lanes, rng.choice((50.0, 90.0, 160.0)), self.limit)
-        self.car = Car(0.0, rng.randint(1, self.lanes), self.limit * rng.uniform(0.3, 1.0), 0.0)
+        self.traffic = Traffic(rng, lanes, rng.choice((50.0, 90.0, 160.0)), self.limit)
+        self.car = Car(0.0, rng.randint(1, lanes), self.limit * rng.uniform(0.3, 1.0), 0.0)
         self.intent = Intent()
         self.acceleration = 0.0
         self.shift, self._progress = 0, 0.0
         self.time = 0.0
-        self.crashes = self.red_runs = self.fast_turns = self.emergencies = 0
-        self.refused = 0
-        self.ways: list[Turn] = []
+        self.events = Events()
         self._way: Turn | None = None  # taken inside a junction
-        self._touching = self._braking = self._fast = False
         self._next_junction(rng.uniform(180.0, SEGMENT_M[1]))
         self.traffic.populate(0.0)
         self.traffic.lead(self.car, rng.uniform(25.0, 90.0), self.limit * rng.uniform(0.5, 0.85))
+
+    @property
+    def lanes(self) -> int:
+        return self.traffic.lanes
 
     # -- what is told and seen ----------------------------------------------------------------------------------------
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
         """A call of the agent `driver`."""
         if self._late(arguments.get("at_next_junction")) or self.intent.obey(name, arguments, self.place()) is not None:
-            self.refused += 1
+            self.events.refused += 1
             return
         if wish := self.intent.take_wish():
             if room(self.car.speed, *self._near(self.car.lane + wish)):
                 self.shift, self._progress = wish, 0.0
             else:
-                self.refused += 1
+                self.events.refused += 1
 
     def place(self) -> Place:
         lane, lanes = self._shown_lane()
@@ -160,14 +195,14 @@ class Road:
         """To the next junction's entry; 0 inside; None where none is near."""
         if self._way is not None:
             return 0.0
-        left = self.junction - self.car.s
+        left = self.junction.place - self.car.s
         return left if left < SIGHT_M else None
 
     def light(self) -> Light:
         """What a driver sees: the light of a junction that is near, as the CARLA bridge tells it (`LIGHT_SIGHT_M`)."""
-        if self._way is not None or self.junction - self.car.s > LIGHT_SIGHT_M:
+        if self._way is not None or self.junction.place - self.car.s > LIGHT_SIGHT_M:
             return "none"
-        return self._light()
+        return self.junction.light(self.time)
 
     def observe(self) -> dict[str, Any]:
         """The agent's observation, as in the CARLA bridge."""
@@ -207,7 +242,7 @@ class Road:
         """Whether a turn is told too late to slow down for it, as in the CARLA bridge."""
         if turn not in ("left", "right") or turn == self.intent.turn or self._way is not None:
             return False
-        return self.junction - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
+        return self.junction.place - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -219,15 +254,14 @@ class Road:
         want = wanted(self.intent, car.speed, self.limit, ahead)
         if braking := emergency(car.speed, ahead):
             want = -FULL_BRAKE
-        self.emergencies += braking and not self._braking
-        self._braking = braking
+        self.events.see("emergencies", braking)
         self.acceleration += (want - self.acceleration) * min(1.0, DT / LAG_S)
         car.speed = max(0.0, car.speed + self.acceleration * DT)
         car.s += car.speed * DT
         self._shift()
         self._pass()
-        red = self._way is None and self._light() in ("red", "yellow")
-        self.traffic.step(DT, self._own(), self.junction if red else None)
+        red = self._way is None and self.junction.light(self.time) in ("red", "yellow")
+        self.traffic.step(DT, self._own(), self.junction.place if red else None)
         self.traffic.recycle(car.s)
         self._crash()
 
@@ -251,37 +285,31 @@ class Road:
             self.shift, self._progress = 0, 0.0
 
     def _pass(self) -> None:
-        if self._way is None and self.car.s >= self.junction:
-            self.red_runs += self._light() == "red"
+        if self._way is None and self.car.s >= self.junction.place:
+            self.events.red_runs += self.junction.light(self.time) == "red"
             leftmost, rightmost = self.car.lane == 1, self.car.lane == self.lanes
             may = {"straight": True, "left": leftmost and not self.shift, "right": rightmost and not self.shift}
             self._way = self.intent.turn if may[self.intent.turn] else "straight"
-            self._fast = False
+            self.events.see("fast_turns", False)
         if self._way is None:
             return
-        if self._way != "straight" and self.car.speed * KMH > TURN_KMH and not self._fast:
-            self.fast_turns, self._fast = self.fast_turns + 1, True
-        if self.car.s >= self.junction + (STRAIGHT_M if self._way == "straight" else TURN_M):
+        if self._way != "straight" and self.car.speed * KMH > TURN_KMH:
+            self.events.see("fast_turns", True)
+        if self.car.s >= self.junction.place + (STRAIGHT_M if self._way == "straight" else TURN_M):
             way, self._way = self._way, None
-            self.ways.append(way)
+            self.events.ways.append(way)
             self.intent.passed_junction()
-            self._next_junction(self.rng.uniform(*SEGMENT_M))
-            self.limit = self.rng.choice(LIMITS) / KMH
+            self._next_junction(self.traffic.rng.uniform(*SEGMENT_M))
+            self.limit = self.traffic.rng.choice(LIMITS) / KMH
             self.traffic.pace = self.limit
             if way != "straight":
                 self.car.lane = 1 if way == "left" else self.lanes
                 self.traffic.populate(self.car.s)
 
     def _next_junction(self, distance: float) -> None:
-        self.junction = self.car.s + distance
-        self._lit = self.rng.random() < 0.75
-        self._phase = self.rng.uniform(0.0, GREEN_S + YELLOW_S + RED_S)
-
-    def _light(self) -> Light:
-        if not self._lit:
-            return "none"
-        phase = (self.time + self._phase) % (GREEN_S + YELLOW_S + RED_S)
-        return "green" if phase < GREEN_S else "yellow" if phase < GREEN_S + YELLOW_S else "red"
+        lit = self.traffic.rng.random() < 0.75
+        phase = self.traffic.rng.uniform(0.0, GREEN_S + YELLOW_S + RED_S)
+        self.junction = Junction(self.car.s + distance, lit, phase)
 
     def _turning(self) -> bool:
         return self._way is not None and self._way != "straight"
@@ -292,8 +320,7 @@ class Road:
     def _crash(self) -> None:
         lanes = {car.lane for car in self._own()}
         touching = any(car.lane in lanes and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
-        self.crashes += touching and not self._touching
-        self._touching = touching
+        self.events.see("crashes", touching)
 
     def _near(self, lane: int) -> tuple[Near | None, Near | None]:
         """The nearest in a lane, ahead and behind, by their gaps."""

@@ -7,7 +7,7 @@ one node a head, decisions of one batch may stand at different steps, and one ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -70,6 +70,7 @@ class DecoderCore:
     `ahead`, and of a guessed value so many tokens a pass (`depth`; None: all)."""
 
     depth: int | None = None
+    ahead = AHEAD
 
     def __init__(
         self,
@@ -78,11 +79,10 @@ class DecoderCore:
         vocabulary: int,
         budget: Budget | None = None,
         limit: int = MAX_TOKENS,
-        ahead: int = AHEAD,
         hysteresis: float | None = None,
     ) -> None:
         self.hysteresis = hysteresis
-        self.plan, self.tokenizer, self._limit, self.ahead = plan, tokenizer, limit, ahead
+        self.plan, self.tokenizer, self._limit = plan, tokenizer, limit
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
         free = {tool for _, tool in self.domains}
         self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
@@ -168,11 +168,7 @@ class Deciding(Stepwise):
         self.visited: list[Entry] = []  # the choices that led to the decision
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
-        self._likely = (
-            core.only_free if self._drafts.tool is None else self._drafts.tool
-        )  # its values are guessed unseen
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
-        self._values_free: dict[int, Any] = {}  # by head
         self._bests: dict[Start, Best] = {}
         self._steps = self._decide()
         self._go(None)
@@ -196,30 +192,29 @@ class Deciding(Stepwise):
                 self._settle(tool)
             tool, walks, free = walker.look(heads, walk)
             if tool == NO_TOOL:
-                return self._end(None, walks)
+                return self._end(None, walks, {})
             if tool is None:
                 continue
             heads_free = [self._go_on(k, tool) for k in free]
             waits = any(w.pending for w in walks.values())
             while not waits and all(s is not None and s.done for s in heads_free):
-                if self._all_legal(tool):
-                    return self._end(tool, walks)
+                if (values := self._free_values(tool)) is not None:
+                    return self._end(tool, walks, values)
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
 
-    def _all_legal(self, tool: int) -> bool:
-        """Whether the free values of a call are legal: an illegal one is to be decided again, once.
+    def _free_values(self, tool: int) -> dict[int, Any] | None:
+        """Return a call's free values by head; None where one is illegal and is decided again, once.
 
         Raises DecodeError where it was, or cannot be."""
-        for (k, own), state in self._free.items():
-            if own != tool or state.null:
-                continue
+        values: dict[int, Any] = {}
+        for k, state in ((k, state) for (k, called), state in self._free.items() if called == tool):
             try:
-                self._values_free[k] = self._value(k, tool, state)
+                values[k] = self.plan.slots[tool][k - 1].null[0] if state.null else self._value(k, tool, state)
             except DecodeError:
                 if not state.decide_again():
                     raise
-                return False
-        return True
+                return None
+        return values
 
     def _settle(self, tool: int | None) -> None:
         for at, state in list(self._free.items()):
@@ -235,7 +230,10 @@ class Deciding(Stepwise):
 
     def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Take]]:
         """The trie nodes and the free heads' tokens of the next pass, and what takes the answers to its asks."""
-        base, heads, likely = self.nodes, self.plan.heads, self._likely
+        base, heads = self.nodes, self.plan.heads
+        likely = (
+            self.core.only_free if self._drafts.tool is None else self._drafts.tool
+        )  # its values are guessed unseen
         nodes: list[tuple[int, int, int]] = []  # token, parent and depth
         requests: list[tuple[Ask, Take]] = []
         for k, n in wanted:
@@ -308,19 +306,16 @@ class Deciding(Stepwise):
                 state.take(best)
         return state
 
-    def _end(self, tool: int | None, walks: dict[int, Walk]) -> Decision:
+    def _end(self, tool: int | None, walks: dict[int, Walk], values: Mapping[int, Any]) -> Decision:
         heads, call, self._drafts.tool = self.plan.heads, None, tool
         self.visited = [(k, n) for k, w in walks.items() for n in w.visited]
         confidence = {heads[k].name: w.confidence for k, w in sorted(walks.items())}
         if tool is not None:
             arguments: dict[str, Any] = {}
             for k, slot in enumerate(self.plan.slots[tool], start=1):
-                state = self._free.get((k, tool))
-                if state is None:
-                    value = heads[k].trie.value(walks[k].node, tool)
-                else:
-                    confidence[heads[k].name] = state.confidence
-                    value = slot.null[0] if state.null else self._values_free[k]
+                if k in values:
+                    confidence[heads[k].name] = self._free[k, tool].confidence
+                value = values[k] if k in values else heads[k].trie.value(walks[k].node, tool)
                 if value is not ABSENT:
                     arguments |= slot.arguments(value)
             rules = self.plan.tools[tool].rules

@@ -159,13 +159,8 @@ def compile_plan(
     Raises UserError for two values with the same tokens, and for listed values of too many, naming tool and parameter.
     """
     slots = tuple(t.slots(overflow) for t in tools)
-    null_id = tokenizer.special_id(NULL)
-
-    def head(name: str, free: Mapping[int, Free]) -> HeadPlan:
-        start, end = tokenizer.special_id(opening(name)), tokenizer.special_id(closing(name))
-        return HeadPlan(name, start, end, null_id, TokenTrie(start), free)
-
-    heads = [head(FUNCTION, {})]
+    heads = [_head(tokenizer, FUNCTION, {})]
+    null_id = heads[0].null_id
     room = HELD
     for index, tool in enumerate(tools):
         if not heads[0].trie.insert([*tokenizer.encode(tool.name), heads[0].end_id], ANY_TOOL, index):
@@ -175,7 +170,7 @@ def compile_plan(
     for k in range(max((len(s) for s in slots), default=0)):
         local = {i: s[k] for i, s in enumerate(slots) if k < len(s)}
         free = {i: s.domain for i, s in local.items() if isinstance(s.domain, Free)}
-        heads.append(active := head(ARGUMENTS[k], free))
+        heads.append(active := _head(tokenizer, ARGUMENTS[k], free))
         for index, slot in local.items():
             if isinstance(slot.domain, ClosedDomain):
                 for value, text in zip(slot.domain.values, slot.domain.texts, strict=True):
@@ -192,3 +187,8 @@ def compile_plan(
             for null in slot.null:
                 active.trie.insert([null_id], index, null)
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)
+
+
+def _head(tokenizer: STTokenizer, name: str, free: Mapping[int, Free]) -> HeadPlan:
+    start, end, null = map(tokenizer.special_id, (opening(name), closing(name), NULL))
+    return HeadPlan(name, start, end, null, TokenTrie(start), free)

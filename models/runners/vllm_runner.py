@@ -104,11 +104,7 @@ class VLLMRunner:
             "vllm", PLACE.type, kind, False, TOGETHER, True, size, model.get_vocab_size(), model.quantization
         )
         self.figures = {"steps": 0, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
-        self._params = SamplingParams(
-            temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
-        )
-        if hasattr(self._params, "skip_clone"):
-            self._params.skip_clone = True  # they are a request's own already
+        self._params = _one_token()
         self._numbers = count()
 
     def open(self, prefix: Sequence[int]) -> tuple[RequestSequence, PrefixInfo]:
@@ -191,6 +187,13 @@ def threads_kept(threads: int | None) -> Iterator[int]:
         os.environ.pop("OMP_NUM_THREADS")
         if told is not None:
             os.environ["OMP_NUM_THREADS"] = told
+
+
+def _one_token() -> SamplingParams:
+    params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+    if hasattr(params, "skip_clone"):
+        params.skip_clone = True  # they are a request's own already
+    return params
 
 
 def _parameters(config: Any) -> int:

@@ -89,7 +89,7 @@ def test_success_is_a_rule_on_the_episode(monkeypatch: pytest.MonkeyPatch, query
     world = made(monkeypatch, PLAIN, spaces.Discrete(2), query)
     world.reset(4)
     for _ in range(5):  # two more than there are
-        assert (world.outcome() is None) == (world._steps < 3)
+        assert (world.outcome() is None) == (world._episode.steps < 3)
         world.step()
     ended = world.outcome()
     assert ended is not None and (ended.success, ended.ret, ended.seed) == (success, 3.0, 4)
@@ -229,7 +229,7 @@ def test_actions_of_several_parts_are_parameters_of_one_tool(
     monkeypatch: pytest.MonkeyPatch, does: Any, parameters: dict[str, Any], chosen: dict[str, Any], gave: Any
 ) -> None:
     world = made(monkeypatch, PLAIN, does)
-    assert world.parameters == parameters
+    assert world.tool.parameters == parameters
     (schema,) = world.agent().tools.openai()
     assert list(schema["function"]["parameters"]["properties"]) == list(parameters)
     world.reset(0)
@@ -246,7 +246,7 @@ def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, words = world.observe(), world.agent().observe(world.observe())
     assert seen["mission"] == "go to the\nred ball" and len(str(seen["say"])) == 9
     assert words.startswith("grid_1 3 ") and "grid_6 3 mission go to the red ball say " in words
-    world._seen = {**world._seen, "mission": 7}
+    world._episode.seen = {**world._episode.seen, "mission": 7}
     with pytest.raises(UserError, match="7 is not text"):
         world.observe()
 

@@ -172,11 +172,11 @@ UNSEEN = range(5000, 5004)
 def empty(lanes: int = 3, lane: int = 2, kmh: float = 50.0, junction_m: float = 5_000.0) -> Road:
     """A road without others, far from a junction."""
     road = Road(0)
-    road.lanes = road.traffic.lanes = lanes
+    road.traffic.lanes = lanes
     road.car.lane, road.car.speed = lane, kmh / KMH
     road.limit = 60.0 / KMH
     road.traffic.cars = []
-    road.junction = road.car.s + junction_m
+    road.junction.place = road.car.s + junction_m
     return road
 
 
@@ -195,7 +195,7 @@ def test_a_lane_change_that_cannot_be_is_refused(lane: int, direction: str, kmh:
     road = empty(lane=lane, kmh=kmh, junction_m=junction_m)
     road.obey("change_lane", {"direction": direction})
     assert road.shift == 0
-    assert road.refused == 1
+    assert road.events.refused == 1
 
 
 def test_the_last_net_brakes_for_a_car_that_set_speed_ignores() -> None:
@@ -203,8 +203,8 @@ def test_the_last_net_brakes_for_a_car_that_set_speed_ignores() -> None:
     road.traffic.lead(road.car, 70.0, 20.0 / KMH)
     road.obey("set_speed", {"kmh": 60})
     drive(road, 10)
-    assert road.emergencies >= 1
-    assert road.crashes == 0
+    assert road.events.emergencies >= 1
+    assert road.events.crashes == 0
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_a_junction_is_left_by_the_way_that_was_chosen_from_the_right_lane(
     road = empty(lane=lane, kmh=20, junction_m=30)
     road.obey("set_speed", {"kmh": 20})
     road.obey("turn", {"at_next_junction": way})
-    while not road.ways:
+    while not road.events.ways:
         road.step()
-    assert (road.ways, road.car.lane, road.intent.turn) == ([taken], lane_after, "straight")
+    assert (road.events.ways, road.car.lane, road.intent.turn) == ([taken], lane_after, "straight")
 
 
 @pytest.mark.parametrize("kind", ROAD_KINDS)
@@ -242,8 +242,8 @@ def test_a_red_light_passed_spoils_any_goal() -> None:
             break
         sim.road.traffic.cars.clear()  # type: ignore[attr-defined]
         if sim.road.light() in ("green", "yellow"):  # type: ignore[attr-defined]
-            sim.road._phase += 0.5  # type: ignore[attr-defined]  # make each light red
-        sim.road._lit = True  # type: ignore[attr-defined]
+            sim.road.junction.phase += 0.5  # type: ignore[attr-defined]  # make each light red
+        sim.road.junction.lit = True  # type: ignore[attr-defined]
         sim.step()
         sim.judge._run_s = 0.0  # type: ignore[attr-defined]  # never done before the light
     assert episode is not None
