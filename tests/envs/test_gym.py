@@ -36,13 +36,13 @@ class Odd(gymnasium.Env[Any, Any]):
 PLAIN = spaces.Box(-1, 1, (2,))
 
 
-def made(monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, query: str = "") -> GymWorld:
+def world_of(monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, query: str = "") -> GymWorld:
     monkeypatch.setattr(gymnasium, "make", lambda id, **options: Odd(sees, does))
     return GymWorld(f"gym:Odd-v0{query}")
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "seen", "still"),
+    ("name", "parameters", "names", "still"),
     [
         ("CartPole-v1", {"action": ["left", "right"]}, ["x", "v", "angle", "spin"], {"action": "left"}),
         ("Pendulum-v1?levels=3", {"a1": [-2.0, 0.0, 2.0]}, ["cos", "sin", "spin"], {"a1": 0.0}),
@@ -55,7 +55,7 @@ def made(monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, query: str = "")
     ],
 )
 def test_actions_are_tools_of_declared_levels(
-    name: str, parameters: dict[str, list[Any]], seen: list[str], still: dict[str, Any]
+    name: str, parameters: dict[str, list[Any]], names: list[str], still: dict[str, Any]
 ) -> None:
     agent, world = GymWorld(f"gym:{name}").agent(), GymWorld(f"gym:{name}")
     (schema,) = agent.tools.openai()
@@ -64,19 +64,19 @@ def test_actions_are_tools_of_declared_levels(
     assert agent.fallback.safe_call == Call("act", still)
     for seed in (0, 0, 1):
         world.reset(seed)
-    assert list(world.observe()) == seen
+    assert list(world.observe()) == names
     for i in range(20):
         world.act(**{key: values[i % len(values)] for key, values in parameters.items()})
         world.step()
-    assert agent.observe(world.observe()).split()[::2] == seen
+    assert agent.observe(world.observe()).split()[::2] == names
 
 
 def test_a_whole_number_of_the_space_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert made(monkeypatch, spaces.Discrete(500), spaces.Discrete(2)).agent().observe({"o": 314.0}) == "o 314"
+    assert world_of(monkeypatch, spaces.Discrete(500), spaces.Discrete(2)).agent().observe({"o": 314.0}) == "o 314"
     part = {"at": spaces.Discrete(500), "ram": spaces.Box(0, 255, (2,), np.uint8), "on": spaces.MultiBinary(2)}
-    world = made(monkeypatch, spaces.Dict({**part, "x": PLAIN}), spaces.Discrete(2), "?precision=1")
-    seen = {name: 0.5 if name.startswith("x") else 123.0 for name in world.shown}
-    assert world.agent().observe(seen) == "at 123 on_1 123 on_2 123 ram_1 123 ram_2 123 x_1 5 x_2 5"
+    world = world_of(monkeypatch, spaces.Dict({**part, "x": PLAIN}), spaces.Discrete(2), "?precision=1")
+    values = {name: 0.5 if name.startswith("x") else 123.0 for name in world.shown}
+    assert world.agent().observe(values) == "at 123 on_1 123 on_2 123 ram_1 123 ram_2 123 x_1 5 x_2 5"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_whole_number_of_the_space_is_shown_as_it_is(monkeypatch: pytest.Monke
 )  # fmt: skip
 def test_success_is_a_rule_on_the_episode(monkeypatch: pytest.MonkeyPatch, query: str, success: bool | None) -> None:
     monkeypatch.setattr(Odd, "spec", None)
-    world = made(monkeypatch, PLAIN, spaces.Discrete(2), query)
+    world = world_of(monkeypatch, PLAIN, spaces.Discrete(2), query)
     world.reset(4)
     for _ in range(5):  # two more than there are
         assert (world.outcome() is None) == (world._episode.steps < 3)
@@ -111,7 +111,7 @@ def test_what_cannot_be_mapped_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, says: str
 ) -> None:
     with pytest.raises(UserError) as raised:
-        made(monkeypatch, sees, does)
+        world_of(monkeypatch, sees, does)
     assert raised.value.what.startswith("gym:Odd-v0: ") and says in raised.value.what
     assert "world" in raised.value.remedy
 
@@ -136,7 +136,7 @@ def test_names_that_cannot_be_used_are_told(name: str, says: str) -> None:
 
 @pytest.mark.parametrize("reward", [[1.5, 2.0], "a", float("nan"), 10**400])
 def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
-    world = made(monkeypatch, PLAIN, spaces.Discrete(2))
+    world = world_of(monkeypatch, PLAIN, spaces.Discrete(2))
     monkeypatch.setattr(Odd, "step", lambda self, _: (self.observation_space.sample(), reward, False, False, {}))
     world.reset(0)
     world.step()  # it was stepped: a safe call is in force
@@ -144,30 +144,30 @@ def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.Mo
         world.outcome()
 
 
-@pytest.mark.parametrize("seen", [[[1.5], [1.5, 2.0]], np.zeros(3), "text", None])
-def test_what_is_seen_unlike_its_space_is_told(monkeypatch: pytest.MonkeyPatch, seen: Any) -> None:
-    world = made(monkeypatch, PLAIN, spaces.Discrete(2))
-    monkeypatch.setattr(Odd, "reset", lambda self, **_: (seen, {}))
+@pytest.mark.parametrize("observation", [[[1.5], [1.5, 2.0]], np.zeros(3), "text", None])
+def test_what_is_seen_unlike_its_space_is_told(monkeypatch: pytest.MonkeyPatch, observation: Any) -> None:
+    world = world_of(monkeypatch, PLAIN, spaces.Discrete(2))
+    monkeypatch.setattr(Odd, "reset", lambda self, **_: (observation, {}))
     world.reset(0)
     with pytest.raises(UserError, match=r"Odd\.reset\(\) gave an observation unlike its space"):
         world.observe()
 
 
 def test_an_action_that_the_world_works_in_is_the_same_in_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
+    actions: list[float] = []
 
     def step(self: Odd, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        told.append(float(action[0]))
+        actions.append(float(action[0]))
         action *= 9
         return self.observation_space.sample(), 0.0, False, False, {}
 
     monkeypatch.setattr(Odd, "step", step)
-    world = made(monkeypatch, PLAIN, spaces.Box(-1, 1, (1,)))
+    world = world_of(monkeypatch, PLAIN, spaces.Box(-1, 1, (1,)))
     world.reset(0)
     world.act(a1=1.0)
     for _ in range(3):
         world.step()
-    assert told == [1.0, 1.0, 1.0]
+    assert actions == [1.0, 1.0, 1.0]
 
 
 leaves = st.sampled_from([PLAIN, spaces.Discrete(3), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 5])])
@@ -184,10 +184,10 @@ nested = st.recursive(
 @given(nested)
 def test_whatever_is_seen_has_a_name_for_each_number(sees: Any) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        world = made(monkeypatch, sees, spaces.Discrete(2))
+        world = world_of(monkeypatch, sees, spaces.Discrete(2))
         world.reset(0)
-        seen = world.observe()
-    assert len(set(seen)) == len(seen) > 0 and all(isinstance(value, float) for value in seen.values())
+        values = world.observe()
+    assert len(set(values)) == len(values) > 0 and all(isinstance(value, float) for value in values.values())
 
 
 class Mission(spaces.Space[str]):
@@ -228,7 +228,7 @@ class Mission(spaces.Space[str]):
 def test_actions_of_several_parts_are_parameters_of_one_tool(
     monkeypatch: pytest.MonkeyPatch, does: Any, parameters: dict[str, Any], chosen: dict[str, Any], gave: Any
 ) -> None:
-    world = made(monkeypatch, PLAIN, does)
+    world = world_of(monkeypatch, PLAIN, does)
     assert world.tool.parameters == parameters
     (schema,) = world.agent().tools.openai()
     assert list(schema["function"]["parameters"]["properties"]) == list(parameters)
@@ -241,10 +241,10 @@ def test_actions_of_several_parts_are_parameters_of_one_tool(
 
 def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     sees = spaces.Dict(grid=spaces.Box(3, 3, (1, 2, 3), np.uint8), mission=Mission(), say=spaces.Text(9, min_length=9))
-    world = made(monkeypatch, sees, spaces.Discrete(2))
+    world = world_of(monkeypatch, sees, spaces.Discrete(2))
     world.reset(0)
-    seen, words = world.observe(), world.agent().observe(world.observe())
-    assert seen["mission"] == "go to the\nred ball" and len(str(seen["say"])) == 9
+    values, words = world.observe(), world.agent().observe(world.observe())
+    assert values["mission"] == "go to the\nred ball" and len(str(values["say"])) == 9
     assert words.startswith("grid_1 3 ") and "grid_6 3 mission go to the red ball say " in words
     world._episode.seen = {**world._episode.seen, "mission": 7}
     with pytest.raises(UserError, match="7 is not text"):

@@ -34,26 +34,26 @@ class Drawer:
         if depth:
             kinds += ["array", "object", "array", "object", "anyOf", "oneOf", "allOf", "not", "if", "types"]
         kind = draw.choice(kinds)
-        made = getattr(self, f"_{kind.lower()}", lambda _: {"type": kind})(depth)
+        schema = getattr(self, f"_{kind.lower()}", lambda _: {"type": kind})(depth)
         if self.chance(0.1):
-            made |= draw.choice(
+            schema |= draw.choice(
                 [{"title": "T"}, {"description": "d"}, {"x-own": 1}, {"examples": [1]}, {"$comment": "c"}]
             )
-        return made
+        return schema
 
     def _string(self, _: int) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": "string"}
+        schema: dict[str, Any] = {"type": "string"}
         if self.chance(0.4):
-            found["pattern"] = self.random.choice(list(PATTERNS))
+            schema["pattern"] = self.random.choice(list(PATTERNS))
         if self.chance(0.3):
-            found["minLength"] = self.random.randint(0, 5)
+            schema["minLength"] = self.random.randint(0, 5)
         if self.chance(0.3):
-            found["maxLength"] = found.get("minLength", 0) + self.random.randint(0, 9)
+            schema["maxLength"] = schema.get("minLength", 0) + self.random.randint(0, 9)
         if self.chance(0.1):
-            found["format"] = self.random.choice(["entity_id", "int64", "password"])
+            schema["format"] = self.random.choice(["entity_id", "int64", "password"])
         if self.chance(0.05):
-            found["contentEncoding"] = "base64"
-        return found
+            schema["contentEncoding"] = "base64"
+        return schema
 
     def _integer(self, _: int) -> dict[str, Any]:
         return self._bounded("integer", lambda: self.random.choice([0, 1, -5, 7, 100, 2**53 + 1, 2**63 - 1, -(2**63)]))
@@ -62,14 +62,14 @@ class Drawer:
         return self._bounded("number", lambda: self.random.choice([0, 0.5, -1.25, 3, 1e-9, 1e-300, 1e300, 99.9]))
 
     def _bounded(self, kind: str, bound: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": kind}
+        schema: dict[str, Any] = {"type": kind}
         if self.chance(0.4):
-            found[self.random.choice(["minimum", "exclusiveMinimum"])] = bound()
+            schema[self.random.choice(["minimum", "exclusiveMinimum"])] = bound()
         if self.chance(0.4):
-            found[self.random.choice(["maximum", "exclusiveMaximum"])] = bound()
+            schema[self.random.choice(["maximum", "exclusiveMaximum"])] = bound()
         if self.chance(0.2):
-            found["multipleOf"] = self.random.choice([2, 5, 7] if kind == "integer" else [0.5, 0.25, 3])
-        return found
+            schema["multipleOf"] = self.random.choice([2, 5, 7] if kind == "integer" else [0.5, 0.25, 3])
+        return schema
 
     def _enum(self, depth: int) -> dict[str, Any]:
         listed = [*WORDS, 1, 2, 2.5, True, None, [1], {"a": 1}]
@@ -83,40 +83,40 @@ class Drawer:
         return {"type": kinds, **({"maxItems": 2} if "array" in kinds else {})}
 
     def _array(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": "array"}
+        schema: dict[str, Any] = {"type": "array"}
         if self.chance(0.8):
-            found["items"] = self.schema(depth - 1)
+            schema["items"] = self.schema(depth - 1)
         if self.chance(0.3):
-            found["prefixItems"] = [self.schema(0) for _ in range(self.random.randint(1, 2))]
+            schema["prefixItems"] = [self.schema(0) for _ in range(self.random.randint(1, 2))]
         if self.chance(0.3):
-            found["minItems"] = self.random.randint(0, 3)
+            schema["minItems"] = self.random.randint(0, 3)
         if self.chance(0.4):
-            found["maxItems"] = found.get("minItems", 0) + self.random.randint(0, 3)
+            schema["maxItems"] = schema.get("minItems", 0) + self.random.randint(0, 3)
         if self.chance(0.2):
-            found["uniqueItems"] = self.chance(0.7)
+            schema["uniqueItems"] = self.chance(0.7)
         if self.chance(0.1):
-            found["contains"] = self.schema(0)
-        return found
+            schema["contains"] = self.schema(0)
+        return schema
 
     def _object(self, depth: int) -> dict[str, Any]:
-        draw, found = self.random, dict[str, Any]({"type": "object"})
+        draw, schema = self.random, dict[str, Any]({"type": "object"})
         names = draw.sample(NAMES, draw.randint(0, 3))
         if names:
-            found["properties"] = {name: self.schema(depth - 1) for name in names}
-            found["required"] = [name for name in names if self.chance(0.4)]
+            schema["properties"] = {name: self.schema(depth - 1) for name in names}
+            schema["required"] = [name for name in names if self.chance(0.4)]
         if self.chance(0.4):
-            found["additionalProperties"] = draw.choice([False, True, self.schema(0)])
+            schema["additionalProperties"] = draw.choice([False, True, self.schema(0)])
         if self.chance(0.1):
-            found["patternProperties"] = {"^k": self.schema(0)}
+            schema["patternProperties"] = {"^k": self.schema(0)}
         if self.chance(0.15):
-            found["propertyNames"] = draw.choice([{"type": "string"}, {"pattern": "^[a-z_é ]+$"}, {"maxLength": 12}])
+            schema["propertyNames"] = draw.choice([{"type": "string"}, {"pattern": "^[a-z_é ]+$"}, {"maxLength": 12}])
         if self.chance(0.15):
-            found["minProperties"] = 1
+            schema["minProperties"] = 1
         if self.chance(0.1):
-            found["maxProperties"] = 2
+            schema["maxProperties"] = 2
         if len(names) > 1 and self.chance(0.2):
-            found["dependentRequired"] = {names[0]: [names[1]]}
-        return found
+            schema["dependentRequired"] = {names[0]: [names[1]]}
+        return schema
 
     def _anyof(self, depth: int) -> dict[str, Any]:
         return {"anyOf": [self.schema(depth - 1) for _ in range(2)]}
@@ -157,8 +157,8 @@ def closed(schema: Any) -> Any:
         return [closed(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {k: v if k in ("enum", "examples") else closed(v) for k, v in schema.items()}
-    return {"additionalProperties": False, **found} if isinstance(schema.get("properties"), dict) else found
+    plain = {k: v if k in ("enum", "examples") else closed(v) for k, v in schema.items()}
+    return {"additionalProperties": False, **plain} if isinstance(schema.get("properties"), dict) else plain
 
 
 def _plain(value: Any) -> bool:

@@ -37,7 +37,7 @@ SESSION = st.fixed_dictionaries(
         "tools": st.one_of(
             tool_lists(most=3),
             st.tuples(tool_lists(most=2), FREE, st.booleans()).map(
-                lambda made: [*made[0], tool("say", 99 * made[2], text=made[1], to=["left", "red"])]
+                lambda drawn: [*drawn[0], tool("say", 99 * drawn[2], text=drawn[1], to=["left", "red"])]
             ),
         ),
         "budget_per_head": st.integers(1, 9),
@@ -51,20 +51,20 @@ SAID = st.tuples(st.text(max_size=20), st.text(max_size=200), st.lists(st.text(m
 @contextmanager
 def margins(decider: STDecider) -> Iterator[list[float]]:
     """How far apart the two best were, of every choice that is made meanwhile."""
-    found: list[float] = []
+    apart: list[float] = []
     walker = decider.decoding.core.walker
     walk, answered = walker.walk, torch_runner.answered
 
     def top(scores: Any) -> None:
         two = np.sort(np.asarray(scores))[-2:]
-        found.append(float(two[-1] - two[0]) if len(two) > 1 else math.inf)
+        apart.append(float(two[-1] - two[0]) if len(two) > 1 else math.inf)
 
     def walked(head: int, state: Any, tools: int) -> Any:
-        for node in (made := walk(head, state, tools)).visited:
+        for node in (walked := walk(head, state, tools)).visited:
             top([state.rows[node][c] for c in walker.choices(head, node, tools)[0]])
-        return made
+        return walked
 
-    def asked(of_all: Any) -> Any:
+    def measured(of_all: Any) -> Any:
         for ask, logits in ((a, logits) for asks, logits in of_all for a in asks if a.masks is not None):
             for row, mask in zip(logits(list(ask.nodes), None).numpy(), ask.masks, strict=True):
                 top(row[mask])
@@ -72,24 +72,24 @@ def margins(decider: STDecider) -> Iterator[list[float]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walker, "walk", walked)
-        patch.setattr(torch_runner, "answered", asked)
-        yield found
+        patch.setattr(torch_runner, "answered", measured)
+        yield apart
 
 
-def outcome(decider: STDecider, told: Any) -> Decision | Exception:
+def outcome(decider: STDecider, situation: Any) -> Decision | Exception:
     try:
-        return decider.decide(*told)
+        return decider.decide(*situation)
     except (DecodeError, UserError) as fault:
         return fault
 
 
-def assert_same(one: Decision | Exception, other: Decision | Exception) -> None:
-    if isinstance(one, Exception) or isinstance(other, Exception):
-        assert (type(one), str(one)) == (type(other), str(other))
+def assert_same(alone: Decision | Exception, other: Decision | Exception) -> None:
+    if isinstance(alone, Exception) or isinstance(other, Exception):
+        assert (type(alone), str(alone)) == (type(other), str(other))
         return
-    assert one.call == other.call
-    assert one.confidence == pytest.approx(other.confidence, rel=1e-2, abs=1e-4)
-    assert (one.forward_passes, one.tokens, one.reused_tokens) == (
+    assert alone.call == other.call
+    assert alone.confidence == pytest.approx(other.confidence, rel=1e-2, abs=1e-4)
+    assert (alone.forward_passes, alone.tokens, alone.reused_tokens) == (
         other.forward_passes,
         other.tokens,
         other.reused_tokens,
@@ -109,18 +109,18 @@ def test_sessions_decided_together_decide_like_each_alone(
     runner.caps = replace(before, batch=batch)
     try:
         for _ in range(2):
-            told = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
+            situations = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
             close = []
             expected = []
-            for decider, said in zip(alone, told, strict=True):
-                with margins(decider) as found:
-                    expected.append(outcome(decider, said))
-                close.append(min(found, default=math.inf) <= MARGIN)
-            given_ = decide_together(list(zip(together, told, strict=True)))
+            for decider, situation in zip(alone, situations, strict=True):
+                with margins(decider) as apart:
+                    expected.append(outcome(decider, situation))
+                close.append(min(apart, default=math.inf) <= MARGIN)
+            decisions = decide_together(list(zip(together, situations, strict=True)))
             if any(close):
                 return  # what is guessed, and what is cached, may differ from here on
-            for one, other in zip(expected, given_, strict=True):
-                assert_same(one, other)
+            for before, other in zip(expected, decisions, strict=True):
+                assert_same(before, other)
     finally:
         runner.caps = before
 
@@ -132,7 +132,7 @@ def three(folder: Path) -> list[STDecider]:
     """Sessions whose decisions take passes enough for a fault to come between."""
     free = [tool("say", text={"type": "string", "maxLength": 40}), tool("go", v=LATE)]
     tools = [*([tool(n, v=LATE, w=LATE)] for n in ("go", "stop")), free]
-    return [build(folder, own, budget_per_head=1) for own in tools]
+    return [build(folder, offered, budget_per_head=1) for offered in tools]
 
 
 def too_long(_: STDecider) -> tuple[str, str]:
@@ -143,13 +143,13 @@ def outgrows(decider: STDecider) -> tuple[str, str]:
     """A prompt that fits, and a value that does not."""
     room = decider.decoding.handle.slots - decider.prefix.tokens - len(decider.template.suffix_ids("", ""))
     for short in range(2, 66):
-        told = (" go" * (room - short), "")
+        situation = (" go" * (room - short), "")
         try:
-            decider.begin(*told)
+            decider.begin(*situation)
         except UserError:
             continue
-        if isinstance(outcome(decider, told), UserError):
-            return told
+        if isinstance(outcome(decider, situation), UserError):
+            return situation
     raise AssertionError("no value outgrows the context")
 
 
@@ -195,24 +195,24 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault: str, place: int) -> None:
     folder = build_checkpoint(tmp_path / "m", seed=7)  # whose runner is this test's own
-    made, plain = three(folder), three(folder)
+    deciders, plain = three(folder), three(folder)
     provoke, kind = FAULTS[fault]
     situations: list[tuple[str, str, Any]] = [("x=0", "go", ()), ("x=1", "go left", ("go()",)), ("x=2", "stop", ())]
-    for decider in (*made, *plain):
+    for decider in (*deciders, *plain):
         decider.decide("x=3", "stop")
-    expected = [outcome(decider, told) for decider, told in zip(plain, situations, strict=True)]
-    bad = (*provoke(made[place]), ())
-    told = [bad if i == place else said for i, said in enumerate(situations)]
-    found = decide_together(list(zip(made, told, strict=True)))
-    vars(made[0].runner).pop("run", None)
-    vars(made[0].runner).pop("_logits", None)
-    assert isinstance(found[place], kind), found[place]
+    expected = [outcome(decider, situation) for decider, situation in zip(plain, situations, strict=True)]
+    bad = (*provoke(deciders[place]), ())
+    requests = [bad if i == place else situation for i, situation in enumerate(situations)]
+    decisions = decide_together(list(zip(deciders, requests, strict=True)))
+    vars(deciders[0].runner).pop("run", None)
+    vars(deciders[0].runner).pop("_logits", None)
+    assert isinstance(decisions[place], kind), decisions[place]
     for i in range(3):
         if i != place:
-            assert_same(expected[i], found[i])
+            assert_same(expected[i], decisions[i])
     # The next decision of each is as if nothing had been.
     for decider, now, then in zip(
-        made, decide_together(list(zip(made, situations, strict=True))), expected, strict=True
+        deciders, decide_together(list(zip(deciders, situations, strict=True))), expected, strict=True
     ):
         assert isinstance(now, Decision) and isinstance(then, Decision), decider.spec.tools
         assert now.call == then.call
@@ -222,16 +222,16 @@ def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault
 def test_sessions_of_two_models_are_decided_by_their_own(folder: Path, tmp_path: Path) -> None:
     other = build_checkpoint(tmp_path / "m", "llama", seed=3)
     tools = [tool("go", v=["left", "red", "alpha beta go", "green blue"])]
-    made = [build(where, tools) for where in (folder, other, folder)]
-    expected = [decider.decide(f"x={i}", "go") for i, decider in enumerate(made)]
-    again = decide_together([(decider, (f"x={i}", "go", ())) for i, decider in enumerate(made)])
-    for one, two in zip(expected, again, strict=True):
-        assert isinstance(two, Decision)
-        assert one.call == two.call
-        assert one.confidence == pytest.approx(two.confidence, rel=1e-3)
+    deciders = [build(where, tools) for where in (folder, other, folder)]
+    expected = [decider.decide(f"x={i}", "go") for i, decider in enumerate(deciders)]
+    again = decide_together([(decider, (f"x={i}", "go", ())) for i, decider in enumerate(deciders)])
+    for before, after in zip(expected, again, strict=True):
+        assert isinstance(after, Decision)
+        assert before.call == after.call
+        assert before.confidence == pytest.approx(after.confidence, rel=1e-3)
     assert decide_together([]) == []
     with pytest.raises(AssertionError, match="one decision of a session"):
-        decide_together([(made[0], ("", "", ()))] * 2)
+        decide_together([(deciders[0], ("", "", ()))] * 2)
 
 
 # Many characters in the same passes: each gets the call that it gets alone, and its own fault alone.
@@ -255,29 +255,29 @@ def crowd() -> CrowdDecoder:
     return CrowdDecoder(SPEC, most=1)
 
 
-def same(found: Decision | Exception, alone: Decision) -> None:
-    assert isinstance(found, Decision), found
-    assert (found.call, found.unknown) == (alone.call, alone.unknown)
-    assert found.confidence == pytest.approx(alone.confidence, rel=1e-3)
+def same(decision: Decision | Exception, alone: Decision) -> None:
+    assert isinstance(decision, Decision), decision
+    assert (decision.call, decision.unknown) == (alone.call, alone.unknown)
+    assert decision.confidence == pytest.approx(alone.confidence, rel=1e-3)
 
 
 @settings(max_examples=25)
-@given(st.lists(prompts(), min_size=1, max_size=70, unique_by=lambda one: one.key))
-def test_a_batch_gives_each_the_call_that_it_gets_alone(crowd: CrowdDecoder, asked: list[CharacterPrompt]) -> None:
+@given(st.lists(prompts(), min_size=1, max_size=70, unique_by=lambda character: character.key))
+def test_a_batch_gives_each_the_call_that_it_gets_alone(crowd: CrowdDecoder, characters: list[CharacterPrompt]) -> None:
     # Also where a character takes the sequence of another, and where there are more than one pass takes.
-    for one, found in zip(asked, crowd.decide(asked), strict=True):
-        same(found, crowd.lone.decide(one.observation, one.instruction))
+    for character, decision in zip(characters, crowd.decide(characters), strict=True):
+        same(decision, crowd.lone.decide(character.observation, character.instruction))
 
 
 # One request's fault ended the engine for all: vllm-project/vllm#1543, vllm-project/vllm#45689.
 def test_what_is_wrong_with_one_is_its_own(crowd: CrowdDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     fine = [CharacterPrompt(str(i), f"x {i} y 50 vx 0 vy 0 angle 0 spin 0 legs 0 0", GOALS[0]) for i in range(4)]
-    alone = [crowd.lone.decide(one.observation, one.instruction) for one in fine]
+    alone = [crowd.lone.decide(character.observation, character.instruction) for character in fine]
     too_long = dataclasses.replace(fine[1], observation="x 1 " * 9000)
-    found = crowd.decide([fine[0], too_long, *fine[2:]])
-    assert isinstance(found[1], UserError)
+    decisions = crowd.decide([fine[0], too_long, *fine[2:]])
+    assert isinstance(decisions[1], UserError)
     for i in (0, 2, 3):
-        same(found[i], alone[i])
+        same(decisions[i], alone[i])
     runs = crowd.lone.runner.run
 
     def not_finite(work):  # type: ignore[no-untyped-def]
@@ -286,11 +286,11 @@ def test_what_is_wrong_with_one_is_its_own(crowd: CrowdDecoder, monkeypatch: pyt
         return answers
 
     monkeypatch.setattr(crowd.lone.runner, "run", not_finite)
-    found = crowd.decide(fine)
+    decisions = crowd.decide(fine)
     monkeypatch.undo()
-    assert isinstance(found[2], DecodeError)
+    assert isinstance(decisions[2], DecodeError)
     for i in (0, 1, 3):
-        same(found[i], alone[i])
+        same(decisions[i], alone[i])
     same(crowd.decide(fine)[2], alone[2])  # and the next time it is decided again
 
 
@@ -309,5 +309,5 @@ def test_a_batch_that_nobody_waits_for_ends_before_its_next_pass(crowd: CrowdDec
     with pytest.raises(StopIteration) as done:
         while True:
             next(steps)
-    kinds = {type(one).__name__ for one in done.value.value[64:]}
+    kinds = {type(result).__name__ for result in done.value.value[64:]}
     assert kinds == {"Cancelled"}

@@ -32,7 +32,7 @@ ALIKE = [
 ]
 
 
-def made(folder: Path) -> QuestionDecider:
+def decider_of(folder: Path) -> QuestionDecider:
     return QuestionDecider(DeciderSpec(str(folder), ()))
 
 
@@ -41,7 +41,7 @@ def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, questi
     wording = decider.wording
     prompt = [*wording.state(state), *wording.question(question.text)]
     paths = [wording.option(option) for option in question.options]
-    found = []
+    probabilities = []
     for path in paths:
         probability = 1.0
         for i, token in enumerate(path):
@@ -49,52 +49,52 @@ def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, questi
             if len(legal) > 1:
                 row = oracle.logits([*prompt, *path[:i]])[-1][legal].double().softmax(-1)
                 probability *= float(row[legal.index(token)])
-        found.append(probability)
-    return found
+        probabilities.append(probability)
+    return probabilities
 
 
 def close(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> None:
-    for own, other in zip(ours, theirs, strict=True):
-        assert own == pytest.approx(other, abs=CLOSE)
+    for value, other in zip(ours, theirs, strict=True):
+        assert value == pytest.approx(other, abs=CLOSE)
 
 
 @law(12)
-@given(state=st.text(max_size=30), asked=SEVERAL, before=st.text(max_size=30))
+@given(state=st.text(max_size=30), questions=SEVERAL, before=st.text(max_size=30))
 def test_packed_probabilities_equal_those_of_hugging_face(
-    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion], before: str
+    checkpoint: tuple[Path, Oracle], state: str, questions: list[StateQuestion], before: str
 ) -> None:
     folder, oracle = checkpoint
-    decider = made(folder)
-    decider.answer(before, asked[::-1])  # so that the next prompt starts from a reused common prefix
-    found = decider.answer(state, asked)
-    assert found.forward_passes == 1
-    close(found.probabilities, [by_hugging_face(oracle, decider, state, one) for one in asked])
-    assert all(math.fsum(p) == 1.0 and min(p) >= 0 for p in found.probabilities)
+    decider = decider_of(folder)
+    decider.answer(before, questions[::-1])  # so that the next prompt starts from a reused common prefix
+    answers = decider.answer(state, questions)
+    assert answers.forward_passes == 1
+    close(answers.probabilities, [by_hugging_face(oracle, decider, state, question) for question in questions])
+    assert all(math.fsum(p) == 1.0 and min(p) >= 0 for p in answers.probabilities)
 
 
 @pytest.mark.parametrize(("slice_", "long"), [(1, 256), (6, 256), (64, 1)])
 def test_slices_and_long_questions_change_no_probability(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
 ) -> None:
-    whole = made(folder).answer("x 1 y 2", ALIKE)
+    whole = decider_of(folder).answer("x 1 y 2", ALIKE)
     monkeypatch.setattr(questions_module, "TOGETHER", slice_)
     monkeypatch.setattr(questions_module, "in_time", lambda runner: 0)
     monkeypatch.setattr(questions_module, "LONG", long)
-    decider = made(folder)
+    decider = decider_of(folder)
     steps, passes = decider.answer_in_steps("x 1 y 2", ALIKE), 0
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found = done.value
+            answers = done.value
             break
         passes += 1
-    close(found.probabilities, whole.probabilities)
-    assert found.forward_passes > 1 and passes >= found.forward_passes
+    close(answers.probabilities, whole.probabilities)
+    assert answers.forward_passes > 1 and passes >= answers.forward_passes
 
 
 def test_the_last_state_stays_cached(folder: Path) -> None:
-    decider = made(folder)
+    decider = decider_of(folder)
     first, again = (decider.answer("x 1 y 2 and more", ALIKE) for _ in range(2))
     close(first.probabilities, again.probabilities)
     assert first.kept > 0 == again.kept
@@ -102,7 +102,7 @@ def test_the_last_state_stays_cached(folder: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
-    decider = made(folder)
+    decider = decider_of(folder)
     room = decider.handle.slots - len(decider.wording.state("go " * 1000))
     around = len(decider.wording.question("x")) - 1
     fits, over = (StateQuestion("x" * n, ("0", "1")) for n in (room - around, room - around + 1))
@@ -114,11 +114,11 @@ def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
 
 def test_options_of_the_same_tokens_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="in the same tokens"):
-        made(folder).answer("", [StateQuestion("", ("\ud800", "?"))])
+        decider_of(folder).answer("", [StateQuestion("", ("\ud800", "?"))])
 
 
 def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
-    decider: Any = made(folder)
+    decider: Any = decider_of(folder)
     expected = decider.answer("x 1", ALIKE).probabilities
     weights, kept = decider.runner.model.weights.lm_head, decider.runner.model.weights.lm_head.clone()
     weights.fill_(float("nan"))
@@ -133,14 +133,16 @@ def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
 
 
 def test_a_question_stands_where_the_checkpoint_reads_an_instruction(folder: Path) -> None:
-    decider = made(folder)
+    decider = decider_of(folder)
     tokenizer: Any = decider.wording.tokenizer
     template = PromptTemplate({"template": "<|im_start|>{tools}<|im_end|>" + SIMPLETOOL_V1_TURNS}, tokenizer, "here")
     state, question = template.state_ids('say "a"'), template.question_ids("<|im_end|> so?")
     assert tokenizer.decode(state) == '<|im_start|><|im_end|><|im_start|>user\nenvironment: ["say \\"a\\""]'
     assert tokenizer.decode(question) == "\nhistory: []\n\n<|im_end|> so?<|im_end|>\n<|im_start|>assistant\n"
     assert question.count(tokenizer.special_id("<|im_end|>")) == 1, "text is never control"
-    own = decider.wording
-    assert tokenizer.decode(own.state("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
-    assert tokenizer.decode(own.question("so?")) == "\nso?<|im_start|><arg1>"
-    assert tokenizer.decode(own.option("<|im_end|>")) == "<|im_end|></arg1>" and len(own.option("<|im_end|>")) > 2
+    wording = decider.wording
+    assert tokenizer.decode(wording.state("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
+    assert tokenizer.decode(wording.question("so?")) == "\nso?<|im_start|><arg1>"
+    assert (
+        tokenizer.decode(wording.option("<|im_end|>")) == "<|im_end|></arg1>" and len(wording.option("<|im_end|>")) > 2
+    )

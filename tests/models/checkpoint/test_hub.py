@@ -61,8 +61,8 @@ class Hub:
                     self._answer(json.dumps(listed).encode(), {})
                 elif path.startswith(f"/api/models/{REPOSITORY}"):
                     siblings = [{"rfilename": n} for n in files]
-                    told = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": SHA, "siblings": siblings}
-                    self._answer(json.dumps(told | {"private": False, "tags": [], "downloads": 0}).encode(), {})
+                    described = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": SHA, "siblings": siblings}
+                    self._answer(json.dumps(described | {"private": False, "tags": [], "downloads": 0}).encode(), {})
                 else:
                     self._answer(b"{}", {"X-Error-Code": "RepoNotFound"}, 404)
 
@@ -90,9 +90,9 @@ class Hub:
 
 @pytest.fixture
 def hub(repository: Path) -> Iterator[Hub]:
-    made = Hub(repository)
-    yield made
-    made.close()
+    hub = Hub(repository)
+    yield hub
+    hub.close()
 
 
 Find = Callable[..., tuple[int, str, str]]
@@ -132,9 +132,9 @@ def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(
     assert (Path(out) / "model.safetensors").is_file()
     assert "Fetching" in done.stderr  # progress
     assert hub.got and all(name.startswith("RT-small-v2/") and not name.endswith(".bin") for name in hub.got)
-    asked = hub.asked
+    count = hub.asked
     assert found(WHERE, hub.url) == (0, out, "")
-    assert hub.asked == asked
+    assert hub.asked == count
     (Path(out) / "model.safetensors").unlink()  # what was cut short is downloaded again
     assert found(WHERE, hub.url)[0] == 0 and (Path(out) / "model.safetensors").is_file()
 
@@ -161,8 +161,10 @@ def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(
     status, folder, _ = found(WHERE, nowhere, offline=True)
     assert status == 0
     (Path(folder) / "model.safetensors").unlink()  # not all was copied
-    said = found(WHERE, nowhere, offline=True)[2]
-    assert "is not asked, as HF_HUB_OFFLINE is set" in said and f"nor is it whole in the cache ({tmp_path})" in said
+    problem = found(WHERE, nowhere, offline=True)[2]
+    assert (
+        "is not asked, as HF_HUB_OFFLINE is set" in problem and f"nor is it whole in the cache ({tmp_path})" in problem
+    )
     err = found(f"{REPOSITORY}:RT-other", nowhere)[2]
     assert f"the hub ({nowhere}) does not give it" in err and f"nor is it whole in the cache ({tmp_path})" in err
     assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in err
@@ -216,23 +218,23 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("sound") / "model")
 
 
-def copied(sound: Path, folder: Path, name: str, told: dict[str, Any]) -> Path:
+def copied(sound: Path, folder: Path, name: str, content: dict[str, Any]) -> Path:
     """The checkpoint with this in the file, and a program beside it that would leave a trace."""
     folder.mkdir()
     for path in sound.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     old = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
-    (folder / name).write_text(json.dumps(old | told))
+    (folder / name).write_text(json.dumps(old | content))
     trace = f"open({str(folder.parent / 'trace')!r}, 'w').close()\n"
     (folder / "evil.py").write_text(f"{trace}class Config: ...\nclass Model: ...\nclass Tokenizer: ...\n")
     return folder
 
 
-@pytest.mark.parametrize(("name", "told", "why"), CASES)
+@pytest.mark.parametrize(("name", "content", "why"), CASES)
 def test_what_a_checkpoint_names_is_refused_by_name(
-    sound: Path, tmp_path: Path, name: str, told: dict[str, Any], why: str
+    sound: Path, tmp_path: Path, name: str, content: dict[str, Any], why: str
 ) -> None:
-    folder = copied(sound, tmp_path / "theirs", name, told)
+    folder = copied(sound, tmp_path / "theirs", name, content)
     with pytest.raises(UserError, match=why) as refused:
         resolve(str(folder))
     assert str(folder / name) in refused.value.what and not (tmp_path / "trace").exists()
@@ -257,7 +259,7 @@ def test_the_bundled_checkpoints_and_those_of_an_older_layout_are_taken(sound: P
 
 def test_every_call_that_may_load_code_says_that_it_must_not() -> None:
     """Also what is not reached by the name of a model, as in training and benchmarks."""
-    found = 0
+    count = 0
     for path in [*(ROOT / "rtcontrol").rglob("*.py"), *(ROOT / "models").rglob("*.py")]:
         text = path.read_text("utf-8")
         if "from_pretrained(" not in text and "LLM(" not in text:
@@ -265,7 +267,7 @@ def test_every_call_that_may_load_code_says_that_it_must_not() -> None:
         for node in ast.walk(ast.parse(text)):
             named = isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", ""))
             if isinstance(node, ast.Call) and named in ("from_pretrained", "LLM"):
-                found += 1
-                told = ast.get_source_segment(text, node) or ""
-                assert "trust_remote_code=False" in told, f"{path}:{node.lineno}"
-    assert found >= 3
+                count += 1
+                source = ast.get_source_segment(text, node) or ""
+                assert "trust_remote_code=False" in source, f"{path}:{node.lineno}"
+    assert count >= 3

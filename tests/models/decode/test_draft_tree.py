@@ -57,16 +57,16 @@ def decided(
     """The decision of a model that is sure of this call, or else of `other` as every argument's tokens."""
     heads = [(h, text) for h, text in core.plan.head_values(call)]
     paths = {h.head_id: [*core.tokenizer.encode(t or ""), h.end_id] for h, t in heads}
-    deciding, seen = core.begin(drafts, prompt), list[list[int]]()
+    deciding, paths_seen = core.begin(drafts, prompt), list[list[int]]()
     while (work := deciding.work) is not None:
-        base = len(seen)
+        base = len(paths_seen)
         for token, parent in zip(work.tokens, work.parents, strict=True):
-            seen.append([*(seen[parent] if parent >= 0 else ()), token])
+            paths_seen.append([*(paths_seen[parent] if parent >= 0 else ()), token])
         answers: list[Any] = []
         for ask in work.asks:
             wanted = []
             for node in ask.nodes:
-                (_head, *begun), path = seen[base + node], paths[seen[base + node][0]]
+                (_head, *begun), path = paths_seen[base + node], paths[paths_seen[base + node][0]]
                 path = [*other] if other and _head != core.plan.function.head_id else path
                 wanted.append(path[len(begun)] if begun == path[: len(begun)] and len(begun) < len(path) else -1)
             if ask.masks is None:
@@ -83,7 +83,7 @@ def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> Non
     call = Call("weather", {"v": {"city": "Ulaanbaatar", "days": 1234, "heat": -12.5}})
     text = '{"city":"Ulaanbaatar","days":1234,"heat":-12.5}'
     prompt = tokenizer.encode("what is the weather in Ulaanbaatar?")
-    found = {
+    decisions = {
         "token by token": decided(core_of(tokenizer, PLACE, Budget(per_head=1, forced=True)), call),
         "nothing": decided(core, call),
         "ahead": decided(core, call, Drafts()),
@@ -91,8 +91,8 @@ def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> Non
         "last": decided(core, call, Drafts(0, {(1, 0): tokenizer.encode(text)})),
         "wrong": decided(core, call, Drafts(0, {(1, 0): tokenizer.encode('{"city":"Rome","days":1,"heat":0.5}')})),
     }
-    assert all(f.call == call for f in found.values())
-    passes = {name: f.forward_passes for name, f in found.items()}
+    assert all(f.call == call for f in decisions.values())
+    passes = {name: f.forward_passes for name, f in decisions.items()}
     assert passes == {"token by token": 20, "nothing": 19, "ahead": 9, "prompt": 6, "last": 1, "wrong": 9}
 
 
@@ -107,27 +107,32 @@ FREE = [
 @law(16)
 @given(
     schemas=st.tuples(st.sampled_from(FREE), st.sampled_from(FREE), st.sampled_from(FREE)),
-    told=st.lists(TOLD, min_size=2, max_size=3),
+    situations=st.lists(TOLD, min_size=2, max_size=3),
     null=st.booleans(),
     ahead=st.sampled_from((0, 5, 24, 64)),
     other=st.text(max_size=9),
 )
 def test_several_free_values_of_several_tools_are_what_they_are_without_guesses(
-    folder: Path, schemas: tuple[dict[str, Any], ...], told: list[tuple[str, str]], null: bool, ahead: int, other: str
+    folder: Path,
+    schemas: tuple[dict[str, Any], ...],
+    situations: list[tuple[str, str]],
+    null: bool,
+    ahead: int,
+    other: str,
 ) -> None:
     deep = ["alpha beta go", "alpha beta stop", "red"]
     tools = [tool("go", v=schemas[0], w=deep, x=schemas[1]), tool("stop", 0, v=schemas[2]), tool("open")]
     guessing, plain = build(folder, tools, allow_null=null), build(folder, tools, allow_null=null, budget_per_head=1)
     decoding: Any = guessing.decoding
     decoding.core.ahead = ahead
-    for seen in told:
+    for situation in situations:
         decoding._drafts.tokens[1, 0] = decoding._drafts.tokens[3, 0] = guessing.tokenizer.encode(other)
-        one, two = outcome(plain, seen), outcome(guessing, seen)
-        if isinstance(one, str) or isinstance(two, str):
-            assert one == two
-        elif min(one.confidence.values()) > 0.51:
-            assert one.call == two.call
-            assert one.confidence == pytest.approx(two.confidence, rel=1e-2)
+        alone, guessed = outcome(plain, situation), outcome(guessing, situation)
+        if isinstance(alone, str) or isinstance(guessed, str):
+            assert alone == guessed
+        elif min(alone.confidence.values()) > 0.51:
+            assert alone.call == guessed.call
+            assert alone.confidence == pytest.approx(guessed.confidence, rel=1e-2)
 
 
 def test_a_guess_of_a_tool_that_is_not_called_ends_no_decision(tokenizer: STTokenizer) -> None:
@@ -147,6 +152,6 @@ def test_guesses_stay_within_their_room(core: DecoderCore, room: int, ahead: int
     head = core.free_head(1, 0)
     values = [core.tokenizer.encode(json.dumps({"city": text, "days": 1, "heat": 2.5}, separators=(",", ":")))]
     guesses = Guesses(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)
-    made = type(head)(head.value, head.ends, None, guesses)
-    assert len(made.tree) <= min(room, most)
-    assert all(len(path) == 1 or path[:-1] in made.tree[:i] for i, path in enumerate(made.tree))
+    guessed = type(head)(head.value, head.ends, None, guesses)
+    assert len(guessed.tree) <= min(room, most)
+    assert all(len(path) == 1 or path[:-1] in guessed.tree[:i] for i, path in enumerate(guessed.tree))

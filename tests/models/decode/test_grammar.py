@@ -62,12 +62,12 @@ class Greedy:
         self,
         decider: Any,
         oracle: Oracle,
-        told: tuple[str, str],
+        situation: tuple[str, str],
         tool: int,
         null: int | None = None,
         excluded: tuple[int, int] | None = None,
     ) -> None:
-        head, prompt = decider.plan.heads[1], prompt_of(decider, *told)
+        head, prompt = decider.plan.heads[1], prompt_of(decider, *situation)
         grammars = Grammars(decider.tokenizer, oracle.logits([0]).shape[1])
         value, token = grammars.start(grammars.compile(decider.plan.slots[tool][0].domain, "")), -1
         self.margin, self.choices, self.confidence, self.forced_start = math.inf, 0, 1.0, False
@@ -93,7 +93,7 @@ class Greedy:
 @LAW
 @given(
     kind=st.sampled_from(sorted(FREE)),
-    told=TOLD,
+    situation=TOLD,
     required=st.booleans(),
     budget=st.sampled_from((1, 64)),
     hugging=st.booleans(),
@@ -103,7 +103,7 @@ def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
     folder: Path,
     oracle: Oracle,
     kind: str,
-    told: tuple[str, str],
+    situation: tuple[str, str],
     required: bool,
     budget: int,
     hugging: bool,
@@ -111,34 +111,34 @@ def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
 ) -> None:
     """`picked`: of the head's rows those of few legal ids alone are multiplied, as with a large vocabulary."""
     with mock.patch.object(packed, "FEW", 16 if picked else packed.FEW):
-        equals_greedy_decoding(folder, oracle, kind, told, required, budget, hugging)
+        equals_greedy_decoding(folder, oracle, kind, situation, required, budget, hugging)
 
 
 def equals_greedy_decoding(
-    folder: Path, oracle: Oracle, kind: str, told: tuple[str, str], required: bool, budget: int, hugging: bool
+    folder: Path, oracle: Oracle, kind: str, situation: tuple[str, str], required: bool, budget: int, hugging: bool
 ) -> None:
     decider = build(folder, [tool("stop", v=CLOSED), tool("go", 99 * required, v=FREE[kind])], budget_per_head=budget)
     if hugging:
         over_hugging_face(decider, oracle.model).decoding.core.set_budget(Budget(budget))
-    assume(oracle._head(decider.plan, 0, prompt_of(decider, *told), 1, 0) == 1)
+    assume(oracle._head(decider.plan, 0, prompt_of(decider, *situation), 1, 0) == 1)
     try:
-        greedy = Greedy(decider, oracle, told, 1, None if required else decider.plan.heads[1].null_id)
+        greedy = Greedy(decider, oracle, situation, 1, None if required else decider.plan.heads[1].null_id)
         expected = ABSENT if greedy.null else parse_free(Free(FREE[kind]), greedy.text)
     except DecodeError:
         with pytest.raises(DecodeError):
-            decider.decide(*told)
+            decider.decide(*situation)
         return
     assume(greedy.margin > MARGIN)
-    got = decider.decide(*told)
+    got = decider.decide(*situation)
     assert got.call == Call("go", {} if expected is ABSENT else {"v": expected})
     assert got.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
-    (unguessed,) = decider.decide_many([told])
+    (unguessed,) = decider.decide_many([situation])
     assert unguessed.call == got.call
     if budget > 1:
         # All tries and the head token in the first pass, and then one for each choice that is left; guesses save some.
         assert unguessed.forward_passes == greedy.choices + greedy.forced_start
     assert got.forward_passes <= unguessed.forward_passes
-    again = decider.decide(*told)
+    again = decider.decide(*situation)
     # The value of the last time is the guess of this one: all of it is looked at in the first pass.
     assert again.call == got.call
     assert again.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
@@ -258,12 +258,14 @@ RULED = {
 
 
 @law(15)
-@given(told=TOLD)
-def test_second_value_is_greedy_without_the_last_choice(folder: Path, oracle: Oracle, told: tuple[str, str]) -> None:
+@given(situation=TOLD)
+def test_second_value_is_greedy_without_the_last_choice(
+    folder: Path, oracle: Oracle, situation: tuple[str, str]
+) -> None:
     decider = build(folder, [tool("go", v=TEXT)], budget_per_head=64)
-    first = Greedy(decider, oracle, told, 0)
+    first = Greedy(decider, oracle, situation, 0)
     assume(first.last[0] > 0)
-    second = Greedy(decider, oracle, told, 0, excluded=first.last)
+    second = Greedy(decider, oracle, situation, 0, excluded=first.last)
     assume(min(first.margin, second.margin) > MARGIN)
 
     def judged(domain: Any, text: str) -> Any:
@@ -273,10 +275,10 @@ def test_second_value_is_greedy_without_the_last_choice(folder: Path, oracle: Or
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "parse_free", judged)
-        found = decider.decide(*told).call
-        (unguessed,) = decider.decide_many([told])
-    assert found is not None and found.arguments == {"v": second.text}
-    assert unguessed.call == found
+        call = decider.decide(*situation).call
+        (unguessed,) = decider.decide_many([situation])
+    assert call is not None and call.arguments == {"v": second.text}
+    assert unguessed.call == call
 
 
 def test_value_that_is_illegal_twice_is_no_call(folder: Path) -> None:

@@ -116,7 +116,7 @@ def drawn(decider: STDecider, seed: int) -> Call:
     total=st.sampled_from((1, 2, 3, 7, 20, 128)),
     allow_null=st.booleans(),
     margin=MARGINS,
-    told=TOLD,
+    situation=TOLD,
     seed=st.integers(0, 1 << 30),
 )
 def test_what_stays_is_what_brute_force_says_for_every_budget(
@@ -126,7 +126,7 @@ def test_what_stays_is_what_brute_force_says_for_every_budget(
     total: int,
     allow_null: bool,
     margin: float,
-    told: tuple[str, str],
+    situation: tuple[str, str],
     seed: int,
 ) -> None:
     folder, oracle = checkpoint
@@ -134,9 +134,9 @@ def test_what_stays_is_what_brute_force_says_for_every_budget(
         folder, tools, allow_null=allow_null, budget_per_head=per_head, budget_total=total, hysteresis=margin
     )
     call = drawn(decider, seed)
-    hand = ByHand(oracle, decider.plan, prompt_of(decider, *told), margin)
+    hand = ByHand(oracle, decider.plan, prompt_of(decider, *situation), margin)
     expected = hand.decide(call)
-    got = decider.decide(*told, standing=call)
+    got = decider.decide(*situation, standing=call)
     if hand.close > MARGIN:
         assert shown(got) == expected
     assert all(0 < sure <= 1 + 1e-12 for sure in got.confidence.values())
@@ -144,17 +144,17 @@ def test_what_stays_is_what_brute_force_says_for_every_budget(
 
 
 @LAW
-@given(tools=tool_lists(), margin=MARGINS, told=TOLD, seed=st.integers(0, 1 << 30))
+@given(tools=tool_lists(), margin=MARGINS, situation=TOLD, seed=st.integers(0, 1 << 30))
 def test_off_or_with_nothing_in_force_the_decision_is_the_same_to_the_bit(
-    checkpoint: tuple[Path, Oracle], tools: Any, margin: float, told: tuple[str, str], seed: int
+    checkpoint: tuple[Path, Oracle], tools: Any, margin: float, situation: tuple[str, str], seed: int
 ) -> None:
     plain, steady = build(checkpoint[0], tools), build(checkpoint[0], tools, hysteresis=margin)
-    expected = plain.decide(*told)
-    assert steady.decide(*told) == expected, "nothing in force"
-    again = plain.decide(*told, standing=drawn(plain, seed))
+    expected = plain.decide(*situation)
+    assert steady.decide(*situation) == expected, "nothing in force"
+    again = plain.decide(*situation, standing=drawn(plain, seed))
     assert not again.kept and again.call == expected.call
     # What is preferred is in force already: nothing is compared, and nothing more is computed.
-    same = steady.decide(*told, standing=drawn(plain, seed) if expected.call is None else expected.call)
+    same = steady.decide(*situation, standing=drawn(plain, seed) if expected.call is None else expected.call)
     if expected.call is not None:
         assert same == again
 
@@ -164,8 +164,8 @@ def test_a_value_that_its_tools_do_not_have_keeps_nothing(checkpoint: tuple[Path
     decider = build(checkpoint[0], MOVES, hysteresis=1.0)
     best = decider.decide("a", "b")
     for call in (Call("vanish"), Call("go", {"side": "up", "speed": 9}), Call("go"), Call("")):
-        made = decider.decide("a", "b", standing=call).call
-        assert made is not None and (made.name == call.name == "go" or made == best.call)
+        decided = decider.decide("a", "b", standing=call).call
+        assert decided is not None and (decided.name == call.name == "go" or decided == best.call)
 
 
 @pytest.mark.parametrize(

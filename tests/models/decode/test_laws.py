@@ -42,15 +42,15 @@ BUDGETS = st.one_of(
 
 
 @LAW
-@given(tools=tool_lists(), budget=BUDGETS, allow_null=st.booleans(), told=TOLD)
+@given(tools=tool_lists(), budget=BUDGETS, allow_null=st.booleans(), situation=TOLD)
 def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
-    checkpoint: tuple[Path, Oracle], tools: Any, budget: Budget, allow_null: bool, told: tuple[str, str]
+    checkpoint: tuple[Path, Oracle], tools: Any, budget: Budget, allow_null: bool, situation: tuple[str, str]
 ) -> None:
     folder, oracle = checkpoint
     decider = build(folder, tools, allow_null=allow_null)
     decider.decoding.core.set_budget(budget)
-    expected = oracle.decide(decider.plan, prompt_of(decider, *told))
-    got = shown(decider.decide(*told))
+    expected = oracle.decide(decider.plan, prompt_of(decider, *situation))
+    got = shown(decider.decide(*situation))
     if oracle.margin > MARGIN:
         assert got == expected
         if got is not None:  # equal types too: 1, 1.0 and True are equal in Python
@@ -58,16 +58,16 @@ def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
 
 
 @LAW
-@given(tools=tool_lists(), per_head=st.integers(1, 12), told=TOLD, then=TEXT)
+@given(tools=tool_lists(), per_head=st.integers(1, 12), situation=TOLD, then=TEXT)
 def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
-    checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, told: tuple[str, str], then: str
+    checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, situation: tuple[str, str], then: str
 ) -> None:
     folder, oracle = checkpoint
     decider = build(folder, tools, budget_per_head=per_head)
     sequence: Any = decider.decoding.handle
     runner: Any = decider.runner
-    decider.decide(*told)  # so that the second prompt starts from a reused common prefix
-    prompt = prompt_of(decider, then, told[1])
+    decider.decide(*situation)  # so that the second prompt starts from a reused common prefix
+    prompt = prompt_of(decider, then, situation[1])
     sequence.start(prompt, 200)
     # Every node of every trie, parents first.
     each = [{leaf[:end]: None for leaf in h.trie.leaves for end in range(len(leaf) + 1)} for h in decider.plan.heads]
@@ -87,8 +87,8 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
     for entry, path in zip(entries, paths, strict=True):
         if slots[entry] in inner:
             continue
-        own = oracle.logits([*prompt, *(decider.plan.heads[k].trie.token(n) for k, n in path)])[-len(path) :]
-        torch.testing.assert_close(ours[list(slots[entry])], own, atol=2e-3, rtol=1e-3)
+        theirs = oracle.logits([*prompt, *(decider.plan.heads[k].trie.token(n) for k, n in path)])[-len(path) :]
+        torch.testing.assert_close(ours[list(slots[entry])], theirs, atol=2e-3, rtol=1e-3)
 
 
 @LAW
@@ -98,11 +98,11 @@ def test_cached_prefix_and_reuse_change_no_logit(
 ) -> None:
     folder, _ = checkpoint
     reusing = build(folder, tools, budget_per_head=per_head)
-    for told in prompts:
+    for situation in prompts:
         fresh = build(folder, tools, budget_per_head=per_head)
         fresh.decoding.handle.forget()
-        alone = fresh.decide(*told)
-        again = reusing.decide(*told)
+        alone = fresh.decide(*situation)
+        again = reusing.decide(*situation)
         assert alone.reused_tokens == 0
         assert again.reused_tokens >= reusing.prefix.tokens
         assert shown(alone) == shown(again)
@@ -119,19 +119,19 @@ def test_a_prompt_in_slices_decides_like_one_that_is_computed_at_once(
         patch.setattr(in_flight, "SLICE", size)
         patch.setattr(in_flight, "LEAST_SLICE", size)
         sliced, plain = build(folder, tools), build(folder, tools)
-        for told in prompts:
-            steps, count = sliced.decide_in_steps(*told), 0
+        for situation in prompts:
+            steps, count = sliced.decide_in_steps(*situation), 0
             while True:
                 try:
                     next(steps)
                     count += 1
                 except StopIteration as done:
-                    found = done.value
+                    decision = done.value
                     break
-            expected = plain.decide(*told)
-            assert shown(found) == shown(expected)
-            assert found.confidence == pytest.approx(expected.confidence, abs=1e-3)
-            assert count >= found.forward_passes
+            expected = plain.decide(*situation)
+            assert shown(decision) == shown(expected)
+            assert decision.confidence == pytest.approx(expected.confidence, abs=1e-3)
+            assert count >= decision.forward_passes
 
 
 @LAW
@@ -141,7 +141,7 @@ def test_batch_of_agents_decides_like_each_alone(
 ) -> None:
     folder, _ = checkpoint
     decider = build(folder, tools, budget_per_head=per_head)
-    alone = [decider.decide(*told) for told in prompts]
+    alone = [decider.decide(*situation) for situation in prompts]
     together = decider.decide_many(prompts)
     for a, b in zip(alone, together, strict=True):
         assert a.confidence == pytest.approx(b.confidence, abs=1e-3)
@@ -170,12 +170,12 @@ def test_what_a_pass_costs_chooses_the_layout(folder: Path) -> None:
     deep = ["alpha beta go", "alpha beta stop", "alpha red", "green blue"]
     tools = [tool("go", a=deep, b=deep), *(tool(name) for name in ("open", "stop", "turn_left"))]
     plan = build(folder, tools).plan
-    everything, found = choose_layout(plan, Budget(), lambda: PassCost(1, 0))  # tokens cost nothing
+    everything, chosen = choose_layout(plan, Budget(), lambda: PassCost(1, 0))  # tokens cost nothing
     costly, less = choose_layout(plan, Budget(), lambda: PassCost(0, 1))
     assert costly.function_first and not everything.function_first
-    assert (found["layout"], found["passes"]) == ("everything", 1)
+    assert (chosen["layout"], chosen["passes"]) == ("everything", 1)
     assert (less["layout"], less["passes"]) == ("function first", 2)
-    assert 1 <= less["first_nodes"] < found["first_nodes"]
+    assert 1 <= less["first_nodes"] < chosen["first_nodes"]
 
 
 # A model whose scores are NaN or infinite, as of damaged weights or an overflow, never gives a call.
@@ -186,16 +186,16 @@ FEW = tool("act", text={"type": "string", "pattern": "^[qz]+$", "maxLength": 8})
 BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 
 
-def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+def fouled(decider: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
     """From here on every score is bad but the best of each row."""
-    plain = made.runner.model.logits  # type: ignore[attr-defined]
+    plain = decider.runner.model.logits  # type: ignore[attr-defined]
 
     def logits(*arguments: Any) -> Any:
-        found = plain(*arguments)
-        best = found.argmax(-1, keepdim=True)
-        return torch.full_like(found, bad).scatter(-1, best, found.gather(-1, best))
+        scores = plain(*arguments)
+        best = scores.argmax(-1, keepdim=True)
+        return torch.full_like(scores, bad).scatter(-1, best, scores.gather(-1, best))
 
-    monkeypatch.setattr(made.runner.model, "logits", logits)  # type: ignore[attr-defined]
+    monkeypatch.setattr(decider.runner.model, "logits", logits)  # type: ignore[attr-defined]
 
 
 @BAD
@@ -203,16 +203,16 @@ def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None
 def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float, acts: dict[str, Any]
 ) -> None:
-    made = build(folder, [acts])
-    sound = made.decide("go left", "turn fast")
+    decider = build(folder, [acts])
+    sound = decider.decide("go left", "turn fast")
     with monkeypatch.context() as patch:
-        fouled(made, patch, bad)
+        fouled(decider, patch, bad)
         with pytest.raises(NotFinite):
-            made.decide("go left", "turn fast")
+            decider.decide("go left", "turn fast")
         with pytest.raises(NotFinite):
-            made.decide_many([("go left", "turn fast")])
+            decider.decide_many([("go left", "turn fast")])
     # Nothing of what was computed meanwhile is used again.
-    again = made.decide("go left", "turn fast")
+    again = decider.decide("go left", "turn fast")
     assert again.reused_tokens == 0
     assert (again.call, again.confidence) == (sound.call, pytest.approx(sound.confidence, rel=1e-3))
 

@@ -39,7 +39,7 @@ def grammars() -> Grammars:
     return Grammars(tokenizer, tokenizer.size)
 
 
-def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
+def tried(grammars: Grammars, seed: int, counts: Counter[str]) -> None:
     """One schema: what became of it is counted in `told`."""
     drawer = Drawer(seed)
     schema = drawer.schema()
@@ -57,11 +57,11 @@ def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
     values = drawer.values(schema)
     if grammar is None:
         for value in random.Random(seed).sample(slot.domain.values, min(4, len(slot.domain.values))):
-            told["calls judged"] += 1
+            counts["calls judged"] += 1
             assert JUDGE(schema).is_valid(value), (seed, schema, value)
         for value in values:
             if not (value is None and slot.null):
-                told["values written"] += 1
+                counts["values written"] += 1
                 assert plan.text(0, 0, value) is not None, (seed, schema, value)
         return
     for turn in range(4):
@@ -69,18 +69,18 @@ def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
             value = decoded(grammars, grammar, slot.domain, random.Random(10 * seed + turn), LIMIT if turn else 4)
         except DecodeError as missed:
             if "did not end" in str(missed):  # of texts with patterns within JSON an end is looked for
-                told["missed: no end"] += 1
+                counts["missed: no end"] += 1
                 assert "pattern" in str(schema), (seed, schema, missed)
                 continue
             assert "breaks its schema" in str(missed) or "finite" in str(missed), (seed, schema, missed)
             continue
-        told["calls judged"] += 1
+        counts["calls judged"] += 1
         assert JUDGE(schema).is_valid(value), (seed, schema, value)
     for value in values:
         if value is None and slot.null:
             continue
         text = plan.text(0, 0, slot.value({"v": value}))
-        told["values written"] += 1
+        counts["values written"] += 1
         assert slot.value({"v": value}) is not ABSENT
         written, ids = grammars.start(grammar, limit=10_000), grammars.tokenizer.encode(text)
         # Of a number with the bound 0 the library writes no decimals.
@@ -118,10 +118,10 @@ def decoded(grammars: Grammars, grammar: str, domain: Any, chance: random.Random
 
 @pytest.mark.parametrize("first", range(0, 120, 60))
 def test_no_decoded_value_is_refused_and_each_valid_value_can_be_written(grammars: Grammars, first: int) -> None:
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in range(first, first + 60):
-        tried(grammars, seed, told)
-    assert told["calls judged"] > 60 and told["values written"] > 60
+        tried(grammars, seed, counts)
+    assert counts["calls judged"] > 60 and counts["values written"] > 60
 
 
 LETTERS = {"type": "string", "pattern": "^[a-z]+$"}
@@ -157,10 +157,10 @@ def test_what_two_parts_say_of_one_value_is_decoded_not_only_checked(grammars: G
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(1_000, 11_000, 1_000))
 def test_ten_thousand_schemas_keep_the_law(grammars: Grammars, first: int) -> None:
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in range(first, first + 1_000):
-        tried(grammars, seed, told)
-    assert told["calls judged"] > 1_000 and told["values written"] > 1_000 and told["missed: no end"] < 5
+        tried(grammars, seed, counts)
+    assert counts["calls judged"] > 1_000 and counts["values written"] > 1_000 and counts["missed: no end"] < 5
 
 
 # A value that grew too long is ended by what its schema still wants, and is one of the schema's. Reports of others that
@@ -194,8 +194,8 @@ def test_a_value_of_few_tokens_is_ended_as_its_schema_wants(grammars: Grammars, 
     ],
 )
 def test_numbers_are_written_however_they_are_given(grammars: Grammars, schema: Any, values: list[Any]) -> None:
-    (made,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": {"type": "array", "items": schema}}}}])
-    domain = made.parameters[0].domain
+    (schema,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": {"type": "array", "items": schema}}}}])
+    domain = schema.parameters[0].domain
     assert isinstance(domain, Free)
     machine = grammars.start(grammars.compile(domain, "Tool t, v"))._matcher
     for value in values:

@@ -37,10 +37,10 @@ def without_windows(checkpoint: tuple[Path, Oracle]) -> tuple[Path, Oracle]:
 
 def runner_of(folder: Path, tokens: int | None = None) -> PagedRunner:
     """One that nobody else has, with a pool of so many tokens."""
-    made = PagedRunner(folder, torch.float32, torch.device("cpu"), 1)
+    runner = PagedRunner(folder, torch.float32, torch.device("cpu"), 1)
     if tokens is not None:
-        made.model.pool = PagePool(made.model.config, tokens, torch.float32, made.model.device)
-    return made
+        runner.model.pool = PagePool(runner.model.config, tokens, torch.float32, runner.model.device)
+    return runner
 
 
 def on_pages(decider: STDecider, runner: PagedRunner) -> STDecider:
@@ -60,11 +60,11 @@ def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
         for handle in (decider.decoding.handle for decider in deciders):
             keep |= set(handle.cache.places(0, handle.done + len(handle.paths)))
         bad = [slot for slot in range(model.pool.both[0].shape[1]) if slot not in keep]
-        for own in model.pool.both:
-            own[:, bad] = math.nan
+        for values in model.pool.both:
+            values[:, bad] = math.nan
         with torch.inference_mode():
-            for made in model.passes.values():
-                made._here.fill_(255)
+            for compiled in model.passes.values():
+                compiled._here.fill_(255)
         return forward(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -86,19 +86,19 @@ def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_i
     alone = [build(folder, **session) for session in sessions]
     together = [on_pages(build(folder, **session), runner) for session in sessions]
     for _ in range(2):
-        told = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
+        situations = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
         close, expected = [], []
-        for decider, said in zip(alone, told, strict=True):
-            with margins(decider) as found:
-                expected.append(outcome(decider, said))
-            close.append(min(found, default=math.inf) <= MARGIN)
+        for decider, situation in zip(alone, situations, strict=True):
+            with margins(decider) as apart:
+                expected.append(outcome(decider, situation))
+            close.append(min(apart, default=math.inf) <= MARGIN)
         with poisoned(model, together) if poison else warnings.catch_warnings():
-            given_ = decide_together(list(zip(together, told, strict=True)))
+            decisions = decide_together(list(zip(together, situations, strict=True)))
         if any(close):
             break
-        for one, other in zip(expected, given_, strict=True):
-            assert_same(one, other)
-    assert not any(own[:, ZEROS].any() for own in model.pool.both)
+        for before, other in zip(expected, decisions, strict=True):
+            assert_same(before, other)
+    assert not any(values[:, ZEROS].any() for values in model.pool.both)
     del together, decider
     assert model.pool.used == 0
 
@@ -117,47 +117,47 @@ def test_sessions_that_begin_alike_share_pages_until_they_are_closed(
     assert runner.model.pool.used == pages + (len(prompt) % PAGE == 0)
     del opened
     assert runner.model.pool.used == 0
-    made = [on_pages(build(folder, TOOLS), runner) for _ in range(3)]
-    assert [one.prefix.source for one in made] == ["disk", "memory", "memory"]
+    deciders = [on_pages(build(folder, TOOLS), runner) for _ in range(3)]
+    assert [decider.prefix.source for decider in deciders] == ["disk", "memory", "memory"]
     for text in ("x=1", "x=2"):
-        for one in made:
-            assert shown(one.decide(text, "go left")) == shown(plain.decide(text, "go left"))
-    made[0].decoding.handle.forget()
-    assert made[0].decide("x=2", "go left").reused_tokens == 0
-    assert made[1].decide("x=2", "go left").reused_tokens > made[1].prefix.tokens
-    del made, one
+        for decider in deciders:
+            assert shown(decider.decide(text, "go left")) == shown(plain.decide(text, "go left"))
+    deciders[0].decoding.handle.forget()
+    assert deciders[0].decide("x=2", "go left").reused_tokens == 0
+    assert deciders[1].decide("x=2", "go left").reused_tokens > deciders[1].prefix.tokens
+    del deciders, decider
     assert runner.model.pool.used == 0
 
 
 def test_a_full_pool_costs_only_the_session_that_finds_it_full(folder: Path) -> None:
     room = len(build(folder, TOOLS).decoding._prefix) + 700
     runner = runner_of(folder, room)
-    made = [on_pages(build(folder, TOOLS), runner) for _ in range(2)]
+    deciders = [on_pages(build(folder, TOOLS), runner) for _ in range(2)]
     plain = build(folder, TOOLS)
-    told = ("x=1", "go left")
-    short, long = decide_together([(made[0], (*told, ())), (made[1], (" go" * 900, "go", ()))])
+    situation = ("x=1", "go left")
+    short, long = decide_together([(deciders[0], (*situation, ())), (deciders[1], (" go" * 900, "go", ()))])
     assert isinstance(long, UserError) and "memory for prompts is full" in str(long)
     assert isinstance(short, Decision)
-    assert short.call == plain.decide(*told).call
+    assert short.call == plain.decide(*situation).call
     with pytest.raises(UserError, match="Close sessions"):
         for n in range(99):
-            made.append(over(build(folder, [tool("go", v=["left", f"red {n}"])]), runner))
-    assert made[0].decide(*told).call == short.call
-    assert made[1].decide(*told).call == short.call
-    del made[2:]
-    made.append(over(build(folder, [tool("stop", v=["left", "red"])]), runner))
+            deciders.append(over(build(folder, [tool("go", v=["left", f"red {n}"])]), runner))
+    assert deciders[0].decide(*situation).call == short.call
+    assert deciders[1].decide(*situation).call == short.call
+    del deciders[2:]
+    deciders.append(over(build(folder, [tool("stop", v=["left", "red"])]), runner))
 
 
 def test_damaged_pages_cost_those_who_hold_them_one_decision(folder: Path) -> None:
-    runner, told = runner_of(folder), ("x=1", "go left", ())
+    runner, situation = runner_of(folder), ("x=1", "go left", ())
     other = [tool("stop", v=["left", "red"])]
-    made = [on_pages(build(folder, tools), runner) for tools in (TOOLS, TOOLS, other)]
-    expected = [one.decide(*told) for one in made]
-    for own in runner.model.pool.both:
-        own[:, made[0].decoding.handle.cache.places(0, 5)] = math.nan
-    found = decide_together([(one, ("x=2", *told[1:])) for one in made])
-    assert [isinstance(one, NotFinite) for one in found] == [True, True, False]
-    for one, again in zip(expected, decide_together([(one, told) for one in made]), strict=True):
+    deciders = [on_pages(build(folder, tools), runner) for tools in (TOOLS, TOOLS, other)]
+    expected = [decider.decide(*situation) for decider in deciders]
+    for values in runner.model.pool.both:
+        values[:, deciders[0].decoding.handle.cache.places(0, 5)] = math.nan
+    decisions = decide_together([(decider, ("x=2", *situation[1:])) for decider in deciders])
+    assert [isinstance(decision, NotFinite) for decision in decisions] == [True, True, False]
+    for one, again in zip(expected, decide_together([(one, situation) for one in deciders]), strict=True):
         assert isinstance(again, Decision)
         assert again.call == one.call
 
@@ -165,18 +165,18 @@ def test_damaged_pages_cost_those_who_hold_them_one_decision(folder: Path) -> No
 def test_ticks_make_no_pass_ready_and_what_opening_makes_ready_is_enough(folder: Path) -> None:
     runner = runner_of(folder)
     closed = [tool("go", v=["left", "red", "alpha beta go"], w=[1, 2, 20])]
-    made = [over(build(folder, closed), runner) for _ in range(5)]
+    deciders = [over(build(folder, closed), runner) for _ in range(5)]
     ready = set(runner.model.passes)
     for i in range(4):
-        decide_together([(one, (f"x={i}", "go left", ())) for one in made[: i + 2]])
-        decide_together([(one, (f"x={i}", "go left", ())) for one in made])
-        made[0].decide(f"x={i}{i}", "go left")
+        decide_together([(decider, (f"x={i}", "go left", ())) for decider in deciders[: i + 2]])
+        decide_together([(decider, (f"x={i}", "go left", ())) for decider in deciders])
+        deciders[0].decide(f"x={i}{i}", "go left")
         if i == 0:  # a prompt's first time is longer
             runner.model.missed.clear()
     assert not runner.model.missed
-    made[0].decide("x=1 " * 120, "go left")
+    deciders[0].decide("x=1 " * 120, "go left")
     assert runner.model.missed and set(runner.model.passes) == ready
-    made.append(over(build(folder, closed), runner))
+    deciders.append(over(build(folder, closed), runner))
     assert not runner.model.missed and set(runner.model.passes) > ready
 
 
@@ -186,23 +186,25 @@ def test_what_a_gpu_replays_is_what_it_computes_kernel_by_kernel(folder: Path) -
     assert isinstance(runner, PagedRunner)
     model = runner.model
     plain = [build(folder, TOOLS, device="cpu") for _ in range(3)]
-    made = [over(build(folder, TOOLS, device="cpu"), runner) for _ in range(3)]
-    assert model.passes and all(one.graph is not None for one in model.passes.values())
+    deciders = [over(build(folder, TOOLS, device="cpu"), runner) for _ in range(3)]
+    assert model.passes and all(compiled.graph is not None for compiled in model.passes.values())
     for i in range(4):
-        told = [(f"x={i}{j}", "go left", ()) for j in range(3)]
-        expected = decide_together(list(zip(plain, told, strict=True)))
+        situations = [(f"x={i}{j}", "go left", ()) for j in range(3)]
+        expected = decide_together(list(zip(plain, situations, strict=True)))
         for graphs in (True, False):
             kept = dict(model.passes)
             if not graphs:
                 model.passes.clear()
-                for one in made:
-                    one.decoding.handle.forget()
-            for one, other in zip(expected, decide_together(list(zip(made, told, strict=True))), strict=True):
-                assert isinstance(one, Decision) and isinstance(other, Decision)
-                assert one.call == other.call
-                assert one.confidence == pytest.approx(other.confidence, rel=1e-2, abs=1e-3)
+                for decider in deciders:
+                    decider.decoding.handle.forget()
+            for before, other in zip(
+                expected, decide_together(list(zip(deciders, situations, strict=True))), strict=True
+            ):
+                assert isinstance(before, Decision) and isinstance(other, Decision)
+                assert before.call == other.call
+                assert before.confidence == pytest.approx(other.confidence, rel=1e-2, abs=1e-3)
             model.passes.update(kept)
-    handle = made[0].decoding.handle
+    handle = deciders[0].decoding.handle
     handle.start([1, 2, 3, 4], 1)
     runner.prefill(handle, 4)
     assert torch.cuda.current_stream().query()  # nothing is under way when its time is taken
@@ -213,13 +215,17 @@ def test_sessions_in_two_threads_do_not_write_over_each_others_passes(checkpoint
     runner = runner_of(folder)
     other = [tool("stop", v=["right", "green red"]), tool("open", v=["left", "alpha beta stop", "red"])]
     sessions = [on_pages(build(folder, tools), runner) for tools in (TOOLS[:1], other)]
-    told = [(f"x {i}", f"go {i * 7 % 13}") for i in range(6)]
-    expected = [[shown(session.decide(*one)) for one in told] for session in sessions]
+    situations = [(f"x {i}", f"go {i * 7 % 13}") for i in range(6)]
+    expected = [[shown(session.decide(*situation)) for situation in situations] for session in sessions]
     wrong: list[Any] = []
 
     def decide(session: STDecider, calls: list[Any]) -> None:
         for _ in range(8):
-            wrong.extend(1 for one, call in zip(told, calls, strict=True) if shown(session.decide(*one)) != call)
+            wrong.extend(
+                1
+                for situation, call in zip(situations, calls, strict=True)
+                if shown(session.decide(*situation)) != call
+            )
 
     threads = [Thread(target=decide, args=pair) for pair in zip(sessions, expected, strict=True)]
     for thread in threads:
@@ -252,27 +258,27 @@ class Sequences:
         self.wrote: list[list[int]] = []
         self.next = 1
 
-    def step(self, what: str, i: int, j: int, first: int, more: int) -> None:
-        if what == "open" or not self.caches:
+    def step(self, action: str, i: int, j: int, first: int, more: int) -> None:
+        if action == "open" or not self.caches:
             self.caches.append(PagedCache(self.pool, 1000))
             self.wrote.append([])
             return
         i, j = i % len(self.caches), j % len(self.caches)
-        if what == "drop":
+        if action == "drop":
             del self.caches[i], self.wrote[i]
-        elif what == "share" and i != j:
+        elif action == "share" and i != j:
             count = min(first, len(self.wrote[j]))
             self.caches[i].share(self.caches[j], count)
             self.wrote[i] = self.wrote[j][:count]
-        elif what == "write":
+        elif action == "write":
             first = min(first, len(self.wrote[i]))
             self.caches[i].reserve(first, first + more)
             at = self.caches[i].places(first, first + more)
             new = list(range(self.next, self.next + more))
-            for sign, own in zip((1.0, -1.0), self.pool.both, strict=True):
-                own[:, at] = sign * torch.tensor(new, dtype=torch.float32)[None, :, None, None]
+            for sign, values in zip((1.0, -1.0), self.pool.both, strict=True):
+                values[:, at] = sign * torch.tensor(new, dtype=torch.float32)[None, :, None, None]
             self.wrote[i], self.next = self.wrote[i][:first] + new, self.next + more
-        elif what == "cut":
+        elif action == "cut":
             first = min(first, len(self.wrote[i]))
             self.caches[i].reserve(first, first + more, only=True)
             assert len(self.caches[i].pages) == -(-(first + more) // PAGE)
@@ -299,16 +305,16 @@ def config(folder: Path) -> ModelConfig:
 def test_every_sequence_keeps_what_it_wrote_whoever_shares_its_pages(
     config: ModelConfig, steps: list[Any], pages: int
 ) -> None:
-    made = Sequences(config, pages * PAGE)
+    sequences = Sequences(config, pages * PAGE)
     for step in [*BEGUN, *steps]:
-        before = [list(cache.pages) for cache in made.caches]
+        before = [list(cache.pages) for cache in sequences.caches]
         try:
-            made.step(*step)
+            sequences.step(*step)
         except UserError as full:
             assert "memory for prompts is full" in str(full)
-            assert [list(cache.pages) for cache in made.caches] == before
-        made.check()
-    made.caches.clear()
-    assert made.pool.used == 0
-    assert made.pool.take(pages) != []
-    assert not any(own[:, [ZEROS, SCRATCH]].any() for own in made.pool.both)
+            assert [list(cache.pages) for cache in sequences.caches] == before
+        sequences.check()
+    sequences.caches.clear()
+    assert sequences.pool.used == 0
+    assert sequences.pool.take(pages) != []
+    assert not any(values[:, [ZEROS, SCRATCH]].any() for values in sequences.pool.both)

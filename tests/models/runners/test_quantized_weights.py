@@ -43,9 +43,9 @@ W4A16 = {
 def test_what_others_packed_is_unpacked_as_they_do() -> None:
     tensors = load_file(str(HERE / "packed.safetensors"))
     for name, kind in PACKINGS.items():
-        found = kind.weight(tensors, f"{name}.weight")
-        assert found is not None
-        torch.testing.assert_close(found, tensors[f"{name}.expected"], atol=1e-6, rtol=1e-6)
+        weight = kind.weight(tensors, f"{name}.weight")
+        assert weight is not None
+        torch.testing.assert_close(weight, tensors[f"{name}.expected"], atol=1e-6, rtol=1e-6)
 
 
 def words(values: torch.Tensor) -> torch.Tensor:
@@ -87,13 +87,13 @@ def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(tmp_path:
     assert ours.info()["weights"] == "4-bit compressed-tensors, dequantised"
     assert "weights" not in plain.info()
     for i in range(8):
-        one, other = ours.decide(f"x={i}", "go left"), plain.decide(f"x={i}", "go left")
-        assert shown(one) == shown(other)
-        assert one.confidence == pytest.approx(other.confidence, abs=1e-5)
+        decision, other = ours.decide(f"x={i}", "go left"), plain.decide(f"x={i}", "go left")
+        assert shown(decision) == shown(other)
+        assert decision.confidence == pytest.approx(other.confidence, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"quant_method": "awq", "bits": 4, "version": "gemm"}, "quant_method awq, bits 4, version gemm"),
         ({"quant_method": "gptq", "bits": 4}, "quant_method gptq, bits 4"),
@@ -102,10 +102,10 @@ def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(tmp_path:
         ("int4", "'int4'"),
     ],
 )
-def test_what_cannot_be_dequantised_is_refused_with_the_engine_that_can(config: Any, told: str) -> None:
+def test_what_cannot_be_dequantised_is_refused_with_the_engine_that_can(config: Any, message: str) -> None:
     with pytest.raises(UserError, match="quantised in a way that the torch engine cannot read") as error:
         packing({"quantization_config": config}, HERE)
-    assert told in error.value.what
+    assert message in error.value.what
     assert "--engine vllm" in error.value.remedy
 
 
@@ -149,15 +149,15 @@ def standin(tmp_path: Path) -> Path:
 
 def test_it_is_calibrated_on_prompts_with_each_head_and_the_value_that_was_chosen(folder: Path) -> None:
     decider = build(folder, [tool("go", v=["left", "red"], w=[1, 2]), tool("stop")])
-    asked = [("x=1", "go left"), ("x=2", "stop")]
-    found = sequences(decider, asked)
+    situations = [("x=1", "go left"), ("x=2", "stop")]
+    sequences_ = sequences(decider, situations)
     expected = []
-    for told in asked:
-        call = decider.decide(*told).call
+    for situation in situations:
+        call = decider.decide(*situation).call
         for head, text in decider.plan.head_values(call):
             value = [head.null_id] if text is None else [*decider.tokenizer.encode(text), head.end_id]
-            expected.append([*prompt_of(decider, *told), head.head_id, *value])
-    assert found == expected and len(found) == 2 * len(decider.plan.heads)
+            expected.append([*prompt_of(decider, *situation), head.head_id, *value])
+    assert sequences_ == expected and len(sequences_) == 2 * len(decider.plan.heads)
 
 
 def test_the_new_folder_is_whole_or_not_there_and_says_nothing_null(
@@ -169,8 +169,8 @@ def test_the_new_folder_is_whole_or_not_there_and_says_nothing_null(
     assert (job["ids"], job["scheme"]) == ([[1, 2], [3]], "int8")
     assert (out / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert (out / "st_template.json").is_file()
-    told = json.loads((out / "config.json").read_text())["quantization_config"]
-    assert told == {"config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert config == {"config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
     with pytest.raises(UserError, match="out of memory"):
         quantize(folder, "int8", out.with_name("other"), [[1]], standin)
     assert sorted(p.name for p in out.parent.iterdir()) == ["new", "other.log"]
@@ -192,6 +192,6 @@ def test_what_cannot_be_quantised_is_refused_before_anything_is_done(folder: Pat
     (packed / "chat_template.jinja").write_text("")
     with pytest.raises(UserError, match="packed is a chat model"):
         new_folder(packed, "int8", tmp_path / "new")
-    for python, told in ((Path(sys.executable), "has no llmcompressor"), (tmp_path / "none", "not an interpreter")):
-        with pytest.raises(UserError, match=f"{told}.*pip install llmcompressor"):
+    for python, message in ((Path(sys.executable), "has no llmcompressor"), (tmp_path / "none", "not an interpreter")):
+        with pytest.raises(UserError, match=f"{message}.*pip install llmcompressor"):
             interpreter(python)

@@ -28,43 +28,43 @@ def ask(tmp_path: Path) -> Ask:
     """Runs a job of the program's."""
 
     def run(check: str, env: dict[str, str] | None = None, **job: Any) -> dict[str, Any]:
-        given = {"tools": schemas("lander")["bundled"], "dtype": "fp32", "check": check, **job}
-        given["asked"] = [(s.instruction, s.observation) for s in situations("lander", job.get("asked", 40))]
+        wanted = {"tools": schemas("lander")["bundled"], "dtype": "fp32", "check": check, **job}
+        wanted["asked"] = [(s.instruction, s.observation) for s in situations("lander", job.get("asked", 40))]
         path = tmp_path / "job.json"
-        path.write_text(json.dumps(given))
+        path.write_text(json.dumps(wanted))
         command = [str(PYTHON), "-m", "tests.models.runners.vllm_program", str(path)]
-        own = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
-        done = subprocess.run(command, env=own, cwd=ROOT, capture_output=True, text=True)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        print(json.dumps({k: v for k, v in found.items() if k != "info"}))
-        return found
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        print(json.dumps({k: v for k, v in result.items() if k != "info"}))
+        return result
 
     return run
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_vllm_gives_the_calls_of_torch_on_500_observations_of_the_lander(ask: Ask, dtype: str) -> None:
-    found = ask("calls", dtype=dtype, asked=500)
-    assert found["caps"]["engine"] == "vllm" and found["caps"]["dtype"] == dtype and found["asked"] == 500
-    assert found["differ"] == []
-    assert found["passes"][0] == found["passes"][1] == 500, "the lander's values differ in their first token"
+    result = ask("calls", dtype=dtype, asked=500)
+    assert result["caps"]["engine"] == "vllm" and result["caps"]["dtype"] == dtype and result["asked"] == 500
+    assert result["differ"] == []
+    assert result["passes"][0] == result["passes"][1] == 500, "the lander's values differ in their first token"
 
 
 def test_vllm_keeps_the_protocol_of_runners(ask: Ask) -> None:
-    found = ask("others")
-    assert found["one engine"] and found["together"] is True and found["many"] is True
-    figures = found["figures"]
+    result = ask("others")
+    assert result["one engine"] and result["together"] is True and result["many"] is True
+    figures = result["figures"]
     assert figures["steps"] == 12 and figures["requests"] == 24, "all that a pass asks for is in one step"
-    whole = found["prefix"] // 32 * 32
+    whole = result["prefix"] // 32 * 32
     assert figures["cached_tokens"] >= 24 * whole > 0, "the prefix is cached"
-    assert found["kept"] == 0, "no scores of a pass that was answered"
-    slices, same = found["sliced"]
+    assert result["kept"] == 0, "no scores of a pass that was answered"
+    slices, same = result["sliced"]
     assert slices > 1 and same
-    assert found["info"]["engine"] == "vllm" and found["info"]["cached_tokens"] > 0
+    assert result["info"]["engine"] == "vllm" and result["info"]["cached_tokens"] > 0
 
 
 def test_vllm_gives_scores_from_a_worker_in_another_process(ask: Ask) -> None:
     """As with tensor parallelism, where no worker is in the engine's process."""
-    found = ask("calls", env={"RTCONTROL_VLLM_ARGS": '{"distributed_executor_backend": "mp"}'})
-    assert found["differ"] == []
+    result = ask("calls", env={"RTCONTROL_VLLM_ARGS": '{"distributed_executor_backend": "mp"}'})
+    assert result["differ"] == []
