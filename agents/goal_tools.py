@@ -62,14 +62,14 @@ class GoalTools:
     ) -> None:
         self.name, self.kinds = name, tuple(kinds)
         self.recognise, self._examples = recognise, examples
-        self._by_kind = {one.kind: one for one in self.kinds}
-        self._by_name = {one.name: one for one in self.kinds}
+        self._by_kind = {kind.kind: kind for kind in self.kinds}
+        self._by_name = {kind.name: kind for kind in self.kinds}
         assert len(self._by_name) == len(self.kinds), f"{name}: two kinds of goals have one name"
 
     @cached_property
     def definitions(self) -> tuple[dict[str, Any], ...]:
         """The tools, OpenAI-style."""
-        return tuple(one.tool() for one in self.kinds)
+        return tuple(kind.tool() for kind in self.kinds)
 
     @cached_property
     def tools(self) -> Tools:
@@ -88,16 +88,16 @@ class GoalTools:
         kind = self._by_name.get(call.name)
         if kind is None:
             raise InvalidCall(f"{call.name[:80]!r} is none of {', '.join(self._by_name)}")
-        given = {k: v for k, v in call.arguments.items() if not (v is None and k in kind.optional)}
-        read = {name: _value(kind.parameters.get(name, {}), value) for name, value in given.items()}
+        arguments = {k: v for k, v in call.arguments.items() if not (v is None and k in kind.optional)}
+        read = {name: _value(kind.parameters.get(name, {}), value) for name, value in arguments.items()}
         self.tools.validate(Call(kind.name, read))
         return kind.goals[0] if kind.make is None else kind.make(read)
 
-    def canonical(self, said: str) -> Any | None:
+    def canonical(self, text: str) -> Any | None:
         """The goal whose canonical words these are, capitals, spaces, the writing of numbers and marks at the end
         aside; None for all other words, and for values that the tools do not allow."""
-        goal = self.recognise(said)
-        if goal is None or _plain(goal.text()) != _plain(said):
+        goal = self.recognise(text)
+        if goal is None or _plain(goal.text()) != _plain(text):
             return None
         try:
             self.tools.validate(self.call(goal))
@@ -120,11 +120,11 @@ class GoalTools:
 
 def slug(words: str, taken: Mapping[str, Any]) -> str:
     """A tool's name of a template's words; another one than those `taken`."""
-    name = own = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:NAME_LENGTH] or "goal"
+    name = full = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:NAME_LENGTH] or "goal"
     number = 1
     while name in taken:
         number += 1
-        name = f"{own[: NAME_LENGTH - 4]}_{number}"
+        name = f"{full[: NAME_LENGTH - 4]}_{number}"
     return name
 
 
@@ -177,7 +177,7 @@ def _plain(text: str) -> str:
     """A sentence as it is compared: small letters, single spaces, numbers in one way of writing, no marks at the
     end."""
     plain = " ".join(text.lower().split()).rstrip(".!?, ")
-    return _FIGURES.sub(lambda found: f"{float(found[0]):g}", plain)
+    return _FIGURES.sub(lambda figure: f"{float(figure[0]):g}", plain)
 
 
 _THOUSANDS = re.compile(r"[-+]?0*[1-9]\d{0,2}(?:[.,]\d{3})+")  # or decimals: nobody can tell

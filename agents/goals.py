@@ -114,8 +114,10 @@ class Goals:
         for kind in self.ways:
             name = slug(_SLOT.sub(r" \1 ", kind), kinds)
             schemas = {place: schema_of(self.placeholders[place], _text) for place in _names(kind)}
-            told = next(goal for goal in self if goal.kind == kind).text() if schemas else kind
-            kinds[name] = GoalKind(kind, name, told, partial(self._made, kind), partial(_arguments, schemas), schemas)
+            canonical = next(goal for goal in self if goal.kind == kind).text() if schemas else kind
+            kinds[name] = GoalKind(
+                kind, name, canonical, partial(self._made, kind), partial(_arguments, schemas), schemas
+            )
         return GoalTools(agent, list(kinds.values()), self.recognise, self._in_turn)
 
     def recognise(self, text: str) -> Goal | None:
@@ -133,8 +135,8 @@ class Goals:
     def texts(self) -> str:
         """All words that a sentence of these can hold, for a tokenizer."""
         slots = [*self.placeholders.values(), *self._grammar.slots.values()]
-        said = [_SLOT.sub(" ", way) for kind, ways in self.ways.items() for way in (kind, *ways)]
-        return " ".join([*said, *(_text(value) for values in slots for value in values)])
+        texts = [_SLOT.sub(" ", way) for kind, ways in self.ways.items() for way in (kind, *ways)]
+        return " ".join([*texts, *(_text(value) for values in slots for value in values)])
 
     def taught(self) -> str:
         """All words that a sentence of training can hold."""
@@ -166,10 +168,10 @@ class Goals:
         """The goal of a tool's arguments, its values as they are listed."""
         values = []
         for name in _names(kind):
-            given, listed = arguments[name], self.placeholders[name]
+            value, listed = arguments[name], self.placeholders[name]
             plain = _numbers(listed)
-            same = (one for one in listed if (one == given if plain else _text(one) == given))
-            values.append((name, next(same, given)))
+            same = (known for known in listed if (known == value if plain else _text(known) == value))
+            values.append((name, next(same, value)))
         return Goal(kind, tuple(values))
 
     def _in_turn(self) -> Iterator[Goal]:
@@ -192,31 +194,31 @@ class Goals:
         sides = {}
         for kind, ways in self.ways.items():
             every = ways[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
-            taught = [self._pattern(way) for way in (kind, *ways) if way not in every]
-            kept = tuple(way for way in every if not any(p.fullmatch(s) for s in self._all(way) for p in taught))
+            trained = [self._pattern(way) for way in (kind, *ways) if way not in every]
+            kept = tuple(way for way in every if not any(p.fullmatch(s) for s in self._all(way) for p in trained))
             sides[kind] = tuple(way for way in (kind, *ways) if way not in kept), kept
         return sides
 
     def _all(self, way: str) -> list[str]:
         """What a way says with its words, each with one value of its placeholders."""
         values = {name: listed[0] for name, listed in self.placeholders.items()}
-        return [_plain(_filled(said, values)) for said in itertools.islice(self._grammar.expand(way), MOST_SAID)]
+        return [_plain(_filled(text, values)) for text in itertools.islice(self._grammar.expand(way), MOST_SAID)]
 
     @cached_property
     def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
         return [(kind, self._pattern(way)) for kind, ways in self.ways.items() for way in (kind, *ways)]
 
     def _pattern(self, way: str) -> re.Pattern[str]:
-        parts, seen = [], set[str]()
+        parts, names = [], set[str]()
         for i, part in enumerate(_SLOT.split(way.rstrip(".!? "))):
             if i % 2 == 0:
                 parts.append(r"\s+".join(map(re.escape, part.lower().split())))
             elif part in self._grammar.slots:
                 parts.append(f"(?:{_any(self._grammar.slots[part])})")
-            elif part in seen:
+            elif part in names:
                 parts.append(f"(?P={part})")
             else:
-                seen.add(part)
+                names.add(part)
                 values = self.placeholders[part]
                 parts.append(f"(?P<{part}>{_NUMBER if _numbers(values) else _any(tuple(map(_text, values)))})")
         # Between them a space or none: a word may stand for nothing.
@@ -232,11 +234,11 @@ class Goals:
 
     # -- what is wrong with them ---------------------------------------------------------------------------------------
 
-    def _table(self, name: str, given: Any, kind: TypeAdapter[Any]) -> dict[str, tuple[Any, ...]]:
-        if isinstance(given, Mapping):
-            given = {key: [*values] if isinstance(values, range) else values for key, values in given.items()}
+    def _table(self, name: str, written: Any, kind: TypeAdapter[Any]) -> dict[str, tuple[Any, ...]]:
+        if isinstance(written, Mapping):
+            written = {key: [*values] if isinstance(values, range) else values for key, values in written.items()}
         try:
-            table = kind.validate_python({} if given is None else given)
+            table = kind.validate_python({} if written is None else written)
             return {key: tuple(values or ()) for key, values in table.items()}
         except ValidationError as error:
             fault = error.errors()[0]
@@ -268,8 +270,8 @@ class Goals:
                     other = f'"{kind}" with other values' if read is None or read.kind == kind else f'"{read.kind}"'
                     raise self._wrong(f'"{way}" asks for "{kind}" and for {other}.', "Say one of them otherwise.")
 
-    def _wrong(self, what: str, hint: str) -> UserError:
-        return UserError(f"{self.source}: {what}", hint)
+    def _wrong(self, problem: str, hint: str) -> UserError:
+        return UserError(f"{self.source}: {problem}", hint)
 
 
 def _arguments(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:

@@ -271,14 +271,14 @@ class Tools:
 
     def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
         if all(isinstance(t, Mapping) for t in tools) and tools:
-            made = [_remote(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
+            bound = [_remote(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
         else:
             check_size([t for t in tools if isinstance(t, Mapping)])
             check_count(len(tools))
             room = Room()
-            made = [_made(t, room) for t in tools]
-        self.schemas = checked([t.schema for t in made])
-        self._tools = {t.name: t for t in made}
+            bound = [_made(t, room) for t in tools]
+        self.schemas = checked([t.schema for t in bound])
+        self._tools = {t.name: t for t in bound}
 
     def __iter__(self) -> typing.Iterator[Tool]:
         return iter(self._tools.values())

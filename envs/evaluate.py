@@ -32,8 +32,8 @@ class Case:
 
 def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
     """The same goal on many seeds, told canonically or as `instruction` (told right, judged left, for instance)."""
-    told = goal.text() if instruction is None else instruction
-    return [Case(told, goal, seed) for seed in seeds]
+    text = goal.text() if instruction is None else instruction
+    return [Case(text, goal, seed) for seed in seeds]
 
 
 def evaluate(

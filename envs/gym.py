@@ -160,11 +160,11 @@ class ActTool:
         return [levels[values.index(arguments[name])] for levels, (name, values) in each]
 
 
-def _named(name: str, key: str, given: tuple[str, ...], plain: list[Any]) -> list[Any]:
+def _named(name: str, key: str, names: tuple[str, ...], plain: list[Any]) -> list[Any]:
     """Return the names that are given, as many as the plain ones; these where there are none."""
-    if given and len(given) != len(plain):
-        raise _wrong(name, key, ",".join(given), f"{len(plain)} names")
-    return list(given or plain)
+    if names and len(names) != len(plain):
+        raise _wrong(name, key, ",".join(names), f"{len(plain)} names")
+    return list(names or plain)
 
 
 def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
@@ -182,7 +182,7 @@ class GymEpisode:
     """An episode under way: `end` says how it ended, `error` what is wrong with what the world gave."""
 
     seed: int
-    seen: Any
+    observation: Any
     steps: int = 0
     ret: float = 0.0
     end: str | None = None
@@ -256,8 +256,8 @@ class GymWorld:
         """Whatever is told, the rewards are the same."""
 
     def reset(self, seed: int) -> None:
-        seen, _ = self.env.reset(seed=seed)
-        self._episode = GymEpisode(seed, seen)
+        observation, _ = self.env.reset(seed=seed)
+        self._episode = GymEpisode(seed, observation)
         self.act(**self.tool.still)
 
     def step(self) -> None:
@@ -267,7 +267,7 @@ class GymWorld:
         result = self.env.step(deepcopy(self._action))  # it may work in what it is given
         episode.steps += 1
         try:
-            episode.seen, reward, terminated, truncated, _ = result
+            episode.observation, reward, terminated, truncated, _ = result
             episode.ret += _number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
             episode.end = next((end for end, over in ends.items() if _number(over)), None)
@@ -278,7 +278,7 @@ class GymWorld:
     def observe(self) -> dict[str, float | str]:
         space = self.env.observation_space
         try:
-            return dict(zip(self.shown, flat(space, self._episode.seen), strict=True))
+            return dict(zip(self.shown, flat(space, self._episode.observation), strict=True))
         except (LookupError, TypeError, ValueError) as error:
             raise self._blame(f"gave an observation unlike its space ({error})", f"Give what {space} has.") from None
 
@@ -294,11 +294,11 @@ class GymWorld:
     def close(self) -> None:
         self.env.close()
 
-    def _blame(self, what: str, hint: str) -> UserError:
+    def _blame(self, problem: str, hint: str) -> UserError:
         kind = type(self.env.unwrapped)
         method = "step" if self._episode.steps else "reset"
         place = defined(getattr(kind, method))
-        return UserError(f"{place}: {kind.__name__}.{method}() {' '.join(what.split())}.", hint)
+        return UserError(f"{place}: {kind.__name__}.{method}() {' '.join(problem.split())}.", hint)
 
     def _succeeded(self) -> bool | None:
         rule, threshold = self.options.success, getattr(self.env.spec, "reward_threshold", None)

@@ -50,10 +50,10 @@ class InFlightDecode:
         """Raises what ended it."""
         if self.fault is not None:
             raise self.fault
-        made = self.deciding.decision
-        assert made is not None
-        fresh = self.fresh if made.forward_passes else 0
-        return replace(made, tokens=made.tokens + fresh, reused_tokens=self.reused)
+        decision = self.deciding.decision
+        assert decision is not None
+        fresh = self.fresh if decision.forward_passes else 0
+        return replace(decision, tokens=decision.tokens + fresh, reused_tokens=self.reused)
 
 
 def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[None, None, None]:
@@ -62,11 +62,11 @@ def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[N
     while working := [d for d in decisions if d.working]:
         for i in range(0, len(working), runner.caps.batch):
             now = working[i : i + runner.caps.batch]
-            for one, answers in zip(now, _answers(runner, now), strict=True):
+            for decode, answers in zip(now, _answers(runner, now), strict=True):
                 if not isinstance(answers, Exception):
-                    one.feed(answers)
+                    decode.feed(answers)
                 else:
-                    one.fault = answers
+                    decode.fault = answers
             yield
 
 

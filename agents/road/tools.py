@@ -61,13 +61,13 @@ def observe(data: Mapping[str, Any]) -> str:
     gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry or its stop line, 0 inside,
     150: none near; `way` what is chosen there.
     """
-    own = _integer(data["speed_kmh"])
+    ego_kmh = _integer(data["speed_kmh"])
     lane, lanes = int(data["lane"]), int(data["lanes"])
     junction = data["junction_m"]
     parts = [
-        f"speed {own} limit {_integer(data['limit_kmh'])} lane {lane} {lanes} shift {int(data['shift'])}",
-        f"ahead {_other(data, 'ahead', own)} behind {_other(data, 'behind', own)}",
-        f"l {_side(data, 'left', own, lane > 1)} r {_side(data, 'right', own, lane < lanes)}",
+        f"speed {ego_kmh} limit {_integer(data['limit_kmh'])} lane {lane} {lanes} shift {int(data['shift'])}",
+        f"ahead {_other(data, 'ahead', ego_kmh)} behind {_other(data, 'behind', ego_kmh)}",
+        f"l {_side(data, 'left', ego_kmh, lane > 1)} r {_side(data, 'right', ego_kmh, lane < lanes)}",
         f"light {data['light']} junction {FREE_M if junction is None else _gap(junction)} way {WAYS[data['turn']]}",
     ]
     return " ".join(parts)
@@ -76,9 +76,9 @@ def observe(data: Mapping[str, Any]) -> str:
 def read_back(text: str) -> dict[str, Any]:
     """The data that an observation text shows, rounded and clamped as it is: all that its reader can know."""
     words = text.split()
-    own = int(words[1])
-    seen: dict[str, Any] = {
-        "speed_kmh": float(own),
+    ego_kmh = int(words[1])
+    data: dict[str, Any] = {
+        "speed_kmh": float(ego_kmh),
         "limit_kmh": float(words[3]),
         "lane": int(words[5]),
         "lanes": int(words[6]),
@@ -89,27 +89,27 @@ def read_back(text: str) -> dict[str, Any]:
     }
     names = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
     for name, at in zip(names, (10, 13, 16, 18, 21, 23), strict=True):
-        seen |= _read_other(name, words[at : at + 2], own)
-    return seen
+        data |= _read_other(name, words[at : at + 2], ego_kmh)
+    return data
 
 
-def _other(data: Mapping[str, Any], name: str, own: int) -> str:
+def _other(data: Mapping[str, Any], name: str, ego_kmh: int) -> str:
     gap, speed = data.get(f"{name}_m"), data.get(f"{name}_kmh")
     if gap is None or speed is None or _gap(gap) == FREE_M:
         return f"{FREE_M} 0"
-    return f"{_gap(gap)} {max(-CLAMP, min(CLAMP, _integer(speed) - own))}"
+    return f"{_gap(gap)} {max(-CLAMP, min(CLAMP, _integer(speed) - ego_kmh))}"
 
 
-def _side(data: Mapping[str, Any], side: str, own: int, exists: bool) -> str:
+def _side(data: Mapping[str, Any], side: str, ego_kmh: int, exists: bool) -> str:
     if not exists:
         return f"{NO_LANE} 0 {NO_LANE} 0"
-    return f"{_other(data, f'{side}_ahead', own)} {_other(data, f'{side}_behind', own)}"
+    return f"{_other(data, f'{side}_ahead', ego_kmh)} {_other(data, f'{side}_behind', ego_kmh)}"
 
 
-def _read_other(name: str, words: list[str], own: int) -> dict[str, float | None]:
+def _read_other(name: str, words: list[str], ego_kmh: int) -> dict[str, float | None]:
     gap = int(words[0])
     near = 0 <= gap < FREE_M
-    return {f"{name}_m": float(gap) if near else None, f"{name}_kmh": float(own + int(words[1])) if near else None}
+    return {f"{name}_m": float(gap) if near else None, f"{name}_kmh": float(ego_kmh + int(words[1])) if near else None}
 
 
 def _gap(metres: float) -> int:

@@ -103,10 +103,10 @@ def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Defini
 
 def _plain(value: Any, key: str = "") -> Any:
     if isinstance(value, Mapping):
-        return {name: _plain(one, name) for name, one in value.items()}
+        return {name: _plain(part, name) for name, part in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        listed = [_plain(one) for one in value]
-        names = key == "required" and all(isinstance(one, str) for one in listed)
+        listed = [_plain(part) for part in value]
+        names = key == "required" and all(isinstance(part, str) for part in listed)
         return sorted(listed) if names else listed
     return value
 
@@ -116,7 +116,7 @@ def _difference(current: Any, other: Any, place: str) -> str:
     if isinstance(current, dict) and isinstance(other, dict):
         name = next(n for n in {**other, **current} if n not in current or n not in other or current[n] != other[n])
         return _difference(current.get(name), other.get(name), f"{place}.{name}")
-    shown = ("missing" if one is None else json.dumps(one, ensure_ascii=False) for one in (current, other))
+    shown = ("missing" if value is None else json.dumps(value, ensure_ascii=False) for value in (current, other))
     return "{} is {} here, and {} in its tools".format(place, *(t[:SHOWN] + "..." * (len(t) > SHOWN) for t in shown))
 
 
@@ -176,16 +176,16 @@ class TrainingMetadata:
 
     def difference(self, tools: Sequence[ToolSchema]) -> str | None:
         """Return where tools that it does not know differ first from those that it knows; None if it knows none."""
-        return first_difference(tools, [[tool.to_openai() for tool in own] for own, _ in self._known])
+        return first_difference(tools, [[tool.to_openai() for tool in known] for known, _ in self._known])
 
     def _same(self, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...] | None:
-        given = [comparable(tool.exact()) for tool in tools]
-        return next((own for own, lines in self._known if lines == given), None)
+        wanted = [comparable(tool.exact()) for tool in tools]
+        return next((known for known, lines in self._known if lines == wanted), None)
 
     @cached_property
     def _known(self) -> list[tuple[tuple[ToolSchema, ...], list[str]]]:
-        sets = [tuple(tool_schemas(own)) for own in self.tool_sets]
-        return [(own, [comparable(tool.exact()) for tool in own]) for own in sets]
+        sets = [tuple(tool_schemas(definitions)) for definitions in self.tool_sets]
+        return [(schemas, [comparable(tool.exact()) for tool in schemas]) for schemas in sets]
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:
@@ -214,7 +214,7 @@ class TrainingMetadata:
         if fields.pop("format", None) != FORMAT:
             raise UserError(f"{path} is of another format than {FORMAT}.", "Use the rtcontrol that wrote it.")
         try:
-            sets = tuple(tuple(own) for own in fields.pop("tool_sets"))
+            sets = tuple(tuple(definitions) for definitions in fields.pop("tool_sets"))
             metadata = cls(sets, **fields)
             assert metadata._known is not None  # its tools are such
             if isinstance(metadata.history, bool) or not isinstance(metadata.history, int) or metadata.history < 0:

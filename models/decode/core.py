@@ -97,14 +97,14 @@ class DecoderCore:
             start = self.starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
             self._grammars.check(start[1], limit, where)
             try:
-                begun = self.free_head(k, tool, False)
+                head = self.free_head(k, tool, False)
             except DecodeError as error:
                 raise UserError(
                     f"{where}: its schema cannot be decoded ({error}).",
                     "Use a plain type, bounds or an enum, or shorter patterns.",
                 ) from None
-            if not begun.chain and not begun.done:
-                self.firsts[start] = begun.stops[0]
+            if not head.chain and not head.done:
+                self.firsts[start] = head.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
         """What passes carry from here on."""
@@ -118,11 +118,11 @@ class DecoderCore:
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
         """Take a budget, or choose one by what a pass costs; for people, which one and why."""
-        chosen, told = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
+        chosen, layout = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
         self.set_budget(chosen)
         if self.domains:
             self.ahead = min(self.ahead, cost().worth())
-        return told
+        return layout
 
     @property
     def reserve(self) -> int:
@@ -286,8 +286,8 @@ class Deciding(Stepwise):
 
     # -- what was found -----------------------------------------------------------------------------------------------
 
-    def _file(self, asked: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
-        for (k, n), row in zip(asked, rows, strict=True):
+    def _file(self, entries: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
+        for (k, n), row in zip(entries, rows, strict=True):
             self.heads[k].rows[n] = row
 
     def _begun(self, k: int, tool: int, node: int) -> FreeHead:

@@ -101,10 +101,10 @@ class Grammars:
     def check(self, grammar: str, limit: int, where: str) -> None:
         """UserError where no value of the grammar has so few tokens; JSON may have more, of which most are forced."""
         text = grammar.startswith((RAW, INSIDE))
-        found = self.start(grammar, limit, where).end(limit + ENDED * (not text))
+        end = self.start(grammar, limit, where).end(limit + ENDED * (not text))
         self._refuse(grammar, where)
         # Within JSON no end of a pattern is found surely.
-        if found is None and (text or '"pattern' not in grammar):
+        if end is None and (text or '"pattern' not in grammar):
             problem = f"{where}: no value of at most {limit} tokens satisfies its schema."
             raise UserError(problem, "Loosen its rules, give its parts shorter names, or allow more tokens.")
 
@@ -130,12 +130,12 @@ class Grammars:
         inside = grammar.startswith(INSIDE)
         if '"pattern"' not in written and '"format"' not in written:
             return
-        begun = len(self.bytes_of(tokens).decode("utf-8", "ignore")) if inside else 0
+        written_so_far = len(self.bytes_of(tokens).decode("utf-8", "ignore")) if inside else 0
         for more in (0, *(2**k for k in range(9))):
-            bounded = json.dumps(_with_short_texts(json.loads(written), begun + more))
+            bounded = json.dumps(_with_short_texts(json.loads(written), written_so_far + more))
             matcher = self._library.LLMatcher(self.machine.tokens, f"{before}%json {bounded}\n")
-            given = [self.quote] * inside + [*tokens]
-            if not matcher.is_error() and matcher.try_consume_tokens(given) == len(given):
+            taken = [self.quote] * inside + [*tokens]
+            if not matcher.is_error() and matcher.try_consume_tokens(taken) == len(taken):
                 yield matcher
 
     def bytes_of(self, tokens: Sequence[int]) -> bytes:
@@ -236,8 +236,8 @@ class FreeValue:
 
         A grammar's state cannot be asked how it ends: what closes is tried first, then what fills."""
         for matcher in chain([self._matcher], self._grammars.shorter(self._grammar, self.tokens)):
-            ahead, found = matcher.deep_copy(), list[int]()
-            while not self._ends(ahead) and len(found) <= most:
+            ahead, path = matcher.deep_copy(), list[int]()
+            while not self._ends(ahead) and len(path) <= most:
                 legal = (i for i in self._grammars.machine.singles if ahead.validate_tokens([i]) == 1)
                 if self._unescaped is not None:
                     legal = (i for i in legal if self._unescaped[i])
@@ -245,9 +245,9 @@ class FreeValue:
                 if not more:
                     break
                 ahead.consume_tokens(more)
-                found += more
-            if self._ends(ahead) and len(found) <= most:
-                return found
+                path += more
+            if self._ends(ahead) and len(path) <= most:
+                return path
         return None
 
 
@@ -257,15 +257,15 @@ def _with_short_texts(schema: Any, most: int) -> Any:
         return [_with_short_texts(part, most) for part in schema]
     if not isinstance(schema, dict) or "enum" in schema:
         return schema
-    found: dict[str, Any] = {}
+    bounded: dict[str, Any] = {}
     for key, value in schema.items():
         named = key in ("properties", "patternProperties")
-        found[key] = (
+        bounded[key] = (
             {n: _with_short_texts(part, most) for n, part in value.items()} if named else _with_short_texts(value, most)
         )
-    if found.keys().isdisjoint(("pattern", "format")):
-        return found
-    return {**found, "maxLength": min(found.get("maxLength", most), most)}
+    if bounded.keys().isdisjoint(("pattern", "format")):
+        return bounded
+    return {**bounded, "maxLength": min(bounded.get("maxLength", most), most)}
 
 
 def _integer(digits: str) -> int:
@@ -313,6 +313,6 @@ def _each_once(value: Any, schema: Any) -> Any:
         items = [_each_once(v, first[i] if i < len(first) else rest) for i, v in enumerate(value)]
         return [v for i, v in enumerate(items) if v not in items[:i]] if schema.get("uniqueItems") else items
     if isinstance(value, Mapping):
-        own, rest = schema.get("properties", {}), schema.get("additionalProperties")
-        return {k: _each_once(v, own.get(k, rest)) for k, v in value.items()}
+        declared, rest = schema.get("properties", {}), schema.get("additionalProperties")
+        return {k: _each_once(v, declared.get(k, rest)) for k, v in value.items()}
     return value

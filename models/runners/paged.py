@@ -30,7 +30,7 @@ class PagePool:
         self.pages = -(-tokens // PAGE)
         shape = (config.layers, (1 + self.pages) * PAGE, config.kv_heads, config.head_dim)
         self.both = zeros(shape, dtype, device), zeros(shape, dtype, device)
-        self.layers = list(zip(*(own.unbind(0) for own in self.both), strict=True))
+        self.layers = list(zip(*(values.unbind(0) for values in self.both), strict=True))
         self.holders = [0] * (1 + self.pages)
         self.dropped: deque[int] = deque()  # pages of sequences that are gone, on whichever thread
         self._free = list(range(self.pages, 0, -1))
@@ -81,13 +81,13 @@ class PagedCache:
 
     def first(self, count: int) -> list[torch.Tensor]:
         """Keys and values [layers, 1, kv_heads, count, head_dim] of the first slots."""
-        return [own[:, self.places(0, count)].transpose(1, 2)[:, None] for own in self.pool.both]
+        return [values[:, self.places(0, count)].transpose(1, 2)[:, None] for values in self.pool.both]
 
-    def fill(self, *given: torch.Tensor) -> None:
+    def fill(self, *layers: torch.Tensor) -> None:
         """The first slots become these keys and values."""
-        self.reserve(0, count := given[0].shape[-2])
-        for own, others in zip(self.pool.both, given, strict=True):
-            own[:, self.places(0, count)] = others[:, 0].transpose(1, 2).to(own.device)
+        self.reserve(0, count := layers[0].shape[-2])
+        for values, others in zip(self.pool.both, layers, strict=True):
+            values[:, self.places(0, count)] = others[:, 0].transpose(1, 2).to(values.device)
 
     def share(self, other: PagedCache, count: int) -> None:
         """The first slots are another one's, too."""
@@ -104,9 +104,9 @@ class PagedCache:
             shared = [i for i in range(first // PAGE, min(end, len(pages))) if pool.holders[pages[i]] > 1]
             new = pool.take(len(shared) + max(end - len(pages), 0))
             for i in shared:
-                to, own = new[-1] * PAGE, pages[i] * PAGE
+                to, old = new[-1] * PAGE, pages[i] * PAGE
                 for both in pool.both if i * PAGE < first else ():
-                    both[:, to : to + PAGE] = both[:, own : own + PAGE]
+                    both[:, to : to + PAGE] = both[:, old : old + PAGE]
                 pool.give([pages[i]])
                 pages[i] = new.pop()
             pages += new
@@ -169,7 +169,7 @@ class StaticPass:
 
     def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> None:
         """The next pass. What is left over of the shape sees zeros, and writes where nobody reads."""
-        slots, sees, owners, wanted, starts, lengths, pages, told = (list[int]() for _ in range(8))
+        slots, sees, owners, wanted, starts, lengths, pages, numbers = (list[int]() for _ in range(8))
         tree, most = bytearray(), self.shape.columns // PAGE
         for i, part in enumerate(parts):
             (prompt, ancestors), start, total = part.mask, len(slots), part.past + part.count
@@ -182,12 +182,12 @@ class StaticPass:
             owners += [i] * part.count
             wanted += range(start + part.hidden, start + part.count)
             tree += bytes((first - part.past) * self.shape.tree // 8)
-            for own, above in enumerate(ancestors, start=first - prompt):
-                tree += sum(1 << slot for slot in (*above, own)).to_bytes(self.shape.tree // 8, "little")
-        given = (tokens, positions, slots, sees, owners, wanted, starts, lengths, pages)
-        for values, size, pad in zip(given, self._sizes, (0, 0, SCRATCH, 1, 0, 0, 0, 0, 0), strict=True):
-            told += [*values, *[pad] * (size - len(values))]
-        self._bytes[:] = (array("q", told).tobytes() + tree).ljust(len(self._bytes), b"\0")
+            for node, above in enumerate(ancestors, start=first - prompt):
+                tree += sum(1 << slot for slot in (*above, node)).to_bytes(self.shape.tree // 8, "little")
+        inputs = (tokens, positions, slots, sees, owners, wanted, starts, lengths, pages)
+        for values, size, pad in zip(inputs, self._sizes, (0, 0, SCRATCH, 1, 0, 0, 0, 0, 0), strict=True):
+            numbers += [*values, *[pad] * (size - len(values))]
+        self._bytes[:] = (array("q", numbers).tobytes() + tree).ljust(len(self._bytes), b"\0")
         self._there.copy_(self._here, non_blocking=True)
 
 
@@ -270,22 +270,22 @@ class PagedModel(LeanModel):
             problem = f"No CUDA graphs ({fault}): passes are sent to the GPU kernel by kernel, which is slower."
             warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
-    def _states(self, given: StaticPass) -> torch.Tensor:
+    def _states(self, ready: StaticPass) -> torch.Tensor:
         """Normalised states [tokens, hidden], the wanted ones first."""
-        c, shape, longest = self.config, given.shape, given.shape.rows
-        tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = given.values
+        c, shape, longest = self.config, ready.shape, ready.shape.rows
+        tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = ready.values
         column = torch.arange(shape.columns, device=self.device)
         # What is masked must be finite: behind a sequence's end stand zeros, not what was left in its last page.
         at = pages.view(shape.batch, -1)[:, column // PAGE] * PAGE + column % PAGE
         at = at.masked_fill(column >= lengths[:, None], ZEROS)
         beyond = column - sees[:, None]
-        bits = given.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
-        seen = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
+        bits = ready.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
+        visible = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
         # Attention is by sequences: [batch, longest] of the tokens, and back.
         rows = (starts[:, None] + torch.arange(longest, device=self.device)).clamp(max=shape.tokens - 1)
         place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
         bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
-        bias = bias.masked_fill_(~seen[rows], -torch.inf)[:, None, :, None]
+        bias = bias.masked_fill_(~visible[rows], -torch.inf)[:, None, :, None]
         bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # a key head's query heads are more rows for it
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(tokens, self.weights.embedding)

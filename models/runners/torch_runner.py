@@ -44,8 +44,8 @@ class TorchRunner:
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
-        told = config.packing.summary if config.packing else None
-        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, told)
+        summary = config.packing.summary if config.packing else None
+        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, summary)
 
     @classmethod
     def load(
@@ -101,10 +101,10 @@ class TorchRunner:
         with self._own_threads():
             states = run_together(self.model, placed)
             each = zip(batch, states, strict=True)
-            found = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
+            answers = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
         for handle, nodes in placed:
             handle.ran(nodes)
-        return found
+        return answers
 
     def _logits(self, handle: PackedSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
         rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
@@ -160,15 +160,15 @@ def thread_limit(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def choose_threads(given: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
+def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
     """Return the CPU threads of these weights: as given, else one for a small model. Raises UserError.
 
     A second thread gains little on a small model, and waits for its turn when another process is busy: the worst
     decisions become a hundred times slower."""
-    if given is not None and given < 1:
-        raise UserError(f"{given} CPU threads run nothing.", "Give 1 or more.")
+    if threads is not None and threads < 1:
+        raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
     small = sum(size for _, size, _ in files) < ONE_THREAD
-    return 1 if given is None and small else given
+    return 1 if threads is None and small else threads
 
 
 def choose_device(name: str | None) -> torch.device:

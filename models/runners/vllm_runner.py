@@ -59,8 +59,8 @@ class RequestSequence(Handle):
             self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
         if len(self.prompt) + max(map(len, self.paths[base:]), default=0) > self.slots:
             raise too_long(self.slots, len(self.prompt))
-        asked = sorted({n for ask in asks if ask.ids or ask.masks is not None for n in ask.nodes})
-        return asks, dict(zip(asked, numbers, strict=False))
+        nodes = sorted({n for ask in asks if ask.ids or ask.masks is not None for n in ask.nodes})
+        return asks, dict(zip(nodes, numbers, strict=False))
 
 
 class VLLMRunner:
@@ -138,10 +138,10 @@ class VLLMRunner:
             prompts |= {number: work.handle.prompt + paths[n] for n, number in numbers.items()}
         gone = self._evaluate(prompts, [(w.stop, n.values()) for w, (_, n) in zip(batch, works, strict=True)])
         whole = [w for w in works if gone.isdisjoint(w[1].values())]
-        found = iter(self.engine.collective_rpc(gather, args=(whole,))[0])
+        scores = iter(self.engine.collective_rpc(gather, args=(whole,))[0])
         for work in batch:
             work.handle.done = len(work.handle.prompt)
-        return [next(found) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
+        return [next(scores) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
 
     def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
         """All requests, in as many steps as it takes; those given up, by their numbers, as their event was set between
@@ -176,17 +176,17 @@ class VLLMRunner:
 @contextmanager
 def threads_kept(threads: int | None) -> Iterator[int]:
     """vLLM on a CPU takes its number of threads from the environment, and the setter of torch's away."""
-    own, setter, told = torch.get_num_threads(), torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(threads or own)
-    setter(threads or own)
+    before, setter, variable = torch.get_num_threads(), torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads or before)
+    setter(threads or before)
     try:
-        yield threads or own
+        yield threads or before
     finally:
         torch.set_num_threads = setter
-        setter(own)
+        setter(before)
         os.environ.pop("OMP_NUM_THREADS")
-        if told is not None:
-            os.environ["OMP_NUM_THREADS"] = told
+        if variable is not None:
+            os.environ["OMP_NUM_THREADS"] = variable
 
 
 def _one_token() -> SamplingParams:
@@ -216,8 +216,8 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
     try:
         options = dict(json.loads(os.environ.get(OPTIONS) or "{}"))
     except (ValueError, TypeError):
-        told = 'It is a JSON object of arguments of vLLM\'s engine: {"tensor_parallel_size": 2}, say.'
-        raise UserError(f"{OPTIONS} cannot be read.", told) from None
+        hint = 'It is a JSON object of arguments of vLLM\'s engine: {"tensor_parallel_size": 2}, say.'
+        raise UserError(f"{OPTIONS} cannot be read.", hint) from None
     if dtype == "auto" and not read_config(folder).get("quantization_config"):
         # As for torch's; vLLM's own choice would round the weights of a small model.
         dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, PLACE)))

@@ -246,7 +246,7 @@ def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     values, words = world.observe(), world.agent().observe(world.observe())
     assert values["mission"] == "go to the\nred ball" and len(str(values["say"])) == 9
     assert words.startswith("grid_1 3 ") and "grid_6 3 mission go to the red ball say " in words
-    world._episode.seen = {**world._episode.seen, "mission": 7}
+    world._episode.observation = {**world._episode.observation, "mission": 7}
     with pytest.raises(UserError, match="7 is not text"):
         world.observe()
 
