@@ -34,11 +34,11 @@ class PaddleCurriculum(PhrasedCurriculum[PaddleGoal]):
         rng, world = self.rng, self._world.world
         world.pause = 0
         world.own_y, world.other_y = (rng.uniform(court.TOP, court.BOTTOM) for _ in range(2))
-        world.ball_x = rng.uniform(8.0, court.WIDTH - 8.0)
-        world.ball_y = rng.uniform(court.BALL_HALF, court.HEIGHT - court.BALL_HALF)
+        world.ball.x = rng.uniform(8.0, court.WIDTH - 8.0)
+        world.ball.y = rng.uniform(court.BALL_HALF, court.HEIGHT - court.BALL_HALF)
         speed = rng.uniform(court.SERVE_SPEED, court.MAX_SPEED)
-        world.ball_vx = speed if rng.random() < 0.75 else -speed
-        world.ball_vy = rng.uniform(-court.BOUNCE_SLOPE, court.BOUNCE_SLOPE) * speed
+        world.ball.vx = speed if rng.random() < 0.75 else -speed
+        world.ball.vy = rng.uniform(-court.BOUNCE_SLOPE, court.BOUNCE_SLOPE) * speed
 
 
 PLAN = TrainingPlan(

@@ -59,7 +59,7 @@ class PaddleJudge(Judge[PaddleGoal]):
         if world.own_hits > self._hits:
             self._hits = world.own_hits
             self._returned += 1
-            upwards = world.ball_vy if self.goal is None or self.goal.kind != "up" else -world.ball_vy
+            upwards = world.ball.vy if self.goal is None or self.goal.kind != "up" else -world.ball.vy
             self._aimed += upwards >= AIMED_VY
         if world.other_score > self._misses:
             self._misses = world.other_score

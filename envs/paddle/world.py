@@ -43,6 +43,7 @@ own: the page may play to any score.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 STEPS_A_SECOND = 60
 WIDTH, HEIGHT = 100.0, 60.0
@@ -59,16 +60,23 @@ LEVEL_SPEED = 20.0
 _MASK = 0xFFFFFFFF
 
 
+@dataclass(slots=True)
+class Ball:
+    """The centre's place, and its speed in units a second."""
+
+    x: float
+    y: float
+    vx: float = 0.0
+    vy: float = 0.0
+
+
 class PaddleWorld:
     """The physics of the module's text and nothing else: no judge, no player.
 
     `own_hits`, `other_hits`, `own_score`, `other_score` only count up.
     """
 
-    ball_x: float
-    ball_y: float
-    ball_vx: float
-    ball_vy: float
+    ball: Ball
     pause: int
     toward: int
 
@@ -100,59 +108,58 @@ class PaddleWorld:
             if self.pause == 0:
                 self._serve()
             return
-        before = self.ball_x
-        self.ball_x += self.ball_vx / STEPS_A_SECOND
-        self.ball_y += self.ball_vy / STEPS_A_SECOND
-        if self.ball_y < BALL_HALF:
-            self.ball_y = 2 * BALL_HALF - self.ball_y
-            self.ball_vy = -self.ball_vy
-        if self.ball_y > HEIGHT - BALL_HALF:
-            self.ball_y = 2 * (HEIGHT - BALL_HALF) - self.ball_y
-            self.ball_vy = -self.ball_vy
+        before = self.ball.x
+        self.ball.x += self.ball.vx / STEPS_A_SECOND
+        self.ball.y += self.ball.vy / STEPS_A_SECOND
+        if self.ball.y < BALL_HALF:
+            self.ball.y = 2 * BALL_HALF - self.ball.y
+            self.ball.vy = -self.ball.vy
+        if self.ball.y > HEIGHT - BALL_HALF:
+            self.ball.y = 2 * (HEIGHT - BALL_HALF) - self.ball.y
+            self.ball.vy = -self.ball.vy
         self._paddles(before)
-        if self.ball_x >= WIDTH:
+        if self.ball.x >= WIDTH:
             self.other_score += 1
             self._centre(toward=1)
-        elif self.ball_x <= 0:
+        elif self.ball.x <= 0:
             self.own_score += 1
             self._centre(toward=-1)
 
     def observe(self) -> dict[str, float]:
         """The six numbers of an observation."""
         return {
-            "ball_x": self.ball_x,
-            "ball_y": self.ball_y,
-            "ball_vx": self.ball_vx,
-            "ball_vy": self.ball_vy,
+            "ball_x": self.ball.x,
+            "ball_y": self.ball.y,
+            "ball_vx": self.ball.vx,
+            "ball_vy": self.ball.vy,
             "own_y": self.own_y,
             "other_y": self.other_y,
         }
 
     def _paddles(self, before: float) -> None:
-        if self.ball_vx > 0 and before < OWN_PLANE <= self.ball_x and abs(self.ball_y - self.own_y) <= REACH:
-            self.ball_x = 2 * OWN_PLANE - self.ball_x
-            speed = min(self.ball_vx + SPEED_UP, MAX_SPEED)
-            self.ball_vx = -speed
-            self.ball_vy = BOUNCE_SLOPE * ((self.ball_y - self.own_y) / REACH) * speed
+        if self.ball.vx > 0 and before < OWN_PLANE <= self.ball.x and abs(self.ball.y - self.own_y) <= REACH:
+            self.ball.x = 2 * OWN_PLANE - self.ball.x
+            speed = min(self.ball.vx + SPEED_UP, MAX_SPEED)
+            self.ball.vx = -speed
+            self.ball.vy = BOUNCE_SLOPE * ((self.ball.y - self.own_y) / REACH) * speed
             self.own_hits += 1
-        elif self.ball_vx < 0 and before > OTHER_PLANE >= self.ball_x and abs(self.ball_y - self.other_y) <= REACH:
-            self.ball_x = 2 * OTHER_PLANE - self.ball_x
-            speed = min(-self.ball_vx + SPEED_UP, MAX_SPEED)
-            self.ball_vx = speed
-            self.ball_vy = BOUNCE_SLOPE * ((self.ball_y - self.other_y) / REACH) * speed
+        elif self.ball.vx < 0 and before > OTHER_PLANE >= self.ball.x and abs(self.ball.y - self.other_y) <= REACH:
+            self.ball.x = 2 * OTHER_PLANE - self.ball.x
+            speed = min(-self.ball.vx + SPEED_UP, MAX_SPEED)
+            self.ball.vx = speed
+            self.ball.vy = BOUNCE_SLOPE * ((self.ball.y - self.other_y) / REACH) * speed
             self.other_hits += 1
 
     def _centre(self, toward: int) -> None:
-        self.ball_x, self.ball_y = WIDTH / 2, HEIGHT / 2
-        self.ball_vx = self.ball_vy = 0.0
+        self.ball = Ball(WIDTH / 2, HEIGHT / 2)
         self.pause = PAUSE_STEPS
         self.toward = toward
 
     def _serve(self) -> None:
         self._state = (1664525 * self._state + 1013904223) & _MASK
         slope = ((self._state >> 16) / 32768 - 1) * SERVE_SLOPE
-        self.ball_vx = self.toward * SERVE_SPEED
-        self.ball_vy = slope * SERVE_SPEED
+        self.ball.vx = self.toward * SERVE_SPEED
+        self.ball.vy = slope * SERVE_SPEED
 
 
 LOOK_EVERY = 12  # steps between two looks at the ball: 0.2 s
@@ -189,7 +196,7 @@ class Person:
 
     def _look(self, world: PaddleWorld) -> None:
         rng = self._rng
-        incoming = world.ball_vx < 0
+        incoming = world.ball.vx < 0
         if self._restless:
             if rng.random() < 0.15:
                 self._target = rng.uniform(TOP, BOTTOM)
@@ -201,8 +208,8 @@ class Person:
             self._target = rng.uniform(15.0, 45.0)
         self._incoming = incoming
         if incoming:
-            seconds = (world.ball_x - OTHER_PLANE) / -world.ball_vx
-            self._target = fold(world.ball_y + world.ball_vy * seconds) + self._off
+            seconds = (world.ball.x - OTHER_PLANE) / -world.ball.vx
+            self._target = fold(world.ball.y + world.ball.vy * seconds) + self._off
 
 
 def person(seed: int) -> Person:
