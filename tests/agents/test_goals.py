@@ -32,8 +32,8 @@ YARD = Goals(
 @given(st.randoms(use_true_random=False))
 def test_whatever_is_said_for_a_goal_is_read_as_it(rng: random.Random) -> None:
     goal = YARD.sample(rng)
-    for said in (YARD.sentence(rng, goal), *YARD.held_out(goal)):
-        assert YARD.recognise(said) == YARD.recognise(f"  {said.upper()}. ") == YARD.recognise(goal.text()) == goal
+    for text in (YARD.sentence(rng, goal), *YARD.held_out(goal)):
+        assert YARD.recognise(text) == YARD.recognise(f"  {text.upper()}. ") == YARD.recognise(goal.text()) == goal
 
 
 def test_a_number_between_those_listed_is_read_and_others_are_not() -> None:
@@ -54,12 +54,12 @@ def test_every_fifth_way_is_kept_from_training() -> None:
 
 def test_no_way_is_held_out_that_a_trained_one_says_with_some_of_its_words() -> None:
     ways = ["drive to the {thing}", "{lead} find the {thing}", "reach {thing}", "to {thing}", "Find the  {thing}!"]
-    told = Goals(
+    goals = Goals(
         {"go to the {thing}": [*ways, *ways[:1] * 4, "the {thing}, {lead}"]},
         YARD.placeholders,
         {"lead": ["please", ""]},
     )
-    assert told.held_out(Goal("go to the {thing}", (("thing", "box"),))) == ("the box, please",)
+    assert goals.held_out(Goal("go to the {thing}", (("thing", "box"),))) == ("the box, please",)
 
 
 def test_goals_are_spread_over_kinds_and_values() -> None:
@@ -69,7 +69,7 @@ def test_goals_are_spread_over_kinds_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("table", "says"),
     [
         ({"goals": {}}, "there is no goal"),
         ({"goals": {"go to {x}": []}}, "nothing is listed for {x}"),
@@ -82,16 +82,16 @@ def test_goals_are_spread_over_kinds_and_values() -> None:
         ({"goals": {"go to {x}": []}, "placeholders": {"x": ["a"]}, "words": {"x": ["b"]}}, "a placeholder and a word"),
     ],
 )
-def test_goals_that_cannot_be_learnt_are_refused(given: dict[str, Any], says: str) -> None:
+def test_goals_that_cannot_be_learnt_are_refused(table: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError) as raised:
-        Goals(**given)
+        Goals(**table)
     assert says in raised.value.what and raised.value.remedy
 
 
 def test_words_that_no_trained_way_has_are_unknown_and_fillers_are_not() -> None:
-    told = Goals({"go to the {colour} box": [], "wait": []}, {"colour": ["red", "blue"]})
-    assert told.unknown("would you please go to the boxes that are blue") == ()
-    assert told.unknown("both of the blue boxes") == ("both",)
+    goals = Goals({"go to the {colour} box": [], "wait": []}, {"colour": ["red", "blue"]})
+    assert goals.unknown("would you please go to the boxes that are blue") == ()
+    assert goals.unknown("both of the blue boxes") == ("both",)
 
 
 GOALS = [RoadGoal(kind, value) for kind in KINDS for value in VALUES.get(kind, (None,))]
@@ -149,10 +149,10 @@ LANDER = registry.WORLDS["lander"].phrasings().goal_tools
 
 @pytest.mark.parametrize("world", registry.WORLDS)
 def test_each_goal_of_a_bundled_world_is_a_call_and_its_canonical_words_are_known(world: str) -> None:
-    told = registry.WORLDS[world].phrasings()
+    phrasings = registry.WORLDS[world].phrasings()
     rng = random.Random(0)
-    for goal in (told.sample_goal(rng) for _ in range(500)):
-        tools = told.goal_tools
+    for goal in (phrasings.sample_goal(rng) for _ in range(500)):
+        tools = phrasings.goal_tools
         assert tools.goal(tools.call(goal)) == goal
         assert tools.canonical(goal.text()) == tools.canonical(f"  {goal.text().upper()}!! ") == goal
 

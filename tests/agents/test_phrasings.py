@@ -68,12 +68,12 @@ def test_the_plain_rule_reads_every_training_pattern_as_its_goal_and_no_other(na
 
 @of_each
 def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str) -> None:
-    rng, said = random.Random(0), PHRASINGS[name]
-    known, drawn = vocabulary(name), set()
+    rng, phrasings = random.Random(0), PHRASINGS[name]
+    known, goals = vocabulary(name), set()
     for _ in range(3000):
-        goal = said.sample_goal(rng)
-        text = said.training_instruction(rng, goal)
-        drawn.add(goal)
+        goal = phrasings.sample_goal(rng)
+        text = phrasings.training_instruction(rng, goal)
+        goals.add(goal)
         assert RULES[name](text) == goal, text
         assert known.issuperset(split_words(text)), text
         if text != goal.text() and not (name == "lander" and goal.kind == "hover"):
@@ -82,7 +82,7 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
             assert typed in trained(name, goal.kind), text
     if name == "road":
         every = set(GOALS["road"])
-        assert drawn == every and all(DRIVER.training_sentences(goal.kind)[goal.text()] == goal for goal in every)
+        assert goals == every and all(DRIVER.training_sentences(goal.kind)[goal.text()] == goal for goal in every)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_plain_instructions_are_recognised(name: str, text: str, kind: Any) -> N
     assert RULES[name](text) == (None if kind is None else goal(kind))
 
 
-def said(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
+def texts_of(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
     """Each pattern that asks for a goal, and a sentence that it becomes."""
     rng, module = random.Random(seed), PHRASINGS[name]
     return {pattern: module.written(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
@@ -114,11 +114,11 @@ def said(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
 
 @cache
 def meanings(name: str) -> dict[str, set[Any]]:
-    found: dict[str, set[Any]] = {}
+    goals_of: dict[str, set[Any]] = {}
     for goal in GOALS[name]:
-        for text in said(name, goal).values():
-            found.setdefault(bare(text), set()).add(goal)
-    return found
+        for text in texts_of(name, goal).values():
+            goals_of.setdefault(bare(text), set()).add(goal)
+    return goals_of
 
 
 @of_each
@@ -130,12 +130,12 @@ def test_no_spoken_sentence_asks_for_two_goals(name: str) -> None:
 def test_what_the_plain_rule_reads_otherwise_has_been_looked_at(name: str) -> None:
     """The table is the label. A sentence that the rule reads as another goal stands in misread.toml, put there by
     somebody who has checked that the table is right."""
-    found = set()
+    misread = set()
     for goal in GOALS[name]:
-        for pattern, text in said(name, goal).items():
+        for pattern, text in texts_of(name, goal).items():
             if RULES[name](text) not in (goal, None):
-                found.add(pattern)
-    assert found == set(MISREAD[name].splitlines())
+                misread.add(pattern)
+    assert misread == set(MISREAD[name].splitlines())
 
 
 def test_nonsense_names_no_goal_of_any_world() -> None:

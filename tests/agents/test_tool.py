@@ -137,13 +137,13 @@ def test_whole_number_is_legal_where_a_number_is_asked() -> None:
 
 
 def test_bind_runs_the_environments_function_and_refuses_strangers() -> None:
-    heard: list[int] = []
+    values: list[int] = []
 
     @tool
     def go(x: Annotated[int, OneOf(1, 2)]) -> None: ...
 
-    Tools([go]).bind(go=lambda x: heard.append(x)).execute(Call("go", {"x": 2}))
-    assert heard == [2]
+    Tools([go]).bind(go=lambda x: values.append(x)).execute(Call("go", {"x": 2}))
+    assert values == [2]
     with pytest.raises(UserError, match=r"No tool .fly. to bind\. The tools are: go"):
         Tools([go]).bind(fly=print)
 
@@ -174,8 +174,8 @@ def test_parameter_without_a_schema_or_with_a_contradiction_is_refused(
     def go(level: Any) -> None: ...
 
     go.__annotations__["level"], go.__defaults__ = annotation, default
-    told = refusal(go)
-    assert "Tool go, parameter level" in told and says in told
+    message = refusal(go)
+    assert "Tool go, parameter level" in message and says in message
 
 
 def test_signature_that_no_call_fits_is_refused() -> None:
@@ -276,6 +276,6 @@ STATE: dict[str, Any] = {**DRIVE, "light": "green", "junction_m": 80.0, "turn": 
     ],
 )
 def test_state_of_a_road_reads_in_kilometres_an_hour_and_metres_and_back(change: dict[str, Any], text: str) -> None:
-    seen = observe({**STATE, **change})
-    assert seen == f"{text} light green junction 80 way onward"
-    assert observe(read_back(seen)) == seen and set(read_back(seen)) == set(STATE)
+    text_seen = observe({**STATE, **change})
+    assert text_seen == f"{text} light green junction 80 way onward"
+    assert observe(read_back(text_seen)) == text_seen and set(read_back(text_seen)) == set(STATE)

@@ -62,20 +62,22 @@ def make() -> Iterator[Make]:
     """Makes environments of a Counter, and starts them where a clock is given; closes them at the end."""
     with contextlib.ExitStack() as stack:
 
-        def made(clock: str | None = None, start: dict[str, Any] | None = None, **world: Any) -> PacedEnvironment:
+        def environment(
+            clock: str | None = None, start: dict[str, Any] | None = None, **world: Any
+        ) -> PacedEnvironment:
             env = PacedEnvironment("counter", Counter(**world))
             stack.callback(env.close)
             if clock is not None:
                 env.start(clock, **(start or {}))
             return env
 
-        yield made
+        yield environment
 
 
 def latest(env: PacedEnvironment) -> Observation:
-    seen = env.latest()
-    assert seen is not None
-    return seen
+    observation = env.latest()
+    assert observation is not None
+    return observation
 
 
 def test_a_broken_simulation_is_reported_to_the_loop(make: Make) -> None:
@@ -206,7 +208,7 @@ def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:
     assert env.execute(Call("act"), latest(env).epoch) == "epoch_over"
 
 
-async def later(*given: object) -> None:
+async def later(*arguments: object) -> None:
     """Stands for an asynchronous driver's method."""
 
 
@@ -237,6 +239,6 @@ def test_wall_clock_steps_at_the_native_rate(make: Make) -> None:
         if (taken_s := run_until(env, 46)) <= 1.0:
             break
     assert taken_s <= 1.0
-    seen = latest(env)
+    observation = latest(env)
     # One observation a step and one for the reset.
-    assert seen.seq - 1 == seen.data["count"] == env.pace.steps
+    assert observation.seq - 1 == observation.data["count"] == env.pace.steps

@@ -82,18 +82,18 @@ def test_end_of_a_flight_is_judged_by_its_goal(goal: Any, x: float, y: float, la
 
 
 @pytest.mark.parametrize(
-    ("world", "option", "told", "free", "hint"),
+    ("world", "option", "text", "free", "hint"),
     [
         (Lander, "left", "land on the right side of the pad", "hover at 0.7", "hover at 0.7"),
         (PaddleGame, "aim low", "aim high", "let me win", "do what I do"),
     ],
 )
 def test_goal_option_outlives_the_instruction_and_names_one(
-    world: Any, option: str, told: str, free: str, hint: str
+    world: Any, option: str, text: str, free: str, hint: str
 ) -> None:
     fixed, open_ = world(option), world()
     before = fixed.goal
-    fixed.instruct(told)
+    fixed.instruct(text)
     open_.instruct(free)
     assert fixed.goal == before is not None and open_.goal is not None
     with pytest.raises(UserError, match=hint):
@@ -139,17 +139,17 @@ def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
         world.set_model(own_v)
         world.set_other(other_v)
         world.step()
-        found = [*world.observe().values(), world.own_score, world.other_score, world.pause]
-        assert found == wanted, f"step {number}"
+        row_now = [*world.observe().values(), world.own_score, world.other_score, world.pause]
+        assert row_now == wanted, f"step {number}"
     assert world.own_hits >= 2 and world.other_hits >= 1 and world.own_score >= 1 and world.other_score >= 1
 
 
-def play(game: PaddleGame, seed: int, told: PaddleGoal | None) -> bool | None:
-    """`told` as the expert plays it, None stands still; four physics steps a tick."""
+def play(game: PaddleGame, seed: int, goal: PaddleGoal | None) -> bool | None:
+    """`goal` as the expert plays it, None stands still; four physics steps a tick."""
     game.reset(seed)
     while (episode := game.outcome()) is None:
-        if told is not None:
-            game.move(**expert(read_back(observe(game.observe())), told).arguments)
+        if goal is not None:
+            game.move(**expert(read_back(observe(game.observe())), goal).arguments)
         for _ in range(4):
             game.step()
     return episode.success
@@ -160,7 +160,7 @@ def test_the_expert_does_what_it_is_told_and_nothing_else_does(kind: PaddleKind)
     game = PaddleGame(PaddleGoal(kind))
     assert sum(bool(play(game, seed, PaddleGoal(kind))) for seed in range(10)) >= 8
     opposite: dict[PaddleKind, PaddleKind] = {"return": "miss", "up": "down", "top": "bottom", "mirror": "top"}
-    opposite |= {told: kind for kind, told in opposite.items() if kind != "mirror"}
+    opposite |= {opposite_kind: kind for kind, opposite_kind in opposite.items() if kind != "mirror"}
     assert not any(play(game, seed, PaddleGoal(opposite[kind])) for seed in range(5))
     if kind != "miss":
         assert sum(bool(play(game, seed, None)) for seed in range(10)) <= 3, "standing still"
@@ -226,10 +226,10 @@ def test_a_junction_is_left_by_the_way_that_was_chosen_from_the_right_lane(
 @pytest.mark.parametrize("kind", ROAD_KINDS)
 def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: RoadKind) -> None:
     goal = RoadGoal(kind, VALUES.get(kind, (None,))[0])
-    told = cases(goal, UNSEEN)
-    assert summary(evaluate(SKILL, SKILL.expert_policy, told))["successes"] >= 2
+    situations = cases(goal, UNSEEN)
+    assert summary(evaluate(SKILL, SKILL.expert_policy, situations))["successes"] >= 2
     if kind != "stop":
-        assert summary(evaluate(SKILL, lambda seen: [SKILL.still] * len(seen), told))["successes"] <= 1
+        assert summary(evaluate(SKILL, lambda inputs: [SKILL.still] * len(inputs), situations))["successes"] <= 1
 
 
 def test_a_red_light_passed_spoils_any_goal() -> None:
@@ -272,20 +272,20 @@ def test_rows_show_legal_calls_that_follow_from_what_the_row_shows(name: str) ->
 
 @of_each
 def test_rows_repeat_by_seed_and_differ_between_seeds(name: str) -> None:
-    one, again, other = (list(islice(ROWS[name](seed, parallel=4), 300)) for seed in (1, 1, 2))
-    assert one == again != other
+    first, again, other = (list(islice(ROWS[name](seed, parallel=4), 300)) for seed in (1, 1, 2))
+    assert first == again != other
 
 
 @of_each
 def test_the_learner_acts_and_the_expert_labels(name: str) -> None:
-    asked: set[int] = set()
+    batches: set[int] = set()
 
     def learner(situations: Sequence[tuple[str, str]]) -> list[Call]:
-        asked.add(len(situations))
+        batches.add(len(situations))
         return [SKILLS[name].still] * len(situations)
 
     rows = list(islice(ROWS[name](0, parallel=16, policy=learner), 800))
-    assert asked == {16} and any(row.call != SKILLS[name].still for row in rows)
+    assert batches == {16} and any(row.call != SKILLS[name].still for row in rows)
     assert rows != list(islice(ROWS[name](0, parallel=16), 800))
 
 
@@ -303,8 +303,8 @@ def test_the_expert_lands_as_it_is_told(goal: LanderGoal) -> None:
     ("name", "goal"), [("lander", LAND), ("paddle", PaddleGoal("return")), ("road", RoadGoal("lane", "left"))]
 )
 def test_an_episode_does_not_depend_on_how_many_are_played_at_once(name: str, goal: Any) -> None:
-    skill, told = SKILLS[name], cases(goal, range(4))
-    all_at_once, in_turns = (evaluate(skill, skill.expert_policy, told, parallel=parallel) for parallel in (4, 2))
+    skill, situations = SKILLS[name], cases(goal, range(4))
+    all_at_once, in_turns = (evaluate(skill, skill.expert_policy, situations, parallel=parallel) for parallel in (4, 2))
     assert all_at_once == in_turns
 
 

@@ -87,10 +87,10 @@ def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[in
     return [*decider.template.prefix_ids(decider.plan.tools), *decider.template.suffix_ids(instruction, observation)]
 
 
-def outcome(decider: STDecider, told: tuple[str, str]) -> Any:
+def outcome(decider: STDecider, situation: tuple[str, str]) -> Any:
     """The decision, or what the DecodeError says."""
     try:
-        return decider.decide(*told)
+        return decider.decide(*situation)
     except DecodeError as error:
         return str(error)
 
@@ -203,8 +203,8 @@ class Oracle:
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """[length, vocabulary]"""
         with torch.no_grad():
-            found: torch.Tensor = self.model(torch.tensor([list(ids)])).logits[0]
-        return found
+            logits: torch.Tensor = self.model(torch.tensor([list(ids)])).logits[0]
+        return logits
 
     def decide(self, plan: SchemaPlan, prompt: Sequence[int]) -> tuple[str, dict[str, Any]] | None:
         """(name, arguments) or None for a null function head."""

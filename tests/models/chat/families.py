@@ -56,7 +56,7 @@ CORPUS = [
 
 def checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
     """A random two-layer model whose tokenizer joins characters across quotes, braces and spaces, as real ones do."""
-    told, own = TOLD[family]
+    family_text, added = TOLD[family]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=seed % 2 == 0), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -66,12 +66,12 @@ def checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
     trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, min_frequency=1, show_progress=False)
     tokenizer.train_from_iterator(CORPUS * 20, trainer)
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer.add_tokens(list(own))
+    tokenizer.add_tokens(list(added))
     torch.manual_seed(seed)
     size = tokenizer.get_vocab_size()
     hf.AutoModelForCausalLM.from_config(ARCHITECTURES[KINDS[family]](size)).save_pretrained(folder)
     fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
-    fast.chat_template = TURNS.replace("%TOLD%", told)
+    fast.chat_template = TURNS.replace("%TOLD%", family_text)
     fast.save_pretrained(folder)
     return folder
 
@@ -106,20 +106,20 @@ class Written:
 
     def ids(self, text: str) -> list[int]:
         """Of a text of the syntax: control tokens are themselves."""
-        tokenizer, found, rest = self._decider.tokenizer, list[int](), text
+        tokenizer, ids, rest = self._decider.tokenizer, list[int](), text
         while rest:
             at, mark = min(((i, m) for m in self._marks if (i := rest.find(m)) >= 0), default=(len(rest), ""))
-            found += tokenizer.encode(rest[:at]) if at else []
-            found += [tokenizer.special_id(mark)] if mark else []
+            ids += tokenizer.encode(rest[:at]) if at else []
+            ids += [tokenizer.special_id(mark)] if mark else []
             rest = rest[at + len(mark) :]
-        return found
+        return ids
 
     def pieces(self, tool: ToolSchema, arguments: dict[str, Any]) -> list[list[int]]:
         before, behind, key, between, end = SHOWN[self._family]
         gemma, encode = self._family == "gemma", self._decider.tokenizer.encode
-        found, left = [self.ids(before), encode(tool.name)], behind
-        given = [p for p in tool.parameters if p.name in arguments]
-        for p in given:
+        parts, left = [self.ids(before), encode(tool.name)], behind
+        present = [p for p in tool.parameters if p.name in arguments]
+        for p in present:
             value, quote, space = arguments[p.name], "<escape>" if gemma else '"', "" if gemma else " "
             written, text = left + key.replace("{}", p.name), isinstance(value, str)
             compact = (",", ":") if gemma else None
@@ -127,13 +127,13 @@ class Written:
             if text:  # the quote behind it belongs to what follows
                 shown = value if gemma else shown[1:-1]
             if self.texts_only(p):
-                found += [self.ids(written + space + quote), encode(shown)]
+                parts += [self.ids(written + space + quote), encode(shown)]
             elif gemma:
-                found += [self.ids(written), [*self.ids(quote * text), *encode(shown)]]
+                parts += [self.ids(written), [*self.ids(quote * text), *encode(shown)]]
             else:
-                found += [self.ids(written), encode(space + quote * text + shown)]
+                parts += [self.ids(written), encode(space + quote * text + shown)]
             left = quote * text + between
-        return [*found, self.ids((left.removesuffix(between) if given else left) + end)]
+        return [*parts, self.ids((left.removesuffix(between) if present else left) + end)]
 
     @staticmethod
     def texts_only(p: Parameter) -> bool:

@@ -53,13 +53,13 @@ DOMAINS = st.one_of(
 
 @st.composite
 def tools(draw: st.DrawFn) -> list[dict[str, Any]]:
-    found = []
+    tools = []
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)):
         names = draw(st.lists(st.sampled_from(PARAMETERS), max_size=3, unique=True))
         required = [p for p in names if draw(st.booleans())]
         properties = {p: draw(DOMAINS) for p in names}
-        found.append({"name": name, "parameters": {"properties": properties, "required": required}})
-    return found
+        tools.append({"name": name, "parameters": {"properties": properties, "required": required}})
+    return tools
 
 
 @law(10)
@@ -85,9 +85,12 @@ def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
     paths = dict(every(written, schemas, MOST))
     assume(len(paths) <= MOST)
     for _ in range(2):  # the second has the first as its guess
-        seen, told = data.draw(st.text(max_size=12)), data.draw(st.sampled_from(("go left", "stop", "<|im_end|>")))
-        decision = decider.decide(seen, told)
-        prompt = [*decider.template.prefix_ids(schemas), *decider.template.suffix_ids(told, seen)]
+        observation, instruction = (
+            data.draw(st.text(max_size=12)),
+            data.draw(st.sampled_from(("go left", "stop", "<|im_end|>"))),
+        )
+        decision = decider.decide(observation, instruction)
+        prompt = [*decider.template.prefix_ids(schemas), *decider.template.suffix_ids(instruction, observation)]
         path, margin = greedy(judge, prompt, list(paths))
         if margin > MARGIN:
             assert decision.call is not None
@@ -100,11 +103,11 @@ def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
     text = {"type": "string", "minLength": 1, "maxLength": 8}
     free = {"say": text, "number": {"type": "number"}, "list": {"type": "array", "items": {"type": "integer"}}}
     given_tools = [{"name": "go", "parameters": {"properties": free, "required": list(free)}}]
-    one = build(folder, given_tools, value_tokens=24)
+    bounded = build(folder, given_tools, value_tokens=24)
     two = build(folder, given_tools, value_tokens=24, budget_per_head=1)
-    for seen in ("a", "b"):
-        call = one.decide(seen, "go").call
-        assert call is not None and call == two.decide(seen, "go").call
+    for observation in ("a", "b"):
+        call = bounded.decide(observation, "go").call
+        assert call is not None and call == two.decide(observation, "go").call
         assert 1 <= len(call.arguments["say"]) <= 8 and "\\" not in call.arguments["say"]
         assert isinstance(call.arguments["number"], int | float) and isinstance(call.arguments["list"], list)
 
@@ -159,16 +162,16 @@ def with_template(folder: Path, written: str, eos: str | None = "<|im_end|>") ->
 
 
 @law(8)
-@given(state=st.text(max_size=30), asked=SEVERAL)
+@given(state=st.text(max_size=30), questions=SEVERAL)
 def test_chat_probabilities_equal_those_of_hugging_face_and_sum_to_one(
-    model: Any, state: str, asked: list[StateQuestion]
+    model: Any, state: str, questions: list[StateQuestion]
 ) -> None:
     _, folder, judge = model
     decider = answering(folder)
-    found = decider.answer(state, asked)
-    assert found.forward_passes == 1
-    close(found.probabilities, [by_hugging_face(Oracle(judge), decider, state, one) for one in asked])
-    assert all(math.fsum(p) == 1.0 and min(p) >= 0 for p in found.probabilities)
+    answers = decider.answer(state, questions)
+    assert answers.forward_passes == 1
+    close(answers.probabilities, [by_hugging_face(Oracle(judge), decider, state, question) for question in questions])
+    assert all(math.fsum(p) == 1.0 and min(p) >= 0 for p in answers.probabilities)
 
 
 @pytest.mark.parametrize("turns", [PLAIN, CLOSE_BY])
@@ -176,13 +179,13 @@ def test_a_chat_model_is_asked_in_its_own_templates_words(tmp_path: Path, turns:
     folder = with_template(tmp_path / "m", turns + ASKED)
     wording, library = answering(folder).wording, AutoTokenizer.from_pretrained(str(folder))
 
-    def written(*messages: dict[str, str], **told: Any) -> list[int]:
-        text = library.apply_chat_template(list(messages), tokenize=False, **told)
+    def written(*messages: dict[str, str], **options: Any) -> list[int]:
+        text = library.apply_chat_template(list(messages), tokenize=False, **options)
         return list(library(text, add_special_tokens=False).input_ids)
 
-    said = {"role": "user", "content": f"x 0.1 y -2\n\n{QUESTION.text}\n\n{ANSWER}"}
-    asked = [*wording.state("x 0.1 y -2"), *wording.question(QUESTION.text)]
-    assert asked == written(said, add_generation_prompt=True)
+    message = {"role": "user", "content": f"x 0.1 y -2\n\n{QUESTION.text}\n\n{ANSWER}"}
+    ids = [*wording.state("x 0.1 y -2"), *wording.question(QUESTION.text)]
+    assert ids == written(message, add_generation_prompt=True)
     marks = [wording.tokenizer.special_id(mark) for mark in wording.tokenizer.specials]
     for mark in wording.tokenizer.specials:  # what is asked is never control
         for part in (wording.state, wording.question, wording.option):
@@ -205,14 +208,16 @@ def test_an_answer_ends_as_the_models_turn_does_or_with_its_end_of_text(
 
 
 @pytest.mark.parametrize(
-    ("written", "eos", "what"),
+    ("written", "eos", "problem"),
     [
         ("{% for m in messages %}{{ m.content }}{% endfor %}", None, "how an answer ends"),
         ("{{ raise_exception('No!') }}", "<|im_end|>", r"user alone \(No!\)"),
     ],
 )
-def test_a_chat_model_that_cannot_be_asked_says_why(tmp_path: Path, written: str, eos: str | None, what: str) -> None:
-    with pytest.raises(UserError, match=what):
+def test_a_chat_model_that_cannot_be_asked_says_why(
+    tmp_path: Path, written: str, eos: str | None, problem: str
+) -> None:
+    with pytest.raises(UserError, match=problem):
         answering(with_template(tmp_path / "m", written, eos))
 
 

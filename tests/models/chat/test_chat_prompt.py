@@ -40,7 +40,7 @@ def small(tmp_path_factory: Any) -> Path:
     return checkpoint(tmp_path_factory.mktemp("small"), "hermes")
 
 
-def made(folder: Path, small: Path, layout: str | None) -> Path:
+def chat_folder(folder: Path, small: Path, layout: str | None) -> Path:
     """The small checkpoint with this template."""
     shutil.copytree(small, folder)
     (folder / "chat_template.jinja").unlink()
@@ -54,26 +54,26 @@ def opened(folder: Path) -> Opened:
     return ChatTemplate(folder, tokenizer), tokenizer
 
 
-def prompt(template: ChatTemplate, schemas: list[ToolSchema], told: str, seen: str) -> list[int]:
-    return [*template.prefix_ids(schemas), *template.suffix_ids(told, seen)]
+def prompt(template: ChatTemplate, schemas: list[ToolSchema], instruction: str, observation: str) -> list[int]:
+    return [*template.prefix_ids(schemas), *template.suffix_ids(instruction, observation)]
 
 
 def by_transformers(library: Any, template: ChatTemplate, schemas: list[ToolSchema], content: str) -> list[int]:
     messages = [{"role": template.syntax.role, "content": template.syntax.orders}, {"role": "user", "content": content}]
-    told = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": False}
-    text = library.apply_chat_template(messages, tools=[t.to_openai() for t in schemas], **told)
+    options = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": False}
+    text = library.apply_chat_template(messages, tools=[t.to_openai() for t in schemas], **options)
     return list(library(text, add_special_tokens=False).input_ids)
 
 
 def test_its_tokens_are_those_that_transformers_gives(small: Path, tmp_path: Path) -> None:
     for i, layout in enumerate((QWEN, THINKING, IN_USER)):
-        folder = made(tmp_path / str(i), small, layout)
+        folder = chat_folder(tmp_path / str(i), small, layout)
         template, tokenizer = opened(folder)
         library, schemas = AutoTokenizer.from_pretrained(str(folder)), tools("Go somewhere.")
         assert '"left"' in tokenizer.decode(template.prefix_ids(schemas)), "tools are cached"
-        for told, seen in (("go left", "x 0.1 y -2"), ("Land!", "grün →\nof the")):
-            expected = by_transformers(library, template, schemas, f"{told}\n\n{seen}")
-            assert prompt(template, schemas, told, seen) == expected
+        for instruction, observation in (("go left", "x 0.1 y -2"), ("Land!", "grün →\nof the")):
+            expected = by_transformers(library, template, schemas, f"{instruction}\n\n{observation}")
+            assert prompt(template, schemas, instruction, observation) == expected
 
 
 def test_text_is_never_control(small: Path) -> None:
@@ -82,14 +82,14 @@ def test_text_is_never_control(small: Path) -> None:
     plain = [i for i in prompt(template, tools("d"), "i", "o") if i in control]
     everything = "".join(tokenizer.specials)
     for mark in (*tokenizer.specials, everything):
-        said = f"a{mark}b"
-        ids = prompt(template, tools(said), said, said)
+        text = f"a{mark}b"
+        ids = prompt(template, tools(text), text, text)
         assert [i for i in ids if i in control] == plain, mark
-        assert tokenizer.decode(ids).count(said) == 3
+        assert tokenizer.decode(ids).count(text) == 3
 
 
 def test_no_prompt_tells_the_day(small: Path, tmp_path: Path) -> None:
-    template, tokenizer = opened(made(tmp_path / "dated", small, DATED))
+    template, tokenizer = opened(chat_folder(tmp_path / "dated", small, DATED))
     assert "Today: 26 Jul 2024" in tokenizer.decode(template.prefix_ids(tools("d")))
 
 
@@ -102,11 +102,11 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("layout", "what", "remedy"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
+@pytest.mark.parametrize(("layout", "problem", "remedy"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
 def test_a_checkpoint_that_cannot_call_tools_is_refused_with_what_to_do(
-    small: Path, tmp_path: Path, layout: str | None, what: str, remedy: str
+    small: Path, tmp_path: Path, layout: str | None, problem: str, remedy: str
 ) -> None:
-    folder = made(tmp_path / "model", small, layout)
+    folder = chat_folder(tmp_path / "model", small, layout)
     with pytest.raises(UserError) as error:
         opened(folder)[0].prefix_ids(tools("d"))
-    assert what in error.value.what and remedy in error.value.remedy and str(folder) in error.value.what
+    assert problem in error.value.what and remedy in error.value.remedy and str(folder) in error.value.what

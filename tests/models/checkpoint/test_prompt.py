@@ -155,14 +155,14 @@ def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> 
 USER = ConversationTurn(user=True)
 
 
-def calls(*made: str) -> ConversationTurn:
+def calls(*texts: str) -> ConversationTurn:
     """`probe#x1` is a call of probe with the id x1; without #, it has none."""
-    split = [one.partition("#") for one in made]
-    return ConversationTurn([(own or None, name) for name, _, own in split])
+    split = [text.partition("#") for text in texts]
+    return ConversationTurn([(id_ or None, name) for name, _, id_ in split])
 
 
-def result(own: str | None = None, name: str | None = None) -> ConversationTurn:
-    return ConversationTurn(result=(own, name))
+def result(id_: str | None = None, name: str | None = None) -> ConversationTurn:
+    return ConversationTurn(result=(id_, name))
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ KNOWN = TrainingMetadata((tuple(TOOLS),), history=2, instruction="go", observati
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert TrainingMetadata.of(tmp_path) is None
     KNOWN.write(tmp_path)
-    found = TrainingMetadata.of(tmp_path)
-    assert found is not None and found.history == 2 and found.gate == 0.5 and found.observation == {"x": "cm"}
-    assert found.knows(tool_schemas(TOOLS)) and found.tools is not None
+    learnt = TrainingMetadata.of(tmp_path)
+    assert learnt is not None and learnt.history == 2 and learnt.gate == 0.5 and learnt.observation == {"x": "cm"}
+    assert learnt.knows(tool_schemas(TOOLS)) and learnt.tools is not None
     assert [p.name for p in tmp_path.iterdir()] == [FILE_NAME]
     assert not KNOWN.knows(tool_schemas(TOOLS[:1])) and not KNOWN.knows(tool_schemas(TOOLS[::-1]))
 
@@ -62,7 +62,7 @@ def test_a_model_trained_without_history_is_shown_none(learnt: int, same: bool, 
     TrainingMetadata((tuple(TOOLS),), history=learnt).write(folder)
     decider = build(folder, TOOLS)
     before = [decider.begin("x=3", "go", history) for history in ((), ("push(x=20)", "wait(x=1)"))]
-    lengths = [one.fresh + one.reused for one in before]
+    lengths = [decision.fresh + decision.reused for decision in before]
     assert (lengths[0] == lengths[1]) is same
 
 
@@ -74,12 +74,12 @@ def test_each_word_that_was_never_taught_lowers_what_is_believed_until_the_gate_
     plain = build(folder, TOOLS).decide("x 1", "go so blue far")
     replace(KNOWN, words="go so", unknown_words=most).write(folder)
     decider, other = build(folder, TOOLS), build(folder, TOOLS[::-1])
-    seen = [decider.decide("x 1", told) for told in ("go so", "go so blue far", "go so")]
-    assert [one.unknown for one in seen] == [(), ("blue", "far"), ()]
-    low, high = seen[1].confidence["function"], plain.confidence["function"]
+    each = [decider.decide("x 1", instruction) for instruction in ("go so", "go so blue far", "go so")]
+    assert [decision.unknown for decision in each] == [(), ("blue", "far"), ()]
+    low, high = each[1].confidence["function"], plain.confidence["function"]
     learnt = TrainingMetadata.of(folder)
     assert learnt is not None and low == pytest.approx(high * learnt.doubt**2) and low < high
-    assert seen[1].call == plain.call and {**seen[1].confidence, "function": high} == pytest.approx(plain.confidence)
+    assert each[1].call == plain.call and {**each[1].confidence, "function": high} == pytest.approx(plain.confidence)
     assert decider.decide_many([("x 1", "go so blue far"), ("x 1", "go so")])[0].unknown == ("blue", "far")
     (together,) = decide_together([(decider, ("x 1", "go so blue far", ()))])
     assert isinstance(together, Decision) and together.confidence["function"] == pytest.approx(low)
@@ -95,7 +95,7 @@ HEARD_KNOWN = KnownWords(words("go to the red box drive stop wait one done now e
 
 
 @pytest.mark.parametrize(
-    ("said", "unknown"),
+    ("text", "unknown"),
     [
         ("both of the red boxes", ("both", "of")),  # what was read as another goal, with 0.999
         ("don't go to the exit", ("don't",)),
@@ -107,8 +107,8 @@ HEARD_KNOWN = KnownWords(words("go to the red box drive stop wait one done now e
         ("", ()),
     ],
 )
-def test_what_was_never_said_is_named_and_forms_of_what_was_are_known(said: str, unknown: tuple[str, ...]) -> None:
-    assert HEARD_KNOWN.unknown(said) == unknown
+def test_what_was_never_said_is_named_and_forms_of_what_was_are_known(text: str, unknown: tuple[str, ...]) -> None:
+    assert HEARD_KNOWN.unknown(text) == unknown
 
 
 @pytest.mark.parametrize("name", ["lander", "paddle", "driver"])
@@ -143,11 +143,11 @@ def turned(value: Any) -> Any:
     """The same with the keys of all objects in the opposite order."""
     if isinstance(value, dict):
         return {key: turned(value[key]) for key in reversed(value)}
-    return [turned(one) for one in value] if isinstance(value, list | tuple) else value
+    return [turned(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def prompt(tools: tuple[ToolSchema, ...]) -> list[str]:
-    return [one.canonical_json() for one in tools]
+    return [schema.canonical_json() for schema in tools]
 
 
 @pytest.mark.parametrize(

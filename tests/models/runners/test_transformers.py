@@ -75,11 +75,11 @@ def test_every_architecture_decides_like_forwards_of_whole_sequences(
     decider.decoding.core.set_budget(budget)
     assert decider.info()["engine"] == "transformers"
     assert decider.runner is build(folder, [tool("stop")], engine="transformers").runner  # shared
-    for told in prompts:
-        expected = oracle.decide(decider.plan, prompt_of(decider, *told))
-        found = decider.decide(*told)
+    for situation in prompts:
+        expected = oracle.decide(decider.plan, prompt_of(decider, *situation))
+        decision = decider.decide(*situation)
         if oracle.margin > MARGIN:
-            assert shown(found) == expected
+            assert shown(decision) == expected
 
 
 def test_a_pass_that_fails_leaves_no_half_of_itself_in_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,14 +118,14 @@ def test_a_model_that_scores_no_tree_is_refused() -> None:
 
 
 def test_a_checkpoint_that_transformers_cannot_load_is_the_users_error(tmp_path: Path) -> None:
-    for changes, told in (
+    for changes, message in (
         ({"model_type": "nobodys"}, "transformers cannot load"),
         ({"quantization_config": {"quant_method": "awq"}}, "is quantised; the engine transformers"),
     ):
-        folder = build_checkpoint(tmp_path / told[:4])
+        folder = build_checkpoint(tmp_path / message[:4])
         path = folder / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-        with pytest.raises(UserError, match=told) as error:
+        with pytest.raises(UserError, match=message) as error:
             build(folder, [tool("go")], engine="transformers")
         assert error.value.remedy
         assert "\n" not in str(error.value)
@@ -145,7 +145,7 @@ def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dty
 
 
 def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, masks = [], []
+    states, masks = [], []
     for cells in (lean.MASK_CELLS, 0):  # with none allowed, no mask is grouped
         monkeypatch.setattr(lean, "MASK_CELLS", cells)
         decider: Any = build(folder, [tool("go", v=["left", "right"])])
@@ -154,6 +154,6 @@ def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: 
         sequence.start([1, 2, 3, 4, 5], 2)
         nodes = [packed.Node(6, 0, ()), packed.Node(7, 1, (0,))]
         masks.append(sequence.rows(nodes)[2].mask.shape[2])
-        found.append(sequence.run(nodes))
+        states.append(sequence.run(nodes))
     assert masks == [7 * decider.runner.model.group, 7]
-    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(states[0], states[1], atol=1e-5, rtol=1e-5)

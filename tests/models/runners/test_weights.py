@@ -173,17 +173,17 @@ def test_weights_are_freed_with_their_last_runner(tmp_path: Path) -> None:
 
 def test_a_runner_leaves_the_threads_of_others_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, used = torch.get_num_threads(), []
-    made = runner(folder, threads=before + 1)
-    handle, _ = made.open([1, 2, 3])
-    plain = made.model.forward
+    runner_ = runner(folder, threads=before + 1)
+    handle, _ = runner_.open([1, 2, 3])
+    plain = runner_.model.forward
 
     def forward(*arguments: Any) -> Any:
         used.append(torch.get_num_threads())
         return plain(*arguments)
 
-    monkeypatch.setattr(made.model, "forward", forward)
+    monkeypatch.setattr(runner_.model, "forward", forward)
     handle.start([1, 2, 3, 4], 1)
-    made.prefill(handle, 1)
+    runner_.prefill(handle, 1)
     assert used == [before + 1]
     assert torch.get_num_threads() == before
 

@@ -18,9 +18,9 @@ SIDE: dict[str, Any] = {"type": "object", "properties": {"side": {"enum": ["left
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_parameters_are_read_under_every_name_that_they_go_by(key: str, wrapped: bool) -> None:
     body = {"name": "turn", "description": "Turn.", key: SIDE}
-    given = {"type": "function", "function": body} if wrapped else body
+    definition = {"type": "function", "function": body} if wrapped else body
     plain = {"name": "turn", "description": "Turn.", "parameters": SIDE}
-    assert ToolSchema.from_openai(given) == ToolSchema.from_openai(plain)
+    assert ToolSchema.from_openai(definition) == ToolSchema.from_openai(plain)
 
 
 def test_parameters_beside_the_wrapped_function_or_twice_are_refused() -> None:
@@ -31,15 +31,15 @@ def test_parameters_beside_the_wrapped_function_or_twice_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "definition",
     [
         {"type": "custom", "custom": {"name": "turn", "format": {"type": "text"}}},
         {"type": "bash_20250124", "name": "turn"},
     ],
 )
-def test_a_tool_of_another_type_whose_arguments_are_not_known_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"Tool turn: its type is '{given['type']}'"):
-        tool_schemas([given])
+def test_a_tool_of_another_type_whose_arguments_are_not_known_is_refused(definition: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"Tool turn: its type is '{definition['type']}'"):
+        tool_schemas([definition])
     with pytest.raises(UserError, match="A tool: its type is 'web_search'"):
         tool_schemas([{"type": "web_search"}])
 
@@ -50,8 +50,8 @@ def test_null_stands_for_what_is_not_there() -> None:
         "properties": {"on": {"type": "boolean", "description": None, "enum": None}},
         "required": None,
     }
-    given = {"name": "light", "description": None, "parameters": {**root, "$defs": None}}
-    (p,) = ToolSchema.from_openai(given).parameters
+    definition = {"name": "light", "description": None, "parameters": {**root, "$defs": None}}
+    (p,) = ToolSchema.from_openai(definition).parameters
     assert (p.schema, p.required) == ({"type": "boolean"}, False)
     assert ToolSchema.from_openai({"name": "light", "parameters": None}).parameters == ()
 
@@ -69,7 +69,7 @@ ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {
 
 
 @pytest.mark.parametrize(
-    "given",
+    "definition",
     [
         pytest.param({"type": "function", "name": "drive", "parameters": SPEED, "strict": True}, id="responses"),
         pytest.param(
@@ -79,8 +79,8 @@ ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {
         pytest.param({"name": "drive", "input_schema": SPEED, "input_examples": [{"speed": 1}]}, id="anthropic"),
     ],
 )  # fmt: skip
-def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) -> None:
-    (tool,) = tool_schemas([given])
+def test_definitions_of_public_tool_lists_are_read_alike(definition: dict[str, Any]) -> None:
+    (tool,) = tool_schemas([definition])
     assert (tool.name, tool.parameters) == (
         "drive",
         ToolSchema.from_openai({"name": "drive", "parameters": SPEED}).parameters,
@@ -88,7 +88,7 @@ def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("part", "key"),
     [
         # Public lists that say it otherwise: Cohere (cohere-typescript #146), LangChain's `args`.
         ({"parameter_definitions": {"day": {"description": "A day.", "type": "srt", "required": True}}}, None),
@@ -106,24 +106,24 @@ def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) 
 )
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_what_may_say_the_parameters_is_refused_with_its_key(
-    given: dict[str, Any], key: str | None, wrapped: bool
+    part: dict[str, Any], key: str | None, wrapped: bool
 ) -> None:
-    body = {"name": "drive", "description": "Drive.", **given}
+    body = {"name": "drive", "description": "Drive.", **part}
     with pytest.raises(UserError) as error:
         ToolSchema.from_openai({"type": "function", "function": body} if wrapped else body)
     assert error.value.what.startswith("Tool drive: its ")
-    assert f"`{key or next(iter(given))}`" in error.value.what
+    assert f"`{key or next(iter(part))}`" in error.value.what
     assert '"properties"' in error.value.remedy
 
 
 def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
-    told = {
+    notes = {
         "title": "T", "$comment": "c", "examples": ["a"], "deprecated": True, "readOnly": True, "format": "date",
         "x-min": 0, "nullable": True, "propertyOrdering": ["a"], "enumNames": ["A"], "enumDescriptions": ["A"],
         "markdownDescription": "d", "unit": "m", "strict": True, "note": "n", "noted": True, "step": 1, "cost": 3,
         "typeName": "Way", "tsType": "Way", "type_": "way", "theme": "dark", "placeholder": "p", "optional": True,
     }  # fmt: skip
-    parameters = {"type": "object", "properties": {"way": {"type": "string", "enum": ["up", "down"], **told}}, **told}
+    parameters = {"type": "object", "properties": {"way": {"type": "string", "enum": ["up", "down"], **notes}}, **notes}
     (tool,) = tool_schemas([{"name": "drive", "parameters": parameters}])
     assert list(tool.parameters[0].values or ())[:2] == ["up", "down"]
 

@@ -65,9 +65,9 @@ def valid(schema: dict[str, Any], value: Any) -> bool:
 @given(schema=SCHEMAS)
 def test_the_one_way_of_writing_allows_what_was_written(schema: dict[str, Any]) -> None:
     written = {**schema, "$defs": DEFINITIONS}
-    found = normalise(schema, WHERE, DEFINITIONS)
-    assert normalise(found, WHERE) == found
-    assert [v for v in VALUES if valid(written, v)] == [v for v in VALUES if valid(found, v)]
+    plain = normalise(schema, WHERE, DEFINITIONS)
+    assert normalise(plain, WHERE) == plain
+    assert [v for v in VALUES if valid(written, v)] == [v for v in VALUES if valid(plain, v)]
 
 
 RULES = st.sampled_from(
@@ -93,10 +93,10 @@ RULES = st.sampled_from(
 @law(200)
 @given(schema=SCHEMAS, rules=st.lists(RULES, max_size=2))
 def test_listed_values_keep_every_rule_of_their_schema(schema: dict[str, Any], rules: list[dict[str, Any]]) -> None:
-    given = {k: v for rule in (schema, *rules) for k, v in rule.items()}
-    one = {"name": "t", "parameters": {"properties": {"p": given}, "$defs": DEFINITIONS, "required": ["p"]}}
+    merged = {k: v for rule in (schema, *rules) for k, v in rule.items()}
+    definition = {"name": "t", "parameters": {"properties": {"p": merged}, "$defs": DEFINITIONS, "required": ["p"]}}
     try:
-        (read,) = tool_schemas([one])
+        (read,) = tool_schemas([definition])
         (again,) = tool_schemas([read.to_openai()])
     except UserError as error:
         assert str(error).startswith(WHERE)
@@ -104,7 +104,7 @@ def test_listed_values_keep_every_rule_of_their_schema(schema: dict[str, Any], r
     (p,) = read.parameters
     if isinstance(p.domain, Free):
         return
-    written = {**given, "$defs": DEFINITIONS}
+    written = {**merged, "$defs": DEFINITIONS}
     if written.pop("nullable", False):
         written = {
             "anyOf": [{k: v for k, v in written.items() if k != "$defs"}, {"type": "null"}],
@@ -192,8 +192,8 @@ def parameter(schema: Any, **more: Any) -> Any:
     ],
 )
 def test_a_pointer_into_the_document_is_what_stands_there(reference: str) -> None:
-    found = parameter({"$ref": reference, "description": "How it is."})
-    assert found.schema == {**STATE, "description": "How it is."}
+    plain = parameter({"$ref": reference, "description": "How it is."})
+    assert plain.schema == {**STATE, "description": "How it is."}
     assert parameter({"type": "array", "items": {"$ref": reference}, "maxItems": 1}).domain.values[1:] == (
         ["idle"],
         ["busy"],

@@ -68,7 +68,7 @@ def calls() -> Iterator[dict[str, Any]]:
         yield {n: v for n, v in zip(NAMES, row, strict=True) if v is not LEFT_OUT}
 
 
-def said(tool: ToolSchema) -> list[dict[str, Any]]:
+def sayable(tool: ToolSchema) -> list[dict[str, Any]]:
     """All calls that its heads can say."""
     rows: list[list[dict[str, Any]]] = []
     for slot in tool.slots():
@@ -95,11 +95,11 @@ def test_a_call_is_legal_where_the_root_schema_allows_it_and_nowhere_else(rules:
     except UserError as error:
         assert not allowed, error
         return
-    found = {key(c) for c in said(tool) if tool.rules is None or tool.rules.fault(c) is None}
-    assert found <= allowed
+    legal = {key(c) for c in sayable(tool) if tool.rules is None or tool.rules.fault(c) is None}
+    assert legal <= allowed
     # Null of what may be left out is not said.
     alone = {p.name for p in tool.parameters if not p.required}
-    assert all(None in [json.loads(a).get(n, 0) for n in alone] for a in allowed - found)
+    assert all(None in [json.loads(a).get(n, 0) for n in alone] for a in allowed - legal)
     with suppress(UserError):  # random ones broke the rules
         assert all(key(dict(random_call((tool,), random.Random(seed)).arguments)) in allowed for seed in range(4))
     again = ToolSchema.from_openai(json.loads(tool.canonical_json()))
@@ -145,7 +145,7 @@ def read(root: Any) -> ToolSchema:
 )
 def test_rules_as_servers_publish_them_leave_exactly_their_calls(root: Any, calls: list[dict[str, Any]]) -> None:
     judge, tool = jsonschema.validators.validator_for(root, jsonschema.Draft202012Validator)(root), read(root)
-    legal = [c for c in said(tool) if tool.rules is None or tool.rules.fault(c) is None]
+    legal = [c for c in sayable(tool) if tool.rules is None or tool.rules.fault(c) is None]
     assert {key(c) for c in legal} >= {*map(key, calls)} and all(judge.is_valid(call) for call in legal)
 
 

@@ -91,28 +91,34 @@ def test_what_is_written_is_read_as_what_it_was_written_of() -> None:
         drawer = Drawer(seed)
         properties = {name: drawer.schema(1) for name in ("p", "q")}
         root = {"anyOf": [{"required": ["p"]}, {"properties": {"q": drawer.schema(0)}}]} if drawer.chance(0.2) else {}
-        given = {"name": "go", "parameters": {"properties": properties, "required": ["q"] * drawer.chance(0.5), **root}}
+        source = {
+            "name": "go",
+            "parameters": {"properties": properties, "required": ["q"] * drawer.chance(0.5), **root},
+        }
         try:
-            (made,) = tool_schemas([given])
+            (once,) = tool_schemas([source])
         except UserError:
             continue
-        tied += made.rules is not None
-        again = ToolSchema.from_openai(made.exact())
-        assert again.parameters == made.parameters and again.canonical_json() == made.canonical_json(), seed
+        tied += once.rules is not None
+        again = ToolSchema.from_openai(once.exact())
+        assert again.parameters == once.parameters and again.canonical_json() == once.canonical_json(), seed
     assert tied > 3
 
 
 def test_a_caller_who_changes_what_he_was_given_changes_no_later_reading() -> None:
     root = {"anyOf": [{"required": ["p"]}, {"required": ["q"]}]}
     tied = {"name": "stop", "parameters": {"properties": {"p": {"enum": [1]}, "q": {"enum": [2]}}, **root}}
-    given = [tool("go", enum=["left", "right"]), tool("put", oneOf=[{"type": "string", "pattern": "^a"}, {"const": 1}])]
-    for schema in tool_schemas([*given, tied]):
+    sources = [
+        tool("go", enum=["left", "right"]),
+        tool("put", oneOf=[{"type": "string", "pattern": "^a"}, {"const": 1}]),
+    ]
+    for schema in tool_schemas([*sources, tied]):
         for shown in (schema.to_openai(), schema.exact()):
             parameters = shown["function"]["parameters"]
             parameters["properties"]["p"].get("enum", []).clear()
             parameters.get("anyOf", []).clear()
-    again = tool_schemas([*given, tied])
+    again = tool_schemas([*sources, tied])
     assert again[0].parameters[0].schema["enum"] == ["left", "right"]
     assert again[2].rules is not None and again[2].rules.written == root
-    fresh = tuple(ToolSchema.from_openai(t) for t in [*given, tied])
+    fresh = tuple(ToolSchema.from_openai(t) for t in [*sources, tied])
     assert [s.exact() for s in again] == [s.exact() for s in fresh]

@@ -58,20 +58,23 @@ class Drawn:
         if not depth:
             leaves = [True, False, {"type": "integer"}, {"const": 1}, {"required": ["a"]}, {"properties": {"a": True}}]
             return draw.choice([*leaves, {"prefixItems": [True]}, {"patternProperties": {"^b": {"minimum": 3}}}])
-        found: dict[str, Any] = {}
-        several, one = ("prefixItems", "allOf", "anyOf", "oneOf"), ("items", "contains", "not", "additionalProperties")
+        schema: dict[str, Any] = {}
+        several, unary = (
+            ("prefixItems", "allOf", "anyOf", "oneOf"),
+            ("items", "contains", "not", "additionalProperties"),
+        )
         named, seals = ("properties", "patternProperties", "dependentSchemas"), ["Properties", "Items"]
-        for key in draw.sample([*several, *one, *named, "if"], draw.randint(0, 3)):
+        for key in draw.sample([*several, *unary, *named, "if"], draw.randint(0, 3)):
             if key in several:
-                found[key] = [self.schema(depth - 1) for _ in range(draw.randint(1, 2))]
+                schema[key] = [self.schema(depth - 1) for _ in range(draw.randint(1, 2))]
             elif key in named:
-                found[key] = {name: self.schema(depth - 1) for name in draw.sample("abc", draw.randint(1, 2))}
+                schema[key] = {name: self.schema(depth - 1) for name in draw.sample("abc", draw.randint(1, 2))}
             else:
-                found[key] = self.schema(depth - 1)
+                schema[key] = self.schema(depth - 1)
                 more = draw.sample(["then", "else"], draw.randint(0, 2)) if key == "if" else []
-                found |= {key: self.schema(depth - 1) for key in more}
+                schema |= {key: self.schema(depth - 1) for key in more}
         sealing = draw.sample(seals, draw.randint(0, 2))
-        return found | {f"unevaluated{kind}": draw.choice([False, self.schema(depth - 1)]) for kind in sealing}
+        return schema | {f"unevaluated{kind}": draw.choice([False, self.schema(depth - 1)]) for kind in sealing}
 
     def value(self, depth: int = 2) -> Any:
         draw, kind = self.random, self.random.random()
@@ -83,19 +86,19 @@ class Drawn:
 
 
 def test_what_no_part_speaks_of_is_judged_as_jsonschema_judges_it() -> None:
-    told = {True: 0, False: 0}
+    counts = {True: 0, False: 0}
     for seed in range(1000):
         drawn = Drawn(seed)
         schema = drawn.schema()
         try:
-            judge, own = jsonschema.Draft202012Validator(schema), Validator(schema, "w")
+            judge, validator = jsonschema.Draft202012Validator(schema), Validator(schema, "w")
         except UserError as error:
             assert "unevaluatedProperties` together with `patternProperties" in error.what
             continue
         for value in (drawn.value() for _ in range(8)):
-            told[judge.is_valid(value)] += 1
-            assert own.takes(value) == judge.is_valid(value), (seed, schema, value)
-    assert min(told.values()) > 500
+            counts[judge.is_valid(value)] += 1
+            assert validator.takes(value) == judge.is_valid(value), (seed, schema, value)
+    assert min(counts.values()) > 500
 
 
 def test_nothing_of_a_schema_is_kept_longer_than_who_judges_by_it() -> None:
@@ -135,13 +138,13 @@ ESCAPED = ["\\", 'a"b', "a\\b", '"']
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_pattern_matches_where_python_finds_it(pattern: str) -> None:
-    found = compiled(pattern)
+    matcher = compiled(pattern)
     for text in TEXTS:
         wanted = re.search(pattern, text) is not None
         if wanted and text.endswith("\n"):  # of `$` Python also says so before a last line break
-            assert not found.matches(text) or re.search(pattern.replace("$", r"\Z"), text)
+            assert not matcher.matches(text) or re.search(pattern.replace("$", r"\Z"), text)
         else:
-            assert found.matches(text) == wanted, text
+            assert matcher.matches(text) == wanted, text
 
 
 @pytest.mark.parametrize(
