@@ -185,7 +185,7 @@ _ALONE = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
 
 
 def number_of(text: str) -> int | float | None:
-    """The number that a text is: `0.7`, `,7`, `-.5`; None where it is no number, or may be two: `1,000`."""
+    """The number that a text is: `0.7`, `,7`, `-.5`; None where it is not a number, or may be two: `1,000`."""
     plain = text.strip().replace("\u2212", "-")
     if _THOUSANDS.fullmatch(plain) or not _ALONE.fullmatch(plain):
         return None

@@ -249,7 +249,7 @@ class Goals:
     def _check(self, way: str, kind: str) -> None:
         for name in _names(way):
             if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
-                # What the goal itself does not name is no placeholder of its ways.
+                # What the goal itself does not name is not a placeholder of its ways.
                 table, use = ("placeholders", "it stands for") if way == kind else ("words", "may be said there")
                 hint = f"List what {use} under {table}: {name}: [...]."
                 raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', hint)

@@ -236,7 +236,7 @@ def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.Ty
 
 
 def _without_none(annotation: Any) -> Any:
-    # `int | None = None` is an optional int: absence is `<|null|>`, so null is no value of the parameter.
+    # `int | None = None` is an optional int: absence is `<|null|>`, so null is not a value of the parameter.
     if get_origin(annotation) in (typing.Union, types.UnionType):
         arms = [a for a in get_args(annotation) if a is not type(None)]
         if len(arms) == 1:
@@ -257,7 +257,7 @@ def _made(source: Any, room: Room) -> Tool:
         return remote_tool({"name": source.__name__, "description": about, "parameters": schema}, room)
     if not callable(source) or not hasattr(source, "__name__"):
         raise UserError(
-            f"{repr(source)[:80]} is no tool.", "Give functions, pydantic models or OpenAI-style definitions."
+            f"{repr(source)[:80]} is not a tool.", "Give functions, pydantic models or OpenAI-style definitions."
         )
     return tool(source)
 

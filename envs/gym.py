@@ -142,7 +142,7 @@ class ActTool:
 
     @classmethod
     def of(cls, name: str, options: GymOptions, space: Any) -> ActTool:
-        """Of a space of actions. Raises UserError for one that is no tool, and for names that do not fit it."""
+        """Of a space of actions. Raises UserError for one that is not a tool, and for names that do not fit it."""
         levels, (_, known, safe) = levels_of(name, space, options.levels), options.known
         if isinstance(space, spaces.Discrete):
             names = _named(name, "actions", options.actions or known, levels[0])
@@ -224,7 +224,7 @@ class GymWorld:
                 return " ".join(value.split())
             if math.isnan(number := float(value)):
                 raise UserError(
-                    f"{self.name}: {key} is NaN, which is no number.", "Let its observation have a number there."
+                    f"{self.name}: {key} is NaN, which is not a number.", "Let its observation have a number there."
                 )
             if key in whole and math.isfinite(number):
                 return round(number)
@@ -273,7 +273,7 @@ class GymWorld:
             episode.end = next((end for end, over in ends.items() if _number(over)), None)
         except (TypeError, ValueError, OverflowError) as error:  # it was stepped all the same
             hint = "Return (observation, reward, terminated, truncated, info)."
-            episode.error = self._blame(f"gave what is no step ({error})", hint)
+            episode.error = self._blame(f"gave what is not a step ({error})", hint)
 
     def observe(self) -> dict[str, float | str]:
         space = self.env.observation_space

@@ -14,7 +14,7 @@ from rtcontrol.models.errors import UserError
 
 MOST_NUMBERS = 512  # of an observation, or of an action: at some 16 tokens each they fill a context of 8192
 MOST_VALUES = 10_000  # of one number of an action
-DIGITS = 6  # of a level that is no bound, from the first digit of its range on
+DIGITS = 6  # of a level that is not a bound, from the first digit of its range on
 FILE = "Write it as a world of your own, a FILE.py that makes and steps it (docs/your-own-game.md)."
 # Of a Box, and of choices: spaces of numbers in an array.
 NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
@@ -22,11 +22,11 @@ NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
 
 def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
     """Return the values of each number of an action; a Box has `count` of each, from its lower to its upper bound in
-    its own dtype. Those of a Dict or Tuple follow each other. Raises UserError for a space that is no tool."""
+    its own dtype. Those of a Dict or Tuple follow each other. Raises UserError for a space that is not a tool."""
     values: list[list[Any]] = []
     for _, part in _parts(space):
         if not isinstance(part, NUMBERS | spaces.Discrete):
-            raise UserError(f"{name}: its actions hold a {type(part).__name__}, which is no tool.", FILE)
+            raise UserError(f"{name}: its actions hold a {type(part).__name__}, which is not a tool.", FILE)
         if len(values) + math.prod(part.shape) > MOST_NUMBERS:
             raise UserError(f"{name}: its actions ({space}) have more than {MOST_NUMBERS} numbers.", FILE)
         values += _levels(name, part, count)
@@ -92,7 +92,7 @@ def _action(space: Any, left: Iterator[Any]) -> Any:
 
 def names_of(name: str, space: Any) -> list[str]:
     """Return a name for each number and text of an observation, in order, each once. Raises UserError for a space that
-    is no text."""
+    is not text."""
     names: list[str] = []
     for path, part in _parts(space):
         if isinstance(part, spaces.Discrete) or _is_text(part):

@@ -66,12 +66,12 @@ def decoded(raw: bytes, where: str | Path) -> str:
     try:
         return unmarked(raw, where).decode()
     except UnicodeDecodeError as error:
-        problem = f"{where} cannot be read: it is no UTF-8 text ({error.reason} at byte {error.start})."
+        problem = f"{where} cannot be read: it is not UTF-8 text ({error.reason} at byte {error.start})."
         raise UserError(problem, "Save it as UTF-8.") from None
 
 
 def read_text(path: Path) -> str:
-    """A file that people write, its lines ended by \\n. Raises OSError, and UserError for what is no UTF-8."""
+    """A file that people write, its lines ended by \\n. Raises OSError, and UserError for what is not UTF-8."""
     return decoded(path.read_bytes(), path).replace("\r\n", "\n")
 
 
@@ -84,7 +84,7 @@ def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}).", remedy) from None
     if not isinstance(value, dict):
-        raise UserError(f"{path} is no JSON object.", remedy)
+        raise UserError(f"{path} is not a JSON object.", remedy)
     return value
 
 
@@ -108,5 +108,5 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is no JSON number, or too large")
+        raise ValueError(f"{text} is not a JSON number, or too large")
     return number

@@ -1,4 +1,4 @@
-"""Files that are this process's own: a folder that one at a time writes into, and a file that is no link to another."""
+"""Files of this process alone: a folder that one at a time writes into, and a file that is not a link to another."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def part_of(path: Path) -> Path:
 def replace_file(path: Path, content: str | bytes) -> None:
     """It holds this when all of it is written; until then, and where it cannot be, what it held before.
 
-    What is no plain file, such as a pipe, is written as it is. Raises OSError.
+    What is not a plain file, such as a pipe, is written as it is. Raises OSError.
     """
     packed = content.encode() if isinstance(content, str) else content
     if path.is_symlink() or (path.exists() and not path.is_file()):

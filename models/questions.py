@@ -25,7 +25,7 @@ from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import in_time, learn, prefill_in_slices, result
 
-LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree is no place for so many
+LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree has no room for so many
 MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it
 ANSWER = "Answer with one of these options, and nothing else."
 Path = tuple[int, ...]  # the tokens that were written of an answer

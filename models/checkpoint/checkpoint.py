@@ -106,17 +106,17 @@ def resolve(model: str) -> Path:
     if path.is_file():
         raise UserError(f"{model} is a file, no checkpoint folder.", f"Give the folder that it is in: {path.parent}.")
     raise UserError(
-        f"{nowhere}; it is no hub's OWNER/NAME[:SUBFOLDER] either.",
+        f"{nowhere}; it is not a hub's OWNER/NAME[:SUBFOLDER] either.",
         f"{others}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
     )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
+    """`config.json` as a dict; raises UserError when the folder is not a checkpoint."""
     hint = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
     if (folder / "model" / "config.json").is_file():  # of `models train`
         hint = f"Give what was trained there: {folder / 'model'}."
-    missing = UserError(f"{folder} is no checkpoint: it has no config.json.", hint)
+    missing = UserError(f"{folder} is not a checkpoint: it has no config.json.", hint)
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
 

@@ -55,7 +55,7 @@ class STTokenizer:
             return known
         except Exception as error:  # the library raises plain Exception
             raise UserError(
-                f"{path} is no tokenizer file ({error}).", "Point --model at a complete checkpoint folder."
+                f"{path} is not a tokenizer file ({error}).", "Point --model at a complete checkpoint folder."
             ) from error
 
     @property

@@ -89,7 +89,7 @@ class DecoderCore:
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
         self.set_budget(budget or Budget())
         self.starts: dict[tuple[int, int], Start] = {}  # by head and tool
-        self.firsts: dict[Start, Stop] = {}  # what the first token may be, where it is no forced text
+        self.firsts: dict[Start, Stop] = {}  # what the first token may be, where it is not forced text
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]

@@ -292,7 +292,7 @@ def parse_free(domain: Free, text: str) -> Any:
         try:
             value = json.loads(text, parse_int=_integer, parse_float=_float)
         except (ValueError, RecursionError) as error:
-            raise DecodeError(f"{text!r} is no JSON ({error})") from None
+            raise DecodeError(f"{text!r} is not JSON ({error})") from None
         value = as_declared(value, domain.schema)
     if (fault := domain.judge.fault(value)) is not None:
         value = _each_once(value, domain.schema)

@@ -107,7 +107,7 @@ class PrefixStore:
         try:
             room, oldest = float(limit) * 2**20, time.time() - DAYS * 86400
         except ValueError:
-            return f"RTCONTROL_CACHE_MB={limit} is no number of MiB: no old prefix is dropped"
+            return f"RTCONTROL_CACHE_MB={limit} is not a number of MiB: no old prefix is dropped"
         found = []
         for path in (p for end in ("safetensors", "tmp") for p in self.folder.glob(f"*.{end}")):
             with contextlib.suppress(OSError):

@@ -148,11 +148,11 @@ class WeightReader:
         self._where: dict[str, Any] = {}
         for path in self.paths:
             if not path.is_file():
-                raise UserError(f"{folder} is no checkpoint: {path.name} is missing.", "Restore the missing file.")
+                raise UserError(f"{folder} is not a checkpoint: {path.name} is missing.", "Restore the missing file.")
             try:
                 handle = safe_open(str(path), framework="pt")
             except (SafetensorError, OSError) as error:
-                raise UserError(f"{path} is no safetensors file ({error}).", "Download or copy it again.") from None
+                raise UserError(f"{path} is not a safetensors file ({error}).", "Download or copy it again.") from None
             self._where |= dict.fromkeys(handle.keys(), handle)
 
     def __contains__(self, name: str) -> bool:

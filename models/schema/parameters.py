@@ -1,7 +1,7 @@
 """A tool's parameters, read from the schema of all its arguments: each one's own schema and domain.
 
 What a root schema says of several arguments at once (`oneOf`, `if`, `dependentRequired`, `minProperties` ...) judges a
-whole call: each argument is decoded by itself, and a call that breaks a rule is no call."""
+whole call: each argument is decoded by itself, and a call that breaks a rule is not a call."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.Mo
     monkeypatch.setattr(Odd, "step", lambda self, _: (self.observation_space.sample(), reward, False, False, {}))
     world.reset(0)
     world.step()  # it was stepped: a safe call is in force
-    with pytest.raises(UserError, match=r"Odd\.step\(\) gave what is no step"):
+    with pytest.raises(UserError, match=r"Odd\.step\(\) gave what is not a step"):
         world.outcome()
 
 

@@ -221,7 +221,7 @@ def test_a_chat_model_that_cannot_be_asked_says_why(
         answering(with_template(tmp_path / "m", written, eos))
 
 
-# A chat model's illegal value is decided again once, and a call that breaks its tool's rules is no call.
+# A chat model's illegal value is decided again once, and a call that breaks its tool's rules is not a call.
 
 
 TEXT = {"type": "string", "maxLength": 6}

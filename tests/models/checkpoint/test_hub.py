@@ -172,7 +172,7 @@ def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(
 
 @pytest.mark.parametrize("model", ["nobody", "a/b/c", "./a/b", "a/b:", "a/b:../c"])
 def test_what_is_no_hub_id_is_not_looked_for_there(model: str) -> None:
-    with pytest.raises(UserError, match="There is no folder .* it is no hub's OWNER/NAME") as error:
+    with pytest.raises(UserError, match="There is no folder .* it is not a hub's OWNER/NAME") as error:
         resolve(model)
     assert "OWNER/NAME[:SUBFOLDER] of the Hugging Face hub" in error.value.remedy
 

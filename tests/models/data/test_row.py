@@ -86,7 +86,7 @@ def test_wrong_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, A
         (b"[1]", "the row is"),
         (b"{", "is not JSON"),
         (json.dumps({k: v for k, v in LEAST.items() if k != "call"}).encode(), "call is .*Field required"),
-        (json.dumps({**LEAST, "weight": float("nan")}).encode(), "NaN is no JSON number"),
+        (json.dumps({**LEAST, "weight": float("nan")}).encode(), "NaN is not a JSON number"),
         (json.dumps({**LEAST, "instruction": "\ud800"}).encode(), "half a character"),
         (b'{"a": "\xff"}', "not UTF-8"),
         (b"[" * 100_000, "is not JSON"),

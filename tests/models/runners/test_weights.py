@@ -84,19 +84,19 @@ def unresized_model(folder: Path) -> None:
 
 
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
-    ("no config", remove("config.json"), "is no checkpoint: it has no config.json"),
-    ("config of another kind", write("config.json", "[]"), "config.json is no JSON object"),
+    ("no config", remove("config.json"), "is not a checkpoint: it has no config.json"),
+    ("config of another kind", write("config.json", "[]"), "config.json is not a JSON object"),
     ("sizes missing", change(hidden_size=...), "config.json lacks hidden_size"),
     ("unsupported architecture", change(model_type="mamba"), "is a 'mamba' model; the torch engine runs qwen2"),
     ("quantised", change(quantization_config={"quant_method": "awq"}), "is quantised"),
     ("mlp bias", change(mlp_bias=True), "has an MLP with a bias, which the torch engine does not"),
     ("unknown rope", change(rope_parameters={"rope_type": "spiral"}), "unknown kind 'spiral'"),
     ("sliding window", change(use_sliding_window=True), "has a sliding window"),
-    ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is no tokenizer file"),
+    ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is not a tokenizer file"),
     ("no ST tokens", plain_tokenizer, "is neither an ST model nor a chat model: its chat template"),
     ("model not resized", unresized_model, "rows of embeddings"),
     ("no template", remove("st_template.json"), "has no st_template.json"),
-    ("torn weights", tear_weights, "model.safetensors is no safetensors file"),
+    ("torn weights", tear_weights, "model.safetensors is not a safetensors file"),
     ("missing tensor", drop_tensor, "the tensor model.layers.1.mlp.down_proj.weight is missing"),
     ("torn index", write("model.safetensors.index.json", '{"weight_map"'), "index.json cannot be read"),
     (

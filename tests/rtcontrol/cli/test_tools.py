@@ -146,7 +146,7 @@ CYCLE = {"properties": {"p": LOOP}, "$defs": {"P": {"type": "array", "items": LO
         ("empty.py", "x = 1", "has no tools"),
         ("nothing.py", None, "there is no such file"),
         ("cycle.json", json.dumps([{"name": "t", "parameters": CYCLE}]), "parameter p: #/$defs/P refers to itself"),
-        ("ones.py", "tools = [1]", "1 is no tool."),
+        ("ones.py", "tools = [1]", "1 is not a tool."),
     ],
 )
 def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(

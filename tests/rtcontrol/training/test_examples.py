@@ -74,7 +74,7 @@ def test_a_file_that_is_missing_or_too_short_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         read_files([tmp_path / "none.jsonl"], Tools(TOOLS), None)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="no UTF-8 text"):
+    with pytest.raises(UserError, match="not UTF-8 text"):
         read_files([tmp_path / "binary"], Tools(TOOLS), None)
     with pytest.raises(UserError, match="All 60 rows have the same question"):
         split(check((("", GOOD) for _ in range(60)), Tools(TOOLS))[1])
