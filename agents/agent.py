@@ -18,8 +18,8 @@ class Fallback:
     """What acts when a decision misses its deadline: hold the last call at most `hold_ms`, then the safe call.
 
     Where there are several actuators, `calls` names a safe call for each: `Fallback(calls=[stop, open_gripper])`;
-    `safe_call` is then the first of them. Neither where the world has a safe state of its own and only needs to be
-    told (a client of the wire, say).
+    `safe_call` is then the first of them. Neither where the world has a safe state of its own and only needs a
+    notice (a client of the wire, say).
     """
 
     safe_call: Call | None = None
@@ -45,11 +45,11 @@ class Agent:
 
     `observe` turns a raw observation into the text that the model reads. `history` is how many executed calls the
     prompt shows (0: none). `allow_null` lets the function head choose `<|null|>`: leave the call in force; or, with
-    `null_is_doubt`, what is told is not understood: that is held back as an unsure call is.
+    `null_is_doubt`, an instruction is not understood: that is held back as an unsure call is.
     `instruction` is the default goal in natural language, `model` the zoo name or path of its checkpoint. `confirm`
     names tools that wait for a person's yes before they act.
 
-    `goals` are what it can be told, and `expert` plays them: from a raw observation and a goal, the right call. They
+    `goals` are its instructions, and `expert` plays them: from a raw observation and a goal, the right call. They
     make a model of one's own (`rtcontrol fit`), and `--model expert` flies. An expert may give a list of calls, a plan:
     the first one for now, then one for each tick that follows.
     """

@@ -1,7 +1,7 @@
-"""What an agent can be told, as tools: one for each kind of goal, its values as parameters.
+"""What an agent can be instructed, as tools: one for each kind of goal, its values as parameters.
 
-The same tools serve whoever maps free words to a goal: a checkpoint's heads, a chat model, a decision API, and the rows
-that teach one.
+The same tools serve all that maps free words to a goal: a checkpoint's heads, a chat model, a decision API, and the
+rows that train one.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def places_of(value: int | float) -> int:
 
 
 def _value(schema: Schema, value: Any) -> Any:
-    """What is said for a parameter, as its schema has it where that can be read; else as it is."""
+    """What was given for a parameter, as its schema has it where that can be read; else as it is."""
     kind, listed = schema.get("type"), schema.get("enum")
     if kind == "string" and isinstance(value, str | int | float):
         plain = _plain(str(value))
@@ -180,7 +180,7 @@ def _plain(text: str) -> str:
     return _FIGURES.sub(lambda figure: f"{float(figure[0]):g}", plain)
 
 
-_THOUSANDS = re.compile(r"[-+]?0*[1-9]\d{0,2}(?:[.,]\d{3})+")  # or decimals: nobody can tell
+_THOUSANDS = re.compile(r"[-+]?0*[1-9]\d{0,2}(?:[.,]\d{3})+")  # or decimals: ambiguous
 _ALONE = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
 
 

@@ -1,4 +1,4 @@
-"""What an agent of one's own can be told: goals in canonical words, their placeholders, and other ways to say them."""
+"""Goals of an agent of your own: in canonical words, with placeholders, and in other ways to say them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WAYS: TypeAdapter[Any] = TypeAdapter(dict[_TEXT, list[_TEXT] | None])
 _VALUES: TypeAdapter[Any] = TypeAdapter(
     dict[StrictStr, Annotated[list[StrictStr | StrictInt | _FLOAT], Field(min_length=1)]]
 )
-# One of so many ways to say a goal is kept from training: what is scored with it was never taught.
+# One of so many ways to say a goal is kept from training: what is scored with it was never trained on.
 HELD_OUT_EVERY = 5
 MOST_SAID = 1_000  # sentences of a way that are looked at
 
@@ -52,7 +52,7 @@ class Goals:
 
     `placeholders` lists what stands for each `{name}` of a template: texts or numbers. `words` are slots of the other
     ways alone: `{lead}` is any of its alternatives. `source` is the file that errors name. Raises UserError for what
-    cannot be told apart or filled.
+    is ambiguous or cannot be filled.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Goals:
             raise self._wrong(f"{{{both[0]}}} is a placeholder and a word.", "Rename one of them.")
         self._apart()
 
-    # -- what can be told ----------------------------------------------------------------------------------------------
+    # -- its goals ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Goal]:
         """Every goal with every value, kind by kind; of numbers the listed ones."""
@@ -109,7 +109,7 @@ class Goals:
         return tuple(self._say(rng, pattern, goal) for pattern in self._sides[goal.kind][1])
 
     def goal_tools(self, agent: str) -> GoalTools:
-        """What the agent can be told, as tools."""
+        """What the agent can be instructed, as tools."""
         kinds: dict[str, GoalKind] = {}
         for kind in self.ways:
             name = slug(_SLOT.sub(r" \1 ", kind), kinds)
@@ -260,7 +260,7 @@ class Goals:
             raise self._wrong(f'"{way}" has a {{{more[0]}}} that "{kind}" has not.', "Put it into both.")
 
     def _apart(self) -> None:
-        """Two goals that are said alike could not be learnt."""
+        """Two goals in the same words could not be learnt."""
         rng = random.Random(0)
         for goal in self.spread(MOST_SAID):
             kind = goal.kind

@@ -1,5 +1,5 @@
 """Sentences from templates with slots, `{lead} land on the {pad}` takes any of each slot's alternatives; and what the
-bundled agents' many ways to be told what to do share."""
+bundled agents' many ways of instructing them share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zlib import crc32
 from rtcontrol.agents.goal_tools import GoalKind, GoalTools
 
 # fmt: off
-# None of these changes what any sentence asks for, whatever world it is said to.
+# None of these changes what any sentence asks for, whatever world it is for.
 BEFORE = (
     "please", "please", "pls", "um", "uh", "er", "hmm", "well", "so", "ok", "okay", "ok now", "ok so", "now", "and now",
     "hey", "hey you", "listen", "alright", "attention:", "new order:", "new plan:", "change of plan,", "quick,", "dude",
@@ -218,7 +218,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     @cached_property
     def goal_tools(self) -> GoalTools:
-        """What the agent can be told, as tools."""
+        """What the agent can be instructed, as tools."""
         kinds = [*self._kinds.values()]
         return GoalTools(self.agent, kinds, self.recognise, lambda: (goal for kind in kinds for goal in kind.goals))
 

@@ -1,4 +1,4 @@
-"""Whether a function of the user's takes what it is given, told by its own file and line before it is called."""
+"""Whether a function of the user's takes what it is given, reported by its own file and line before it is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rtcontrol.models.errors import UserError
 
 
 def defined(function: Callable[..., Any]) -> str:
-    """`file.py:12`, where a function of the user's begins; its name where that cannot be told."""
+    """`file.py:12`, where a function of the user's begins; its name where that is not known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 

@@ -22,7 +22,7 @@ class WorldError(RuntimeError):
 class Observation:
     """One look at the world.
 
-    `seq` grows by one with every observation made, so whoever takes only the freshest can count the superseded ones;
+    `seq` grows by one with every observation made, so a reader of the freshest alone can count the superseded ones;
     `epoch` grows with every reset; `t_capture_ns` is CLOCK_MONOTONIC.
     """
 
@@ -148,24 +148,24 @@ class Stepping(Protocol):
     once the world has stepped with what it set."""
 
     def settle(self, since_ns: int) -> bool | None:
-        """Whether a step was begun after `since_ns` (CLOCK_MONOTONIC); False: it comes when it is due, so ask again;
+        """Whether a step started after `since_ns` (CLOCK_MONOTONIC); False: it comes when it is due, so ask again;
         None: none comes, as no episode is on. Once the run has concluded, it is made now. Raises what it raises."""
 
 
 @runtime_checkable
 class Emitting(Protocol):
-    """An environment that wants to be told every tick's outcome, in order and from the actuator's thread: exactly one
+    """An environment that gets every tick's outcome, in order and from the actuator's thread: exactly one
     emission a tick (of several calls: one without `more`, the last), and one more `safe` when a hold ends between two
     ticks or the run is over. Its `execute` and `emit` never block; where `emit` raises, a fresh call has failed, and
-    `safe` is told again until it could be."""
+    `safe` is repeated until it could be."""
 
     def emit(self, emission: Emission) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What became of the call that was told for `tick`: the fresh one or a safe one (`why`). `t_ns` is when it was
-    heard (CLOCK_MONOTONIC), `result` what the function gave, `n` how many calls of the tick came before it."""
+    """What became of the call that was sent for `tick`: the fresh one or a safe one (`why`). `t_ns` is when this
+    arrived (CLOCK_MONOTONIC), `result` what the function gave, `n` how many calls of the tick came before it."""
 
     tick: int
     status: Literal["executed", "expired", "refused", "failed"]
@@ -178,8 +178,8 @@ class Acknowledgement:
 
 @runtime_checkable
 class Acknowledging(Protocol):
-    """An environment that tells which calls were really executed. `heard` is what came and nobody took yet: it may grow
-    at any time, only the loop takes."""
+    """An environment that reports which calls were really executed. `heard` is what arrived and was not taken: it may
+    grow at any time, only the loop takes."""
 
     heard: deque[Acknowledgement]
 

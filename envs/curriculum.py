@@ -68,7 +68,7 @@ class TrainingPlan:
 
 
 class DisturbedCurriculum(ABC, Generic[GoalT]):
-    """One world that is told, disturbed and restarted for ever. Times are in ticks, `step_s` is its physics step.
+    """One world that is instructed, disturbed and restarted for ever. Times are in ticks, `step_s` is its physics step.
 
     The subclass sets `_world`, a Simulation, before it calls this constructor.
     """
@@ -176,7 +176,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
 
 
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
-    """A bundled world's, told what its agent's `phrasings` say."""
+    """A bundled world's, instructed in the words of its agent's `phrasings`."""
 
     phrasings: Phrasings[Any, Any]
 

@@ -23,7 +23,7 @@ LONGEST_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One episode to play: what is told, what is judged, and the seed."""
+    """One episode to play: the instruction, the goal that is judged, and the seed."""
 
     instruction: str
     goal: Task
@@ -31,7 +31,7 @@ class Case:
 
 
 def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
-    """The same goal on many seeds, told canonically or as `instruction` (told right, judged left, for instance)."""
+    """The same goal on many seeds, in canonical words or as `instruction` (instructed right, judged left, say)."""
     text = goal.text() if instruction is None else instruction
     return [Case(text, goal, seed) for seed in seeds]
 

@@ -208,7 +208,7 @@ class GymWorld:
             self.shown = _named(name, "sees", self.options.known[0], plain)
             self.tool = ActTool.of(name, self.options, self.env.action_space)
         except BaseException:
-            with suppress(Exception):  # why it cannot be used is told
+            with suppress(Exception):  # the first error is the one to report
                 shut(self.env)
             raise
         self.bindings = {"act": self.act}
@@ -253,7 +253,7 @@ class GymWorld:
         self._action = action_of(self.env.action_space, self.tool.numbers(chosen))
 
     def instruct(self, text: str) -> None:
-        """Whatever is told, the rewards are the same."""
+        """Whatever the instruction is, the rewards are the same."""
 
     def reset(self, seed: int) -> None:
         observation, _ = self.env.reset(seed=seed)

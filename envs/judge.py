@@ -1,4 +1,4 @@
-"""The judge of an episode, and the base of the bundled worlds, which are told what to do and judged by it."""
+"""The judge of an episode, and the base of the bundled worlds, which are instructed and judged by it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Task(Protocol):
 
 
 class Judged(Simulation, Protocol):
-    """A simulation that can be told what to judge by, apart from what its controller is told."""
+    """A simulation whose judge may have another goal than its controller's instruction."""
 
     def judge_by(self, goal: Any) -> None: ...
 
@@ -44,13 +44,13 @@ class Judge(ABC, Generic[GoalT]):
         self._succeeded = False
 
     def change(self, goal: GoalT | None) -> None:
-        """Take a goal that is told during the episode."""
+        """Take a goal that comes during the episode."""
         if self.end is None and goal != self.goal:
             self.reset(goal)
 
     @property
     def seconds(self) -> float:
-        """Simulated seconds since the goal was told."""
+        """Simulated seconds since the goal was set."""
         return self._steps / self.steps_a_second
 
     @property
@@ -76,8 +76,8 @@ class Judge(ABC, Generic[GoalT]):
 class GoalWorld(ABC, Generic[GoalT]):
     """A `Simulation` whose episodes a `judge` ends.
 
-    The goal is read off the instruction by `meant`, unless `goal` sets it for good (told right, judged left). Raises
-    UserError with the `hint` for a `goal` that names none.
+    The goal is read off the instruction by `meant`, unless `goal` sets it for good (instructed right, judged left).
+    Raises UserError with the `hint` for a `goal` that names none.
     """
 
     step_s: float

@@ -87,7 +87,7 @@ class PacedEnvironment:
         self._run = EpisodeRun()
         self._phase: Phase = "new"
         self._clock: ClockKind = "wall"
-        self._stepped_ns = 0  # when the last step was begun
+        self._stepped_ns = 0  # when the last step started
         self._latest: Observation | None = None
         self._error: BaseException | None = None
 
@@ -238,7 +238,7 @@ class PacedEnvironment:
             self._observe()
 
     def _ended(self) -> bool:
-        """Whether the step ended the episode (and the next one has begun, or all is finished)."""
+        """Whether the step ended the episode (and the next one has started, or all is finished)."""
         episode = self._simulation.outcome()
         if episode is None:
             return False

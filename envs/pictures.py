@@ -1,4 +1,4 @@
-"""Pictures of bundled worlds, drawn from what is observed: whoever looks on needs nothing of the running world."""
+"""Pictures of bundled worlds, drawn from what is observed: an onlooker needs nothing of the running world."""
 
 from __future__ import annotations
 

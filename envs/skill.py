@@ -1,4 +1,4 @@
-"""What training and evaluation need of a world that can be told what to do."""
+"""What training and evaluation need of a world that takes instructions."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Skill:
     instruction's goal (None: it names none plainly); `expert` is the scripted player; `still` the call that does
     nothing; `any_call` a random one.
 
-    What it is scored by: `goals`, told canonically; the goal to tell instead (`opposite`), by what is judged; `mixed`,
-    goals spread over the same seeds under one title; lists of `phrasings` by their names, each with its sentences for
+    What it is scored by: `goals`; the goal to name instead (`opposite`), by what is judged; `mixed`, goals
+    spread over the same seeds under one title; lists of `phrasings` by their names, each with its sentences for
     each of `kinds`.
     """
 

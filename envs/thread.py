@@ -14,7 +14,7 @@ T = TypeVar("T")
 CLOSE_S = 5.0
 # A signal that the kernel gives to another thread does not wake the main one: it looks so often by itself.
 LOOK_S = 0.1
-# So long whoever waited for a call, while a newer one came, has for asking for that one before the next step.
+# So long a caller who waited, while a newer call came, has for asking for that one before the next step.
 GRACE_S = 0.001
 
 
@@ -30,7 +30,7 @@ class _Job:
         try:
             if not self.dropped:
                 self.result = self._function()
-        except BaseException as error:  # also SystemExit: whoever asked for it is told
+        except BaseException as error:  # also SystemExit: the caller gets it
             self.error = error
         self.done.release()
 
@@ -54,7 +54,7 @@ class WorldThread:
     def do(self, function: Callable[[], T]) -> T:
         """There, after all that was asked for before. Raises whatever it raises; RuntimeError once it is closed.
 
-        Whoever is interrupted while waiting leaves: what was begun goes on, what was not is dropped. What is asked for
+        A caller who is interrupted while waiting leaves: what was started continues, what was not is dropped. A call
         from the thread itself is done at once."""
         if threading.current_thread() is self._thread:
             return function()
@@ -76,7 +76,7 @@ class WorldThread:
         return job.result
 
     def make(self, function: Callable[[], T]) -> T:
-        """The world, made there. What raises has closed what it had begun (`half_made`)."""
+        """The world, made there. What raises has closed what it had started (`half_made`)."""
 
         def make() -> T:
             self.world = function()
@@ -115,7 +115,7 @@ class WorldThread:
         shut(self.world)
 
     def _work(self) -> None:
-        until = 0.0  # whoever asked for something may ask again before what is due
+        until = 0.0  # a caller may ask again before what is due
         while not self._over:
             wait_s: float | None = 0.0
             # What was asked for comes before what is due: a world that needs all its time for its steps takes calls.

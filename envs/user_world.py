@@ -24,13 +24,13 @@ class UserWorld:
 
     It needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, a mapping; `outcome()`: None
     while the episode goes on, then whether it succeeded, or an `Episode`; and one of `instruct(text)` and
-    `judge_by(goal)`, which are told what is asked for. The functions that act are its `bindings` by the tools' names,
+    `judge_by(goal)`, which get what is asked for. The functions that act are its `bindings` by the tools' names,
     or else its other public methods. Its `close()`, unless that is one of the `tools`, closes it. What it gives that is
     none of these is a UserError with the method's line; what it raises goes through.
 
-    With `goals`, `judge_by` is told the `Goal` that the words ask for; where they ask for none, nothing is judged, and
-    the world keeps the goal it had, at first the first one. What was told is told again before each episode: what a
-    world counts for a goal may begin there. After `judge_by` the words that follow change nothing. `limit_s` ends, as
+    With `goals`, `judge_by` gets the `Goal` that the words ask for; where they ask for none, nothing is judged, and
+    the world keeps the goal it had, at first the first one. It is given again before each episode: what a world
+    counts for a goal may begin there. After `judge_by` the words that follow change nothing. `limit_s` ends, as
     an error, an episode that does not.
     """
 
@@ -105,7 +105,7 @@ class UserWorld:
         return outcome if self._judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
 
     def instruct(self, text: str) -> None:
-        """What the controller is told from now on."""
+        """What the controller is instructed from now on."""
         if self._fixed:
             return
         goal = None if self._goals is None else self._goals.recognise(text)
@@ -114,7 +114,7 @@ class UserWorld:
         self._tell(goal, self._text)
 
     def judge_by(self, goal: Any) -> None:
-        """Judge by this goal, whatever the controller is told."""
+        """Judge by this goal, whatever the controller is instructed."""
         self._fixed = self._judged = True
         self._goal, self._text = goal, goal.text()
         self._tell(goal, self._text)

@@ -55,7 +55,7 @@ class Decision:
     `call` is None when the function head chose `<|null|>`: leave the call in force. `confidence` maps a head's name
     (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1].
     `tokens` went through the model, `reused_tokens` came from the cache. `unknown` are words of the instruction that
-    the checkpoint was never taught: the function's confidence is lowered by them. Of a `plan`, `call` is the first
+    the checkpoint was not trained with: the function's confidence is lowered by them. Of a `plan`, `call` is the first
     one. `kept` has by head the text of the value that was preferred (None: the null token), where hysteresis kept the
     active one.
     """

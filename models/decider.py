@@ -155,7 +155,7 @@ class STDecider:
         return [self.result_of(d, s[1]) for d, s in zip(decided, situations, strict=True)]
 
     def believed(self, decision: Decision, instruction: str) -> Decision:
-        """Return a decision by this instruction, less sure by each of its words that was never taught."""
+        """Return a decision by this instruction, less sure by each of its words that its training did not have."""
         unknown = () if self._learnt is None else self._unknown(instruction)
         if self._learnt is None or not unknown:
             return decision

@@ -37,7 +37,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 def no_link(path: Path) -> Path:
     """The path, with a link that lies there taken away: what is written there is written there."""
-    with contextlib.suppress(OSError):  # told by whoever writes
+    with contextlib.suppress(OSError):  # the writer reports it
         if path.is_symlink():
             path.unlink()
     return path

@@ -244,8 +244,8 @@ class QuestionDecider:
 
     def info(self) -> dict[str, Any]:
         """What answers: for the report and for people."""
-        told = {"model": str(self.spec.model), **self.runner.caps.to_dict()}
-        return {**told, "prefix_tokens": self.prefix.tokens, "load_ms": round(self.load_ms, 1)}
+        info = {"model": str(self.spec.model), **self.runner.caps.to_dict()}
+        return {**info, "prefix_tokens": self.prefix.tokens, "load_ms": round(self.load_ms, 1)}
 
 
 def _first(branches: Sequence[Branch], most: int) -> Sequence[Branch]:

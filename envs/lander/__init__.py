@@ -1,1 +1,1 @@
-"""Gymnasium's continuous LunarLander, told where to land or hover."""
+"""Gymnasium's continuous LunarLander, instructed where to land or hover."""

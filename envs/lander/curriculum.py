@@ -21,7 +21,10 @@ OPTIONS = CurriculumOptions(
     noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.005, lasts_s=(5.0, 14.0), late_steps=1, scatter=0.0
 )
 SCATTERED = 0.5  # share of flights that start anywhere in the field instead of at the top
-GROUND_TICKS, TAKE_OFF = 6, 0.15  # a flight on the ground ends after these, or is told to take off with this chance
+GROUND_TICKS, TAKE_OFF = (
+    6,
+    0.15,
+)  # a flight on the ground ends after these, or is instructed to take off with this chance
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
@@ -44,7 +47,7 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
             _scatter(self.rng, self._world)
 
     def _over(self) -> bool:
-        """Whether the flight ended, or stands on the ground for long; at times that one is told to take off."""
+        """Whether the flight ended, or stands on the ground for long; at times that one is instructed to take off."""
         data = self._world.observe()
         on_ground = data["left_leg"] and data["right_leg"] and self._goal.kind != "hover"
         self._ground = self._ground + 1 if on_ground else 0

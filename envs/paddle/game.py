@@ -98,7 +98,7 @@ class PaddleGame(GoalWorld[PaddleGoal]):
     """One game, and whatever the goal asks in it.
 
     Both paddles start at heights that follow from the seed, as the serves and the person do. The return is the points
-    won less those lost. `world` is open to whoever makes starts for training.
+    won less those lost. `world` is open for making starts for training.
     """
 
     step_s = 1 / STEPS_A_SECOND

@@ -127,8 +127,8 @@ def _cruises(road: Road, kmh: float) -> bool:
 class RoadGame(GoalWorld[RoadGoal]):
     """One drive.
 
-    Lanes, limits, traffic and lights follow from the seed. The return is the distance driven, km. `road` is open to
-    whoever makes starts for training.
+    Lanes, limits, traffic and lights follow from the seed. The return is the distance driven, km. `road` is open for
+    making starts for training.
     """
 
     step_s = DT

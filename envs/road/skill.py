@@ -104,7 +104,7 @@ def _set(kmh: float) -> Call:
 
 
 def _proceed(data: Mapping[str, Any], kmh: int) -> Call:
-    """At this speed, or behind whoever is slower."""
+    """At this speed, or behind a slower car."""
     kmh = _cap(data, kmh)
     gap = data["ahead_m"]
     if gap is None:

@@ -17,7 +17,7 @@ from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
 LENGTH = 4.6
 AHEAD_M, BEHIND_M = 220.0, 200.0
-CLEAR_M = 14.0  # nobody is put nearer than this to anybody
+CLEAR_M = 14.0  # no car is put nearer than this to another
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Car:
 
 
 class Traffic:
-    """Cars around a place that moves along an endless road. `cars` is open to whoever sets up a scene."""
+    """Cars around a place that moves along an endless road. `cars` is open for setting up a scene."""
 
     def __init__(self, rng: random.Random, lanes: int, spacing_m: float, pace: float) -> None:
         """`spacing_m` is the mean distance in a lane; `pace` the liked speed, m/s, of which each likes 55 to 105 %."""
@@ -49,7 +49,7 @@ class Traffic:
                 s += CLEAR_M + LENGTH + self.rng.expovariate(1 / self.spacing_m)
 
     def lead(self, car: Car, gap: float, speed: float) -> None:
-        """Somebody ahead of `car` in its lane, at this gap and speed, and nobody between."""
+        """Put a car ahead of `car` in its lane, at this gap and speed, and none between."""
         s = car.s + LENGTH + gap
         near = [o for o in self.cars if o.lane == car.lane and car.s <= o.s < s + CLEAR_M + LENGTH]
         self.cars = [other for other in self.cars if other not in near]
@@ -174,7 +174,7 @@ class Road:
     def lanes(self) -> int:
         return self.traffic.lanes
 
-    # -- what is told and seen ----------------------------------------------------------------------------------------
+    # -- calls and observations --------------------------------------------------------------------------------------
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
         """A call of the agent `driver`."""
@@ -239,7 +239,7 @@ class Road:
         return ahead, behind
 
     def _late(self, turn: Any) -> bool:
-        """Whether a turn is told too late to slow down for it, as in the CARLA bridge."""
+        """Whether a turn comes too late to slow down for it, as in the CARLA bridge."""
         if turn not in ("left", "right") or turn == self.intent.turn or self._way is not None:
             return False
         return self.junction.place - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)

@@ -23,7 +23,7 @@ class CallSyntax:
     """A call is `opening` NAME `arguments` KEY VALUE `separator` KEY VALUE ... `closing`, or `opening` NAME `empty`
     where it has no arguments. A key is written by `key` with `{}` for its name. A text stands between two `quote`s,
     where JSON would have it with JSON's escapes; `space` is before a value, and behind the separators within it.
-    `orders` is what the model is told to do, in the turn of `role`."""
+    `orders` is the model's instruction, in the turn of `role`."""
 
     opening: str
     arguments: str
@@ -111,7 +111,7 @@ def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[
     return tokenizer.encode(text)
 
 
-# Some templates tell today's date: a prompt must not change while a run goes on.
+# Some templates tell today's date: a prompt must not change during a run.
 DATE = "26 Jul 2024"  # Llama 3's own where nobody gives one
 DATED = (
     f"{{%- macro strftime_now(form) -%}}{{{{ '2024-07-26' if form.startswith('%Y') else '{DATE}' }}}}{{%- endmacro %}}"

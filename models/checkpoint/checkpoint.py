@@ -29,7 +29,7 @@ def check(folder: Path) -> None:
         try:
             settings = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
-            continue  # whoever needs it says what is wrong
+            continue  # its reader says what is wrong
         for key, value in _entries(settings):
             if value and (why := _wrong(key, value)):
                 raise UserError(
@@ -130,7 +130,7 @@ def chats(model: str) -> bool:
             '"chat_template"' in (folder / "tokenizer_config.json").read_text("utf-8")
         )
     except (OSError, ValueError):
-        return False  # whoever loads it says what is wrong
+        return False  # its loader says what is wrong
     return template and not all(f'"{token}"' in written for token in ST_TOKENS)
 
 

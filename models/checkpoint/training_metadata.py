@@ -41,7 +41,7 @@ class KnownWords:
         self._known = frozenset(known)
 
     def unknown(self, text: str) -> tuple[str, ...]:
-        """The words of a sentence that are none of these, each once, as they are said first; MOST_UNKNOWN at most."""
+        """The words of a sentence that are none of these, each once, as they come first; MOST_UNKNOWN at most."""
         unknown_words: list[str] = []
         others = [word for word in dict.fromkeys(words(text)) if word not in self._known]
         for n, word in enumerate(others):
@@ -122,7 +122,7 @@ def _difference(current: Any, other: Any, place: str) -> str:
 
 FILE_NAME = "rtcontrol.json"
 FORMAT = 1
-DOUBT = 0.5  # of a word that was never taught, where no gate says what is too little
+DOUBT = 0.5  # of a word that no training row had, where no gate says what is too little
 BELOW = 0.99  # of a gate: what is sure of all else is below it
 REMEDY = "Restore the file that came with the weights, or take it away: then what was learnt is not known."
 
@@ -130,13 +130,13 @@ REMEDY = "Restore the file that came with the weights, or take it away: then wha
 @dataclass(frozen=True)
 class TrainingMetadata:
     """`tool_sets`: the sets of tools, as OpenAI-style definitions, that it was trained on; `history`: how many calls
-    its prompts showed (0: none); `allow_null`: whether it may leave the call in force; `instruction`: what it is told
+    its prompts showed (0: none); `allow_null`: whether it may leave the call in force; `instruction`: its instruction
     by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how
-    often a second it decides; `gate`: the confidence of the function head below which what is told is taken for not
+    often a second it decides; `gate`: the confidence of the function head below which an instruction is taken for not
     understood, and calls are held back. With a gate and `allow_null` the null function says the same. None: not
-    known. `any_tools`: whether it was taught to read tools, and may try those of no set.
+    known. `any_tools`: whether it was trained to read tools, and may try those of no set.
 
-    `words` are those of the sentences that it was taught with, and such as change no sentence, between spaces; each
+    `words` are those of the sentences that it was trained with, and such as change no sentence, between spaces; each
     other word of an instruction lowers what is believed: so far that a gate holds what has more than `unknown_words` of
     them, however sure the model is."""
 

@@ -263,7 +263,7 @@ class ChatDeciding(Stepwise):
         self._confidence[decides] = self._confidence.get(decides, 1.0) * probability
 
     def _take(self, where: Choice, value: Any) -> None:
-        """A leaf of a choice: a function or a value; a key or the end decides nothing that is told."""
+        """A leaf of a choice: a function or a value; a key or the end decides nothing of the call."""
         if where is self.plan.function:
             self._function = value
         elif where.is_value:

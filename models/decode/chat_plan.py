@@ -84,7 +84,7 @@ Place = tuple[Choice | FreeText, TrieNode]
 class ChatPlan:
     """All calls of some tools in one syntax. `opening` are the tokens that every call begins with, `function` the first
     choice. `grammars` compiles those of free values (None: there are none). Raises UserError for values that cannot be
-    told apart."""
+    distinguished."""
 
     def __init__(self, tools: Sequence[ToolSchema], tokenizer: STTokenizer, syntax: CallSyntax, grammars: Any) -> None:
         self.tools, self.syntax = tuple(tools), syntax

@@ -23,7 +23,7 @@ from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.mask import FORMATS, mask_of
 from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
 
-MAX_TOKENS = 64  # of one free value, unless said otherwise: it must end by then
+MAX_TOKENS = 64  # of one free value, by default: it must end by then
 ENDED = 256  # tokens that it may take to end JSON behind that
 # What is tried first to end a value, a character each: what closes (a letter before brackets, which a text may hold);
 # digits, and letters that many patterns take; what opens more.

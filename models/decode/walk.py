@@ -198,5 +198,5 @@ def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCo
     everything, first = weighed
     chosen = first if first[0] * NEAR < everything[0] and first[1] <= WORST * everything[1] else everything
     layout = "function first" if chosen is first else "everything"
-    told = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first)}
-    return chosen[3].budget, {**told, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}
+    report = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first)}
+    return chosen[3].budget, {**report, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}

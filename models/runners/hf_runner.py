@@ -174,7 +174,7 @@ class HFRunner:
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> HFRunner:
-    """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it. Raises
+    """The runner of a checkpoint: callers of the same unchanged one, dtype, device and threads share it. Raises
     UserError."""
     place = choose_device(device)
     if read_config(folder).get("quantization_config"):

@@ -108,7 +108,7 @@ class PackedSequence(Handle):
 
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
     """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes. It has not
-    happened before a sequence is told that it `ran`."""
+    happened before a sequence learns that it `ran`."""
     each = [sequence.rows(nodes) for sequence, nodes in work]
     tokens = [t for own, _, _ in each for t in own]
     places = [p for _, own, _ in each for p in own]

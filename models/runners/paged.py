@@ -168,7 +168,7 @@ class StaticPass:
         self.states: Any = None
 
     def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> None:
-        """The next pass. What is left over of the shape sees zeros, and writes where nobody reads."""
+        """The next pass. What is left over of the shape sees zeros, and writes where nothing is read."""
         slots, sees, owners, wanted, starts, lengths, pages, numbers = (list[int]() for _ in range(8))
         tree, most = bytearray(), self.shape.columns // PAGE
         for i, part in enumerate(parts):
@@ -233,7 +233,7 @@ class PagedModel(LeanModel):
             if ready is None:
                 ready = StaticPass(shape, self.device, pinned=False)
                 self.missed |= {shape} if count else set()  # a prompt alone is computed once
-            self.wait()  # what the last pass is told is not written over before it is read
+            self.wait()  # the last pass's inputs are not written over before it is read
             ready.fill(tokens, positions, parts)
             if ready.graph is None:
                 ready.states = self._states(ready)

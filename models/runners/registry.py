@@ -48,7 +48,7 @@ def check_options(name: str, dtype: str, device: str | None, threads: int | None
 
 
 def load(name: str, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> Runner:
-    """The runner of a checkpoint: whoever asks for the same unchanged one in the same way shares it. Raises UserError
+    """The runner of a checkpoint: callers who ask for the same unchanged one in the same way share it. Raises UserError
     for what `check` does, and for a checkpoint that the engine cannot run."""
     check(name)
     made: Runner = import_module(f"rtcontrol.models.runners.{MODULES[name]}").load(folder, dtype, device, threads)

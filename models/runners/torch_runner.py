@@ -51,7 +51,7 @@ class TorchRunner:
     def load(
         cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
     ) -> TorchRunner:
-        """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it.
+        """The runner of a checkpoint: callers who ask for the same unchanged one, dtype, device and threads share it.
 
         `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
         On a GPU it is a PagedRunner. Raises UserError.

@@ -61,7 +61,7 @@ class Reading:
         self._tool, self._where, self._room = tool, f"Tool {tool[:64]}", room
 
     def read(self, source: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
-        """Return the parameters in head order, and what is said of several at once. Raises UserError."""
+        """Return the parameters in head order, and the rules of several at once. Raises UserError."""
         root = self._root({} if source is None else source)
         properties, required = root.get("properties", {}), {*root.get("required", ())}
         self._check_named(root)
