@@ -133,31 +133,26 @@ def _unmade(name: str, error: Exception) -> UserError:
 
 @dataclass(frozen=True, slots=True)
 class ActTool:
-    """The one tool of a world: by parameter the values that a call may have, which of them the safe call has (`still`),
-    and the numbers of an action that they stand for (`levels`)."""
+    """The one tool of a world: by parameter its values, each with the number of the action that it stands for, and the
+    values of the safe call (`still`)."""
 
-    parameters: dict[str, list[Any]]
+    parameters: dict[str, dict[Any, Any]]
     still: dict[str, Any]
-    levels: list[list[Any]]
 
     @classmethod
     def of(cls, name: str, options: GymOptions, space: Any) -> ActTool:
         """Of a space of actions. Raises UserError for one that is not a tool, and for names that do not fit it."""
         levels, (_, known, safe) = levels_of(name, space, options.levels), options.known
         if isinstance(space, spaces.Discrete):
-            names = _named(name, "actions", options.actions or known, levels[0])
-            still = _safe(name, names, levels[0], options.safe or ("" if options.actions else "".join(safe)))
-            return cls({"action": names}, {"action": still}, levels)
+            numbers = levels[0]
+            names = _named(name, "actions", options.actions or known, numbers)
+            still = _safe(name, names, numbers, options.safe or ("" if options.actions else "".join(safe)))
+            return cls({"action": dict(zip(names, numbers, strict=True))}, {"action": still})
         if options.safe is not None:
             raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
         keys = _named(name, "actions", options.actions, action_names(space))
-        parameters = {key: list(values) for key, values in zip(keys, levels, strict=True)}
-        return cls(parameters, {key: min(values, key=abs) for key, values in parameters.items()}, levels)
-
-    def numbers(self, arguments: Mapping[str, Any]) -> list[Any]:
-        """Return the numbers of the action that a call's arguments stand for."""
-        each = zip(self.levels, self.parameters.items(), strict=True)
-        return [levels[values.index(arguments[name])] for levels, (name, values) in each]
+        parameters = {key: dict(zip(values, values, strict=True)) for key, values in zip(keys, levels, strict=True)}
+        return cls(parameters, {key: min(values, key=abs) for key, values in parameters.items()})
 
 
 def _named(name: str, key: str, names: tuple[str, ...], plain: list[Any]) -> list[Any]:
@@ -233,7 +228,7 @@ class GymWorld:
         def observe(data: Mapping[str, Any]) -> str:
             return " ".join(f"{key} {shown(key, value)}" for key, value in data.items())
 
-        properties = {key: {"enum": values} for key, values in self.tool.parameters.items()}
+        properties = {key: {"enum": [*values]} for key, values in self.tool.parameters.items()}
         parameters = {"type": "object", "properties": properties, "required": list(properties)}
         instruction = f"play {options.id}"
         return Agent(
@@ -250,7 +245,8 @@ class GymWorld:
 
     def act(self, /, **chosen: Any) -> None:
         """What is done from now on."""
-        self._action = action_of(self.env.action_space, self.tool.numbers(chosen))
+        numbers = [values[chosen[key]] for key, values in self.tool.parameters.items()]
+        self._action = action_of(self.env.action_space, numbers)
 
     def instruct(self, text: str) -> None:
         """Whatever the instruction is, the rewards are the same."""

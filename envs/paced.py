@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, Literal
 
 from rtcontrol.agents.signatures import carry_out
@@ -44,25 +44,15 @@ class Pace:
         return True
 
 
+@dataclass(slots=True)
 class EpisodeRun:
-    """Which episodes are played: by the seeds in order, until `wanted` of them are `done` (None: no end) or the run has
-    `concluded`. `epoch` counts those that began."""
+    """The episodes that are `done`, and the `seeds` of those to come: none once the run has `concluded`. `epoch` counts
+    those that began."""
 
-    def __init__(self) -> None:
-        self.done: list[Episode] = []
-        self.epoch = 0
-        self.concluded = False
-        self._seeds: Iterator[int] = count()
-        self._wanted: int | None = None
-
-    def begin(self, seeds: int | Iterable[int], wanted: int | None) -> None:
-        self._seeds = count(seeds) if isinstance(seeds, int) else iter(seeds)
-        self._wanted = wanted
-
-    def next_seed(self) -> int | None:
-        """Return the next episode's seed, None when none follows."""
-        over = self.concluded or (self._wanted is not None and len(self.done) >= self._wanted)
-        return None if over else next(self._seeds, None)
+    done: list[Episode] = field(default_factory=list)
+    seeds: Iterator[int] = field(default_factory=count)
+    concluded: bool = False
+    epoch: int = 0
 
 
 class PacedEnvironment:
@@ -119,7 +109,7 @@ class PacedEnvironment:
         if self._phase != "new":
             raise RuntimeError(f"environment {self.name} was started already")
         self._phase, self._clock = "between", clock
-        self._run.begin(seeds, episodes)
+        self._run.seeds = islice(count(seeds) if isinstance(seeds, int) else seeds, episodes)
         self.thread.do(self._begin)
         self.latest()
 
@@ -248,7 +238,7 @@ class PacedEnvironment:
 
     def _next_episode(self) -> None:
         self._phase = "between"
-        if (seed := self._run.next_seed()) is None:
+        if self._run.concluded or (seed := next(self._run.seeds, None)) is None:
             # The last look stays: what the final state was can still be read.
             self._observe()
             self._phase = "finished"

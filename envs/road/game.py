@@ -18,6 +18,7 @@ CLEAR_AHEAD_M = 60.0
 LANE_S = 3.0
 FOLLOW_S, FOLLOW_KMH = 4.0, 10.0
 STOP_S, STOP_WITHIN_S = 2.0, 15.0
+FAULTS = ("crash", "red light", "corner")  # each spoils any goal
 
 
 class RoadJudge(Judge[RoadGoal]):
@@ -38,17 +39,16 @@ class RoadJudge(Judge[RoadGoal]):
     def reset(self, goal: RoadGoal | None) -> None:
         super().reset(goal)
         self._run_s = 0.0
-        self._ways = len(self._road.events.ways)
+        self._ways = len(self._road.ways)
         self._slower: list[Car] = []
-        self._faults = _faults(self._road)
+        self._before = self._road.counts.copy()
 
     def step(self) -> None:
         """Judge one physics step: it may end by crash, red light, corner, wrong way, done, or time."""
         if self.end is not None:
             return
         self._steps += 1
-        faults = _faults(self._road)
-        self.end = next((name for name, count in faults.items() if count > self._faults[name]), None)
+        self.end = next((name for name in FAULTS if self._road.counts[name] > self._before[name]), None)
         if self.end is not None:
             return
         if self.goal is None:
@@ -82,7 +82,7 @@ class RoadJudge(Judge[RoadGoal]):
         return self._run_s >= seconds
 
     def _has_turned(self, goal: RoadGoal) -> bool:
-        ways = self._road.events.ways
+        ways = self._road.ways
         if len(ways) == self._ways:
             return False
         if ways[-1] != goal.value:
@@ -98,9 +98,8 @@ class RoadJudge(Judge[RoadGoal]):
         return any(car.s < road.car.s - 5.0 for car in self._slower)
 
     def detail(self) -> dict[str, Any]:
-        events = self._road.events
-        counts = {"emergency brakes": events.emergencies, "refused calls": events.refused, "ways": list(events.ways)}
-        return {**super().detail(), **_faults(self._road), **counts}
+        counts = {name: self._road.counts[name] for name in (*FAULTS, "emergency brakes", "refused calls")}
+        return {**super().detail(), **counts, "ways": list(self._road.ways)}
 
 
 def _follows(road: Road, gap_m: float) -> bool:
@@ -109,10 +108,6 @@ def _follows(road: Road, gap_m: float) -> bool:
     if ahead is None or ahead.speed * KMH < FOLLOW_KMH:
         return False
     return abs(road.observe().get("ahead_m", 1e9) - gap_m) <= max(4.0, 0.3 * gap_m)
-
-
-def _faults(road: Road) -> dict[str, int]:
-    return {"crash": road.events.crashes, "red light": road.events.red_runs, "corner": road.events.fast_turns}
 
 
 def _cruises(road: Road, kmh: float) -> bool:

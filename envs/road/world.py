@@ -8,8 +8,9 @@ the observation has the same fields. There is no steering: whether a car keeps i
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, Intent, Near, Place, Turn, emergency, room, slowing_m, wanted
@@ -113,11 +114,13 @@ Light = Literal["none", "green", "yellow", "red"]
 
 @dataclass(slots=True)
 class Junction:
-    """One ahead: where it begins along the road, m, and in which phase its light is at time 0, where it has one."""
+    """One ahead: where it begins along the road, m, in which phase its light is at time 0, where it has one, and the
+    `way` that was taken inside."""
 
     place: float
     lit: bool
     phase: float
+    way: Turn | None = None
 
     def light(self, time_s: float) -> Light:
         if not self.lit:
@@ -126,27 +129,8 @@ class Junction:
         return "green" if phase < GREEN_S else "yellow" if phase < GREEN_S + YELLOW_S else "red"
 
 
-@dataclass(slots=True)
-class Events:
-    """What happened in a drive; `now` are those crashes, fast turns and emergencies that last."""
-
-    crashes: int = 0
-    red_runs: int = 0
-    fast_turns: int = 0
-    emergencies: int = 0
-    refused: int = 0
-    ways: list[Turn] = field(default_factory=list)
-    now: set[str] = field(default_factory=set)
-
-    def see(self, name: str, on: bool) -> None:
-        """Count an event that may last when it begins."""
-        if on and name not in self.now:
-            setattr(self, name, getattr(self, name) + 1)
-        (self.now.add if on else self.now.discard)(name)
-
-
 class Road:
-    """The physics and nothing else."""
+    """The physics and nothing else. `counts` of crash, red light, corner, emergency brakes and refused calls grow."""
 
     step_s = DT
 
@@ -164,8 +148,9 @@ class Road:
         self.acceleration = 0.0
         self.shift, self._progress = 0, 0.0
         self.time = 0.0
-        self.events = Events()
-        self._way: Turn | None = None  # taken inside a junction
+        self.counts: Counter[str] = Counter()
+        self.ways: list[Turn] = []
+        self._lasting = set[str]()
         self._next_junction(rng.uniform(180.0, SEGMENT_M[1]))
         self.traffic.populate(0.0)
         self.traffic.lead(self.car, rng.uniform(25.0, 90.0), self.limit * rng.uniform(0.5, 0.85))
@@ -179,13 +164,13 @@ class Road:
     def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
         """A call of the agent `driver`."""
         if self._late(arguments.get("at_next_junction")) or self.intent.obey(name, arguments, self.place()) is not None:
-            self.events.refused += 1
+            self.counts["refused calls"] += 1
             return
         if wish := self.intent.take_wish():
             if room(self.car.speed, *self._near(self.car.lane + wish)):
                 self.shift, self._progress = wish, 0.0
             else:
-                self.events.refused += 1
+                self.counts["refused calls"] += 1
 
     def place(self) -> Place:
         lane, lanes = self._shown_lane()
@@ -193,14 +178,14 @@ class Road:
 
     def junction_m(self) -> float | None:
         """To the next junction's entry; 0 inside; None where none is near."""
-        if self._way is not None:
+        if self.junction.way is not None:
             return 0.0
         left = self.junction.place - self.car.s
         return left if left < SIGHT_M else None
 
     def light(self) -> Light:
         """What a driver sees: the light of a junction that is near, as the CARLA bridge tells it (`LIGHT_SIGHT_M`)."""
-        if self._way is not None or self.junction.place - self.car.s > LIGHT_SIGHT_M:
+        if self.junction.way is not None or self.junction.place - self.car.s > LIGHT_SIGHT_M:
             return "none"
         return self.junction.light(self.time)
 
@@ -240,7 +225,7 @@ class Road:
 
     def _late(self, turn: Any) -> bool:
         """Whether a turn comes too late to slow down for it, as in the CARLA bridge."""
-        if turn not in ("left", "right") or turn == self.intent.turn or self._way is not None:
+        if turn not in ("left", "right") or turn == self.intent.turn or self.junction.way is not None:
             return False
         return self.junction.place - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
 
@@ -254,13 +239,13 @@ class Road:
         want = wanted(self.intent, car.speed, self.limit, ahead)
         if braking := emergency(car.speed, ahead):
             want = -FULL_BRAKE
-        self.events.see("emergencies", braking)
+        self._see("emergency brakes", braking)
         self.acceleration += (want - self.acceleration) * min(1.0, DT / LAG_S)
         car.speed = max(0.0, car.speed + self.acceleration * DT)
         car.s += car.speed * DT
         self._shift()
         self._pass()
-        red = self._way is None and self.junction.light(self.time) in ("red", "yellow")
+        red = self.junction.way is None and self.junction.light(self.time) in ("red", "yellow")
         self.traffic.step(DT, self._own(), self.junction.place if red else None)
         self.traffic.recycle(car.s)
         self._crash()
@@ -285,19 +270,19 @@ class Road:
             self.shift, self._progress = 0, 0.0
 
     def _pass(self) -> None:
-        if self._way is None and self.car.s >= self.junction.place:
-            self.events.red_runs += self.junction.light(self.time) == "red"
+        if self.junction.way is None and self.car.s >= self.junction.place:
+            self.counts["red light"] += self.junction.light(self.time) == "red"
             leftmost, rightmost = self.car.lane == 1, self.car.lane == self.lanes
             may = {"straight": True, "left": leftmost and not self.shift, "right": rightmost and not self.shift}
-            self._way = self.intent.turn if may[self.intent.turn] else "straight"
-            self.events.see("fast_turns", False)
-        if self._way is None:
+            self.junction.way = self.intent.turn if may[self.intent.turn] else "straight"
+            self._see("corner", False)
+        if self.junction.way is None:
             return
-        if self._way != "straight" and self.car.speed * KMH > TURN_KMH:
-            self.events.see("fast_turns", True)
-        if self.car.s >= self.junction.place + (STRAIGHT_M if self._way == "straight" else TURN_M):
-            way, self._way = self._way, None
-            self.events.ways.append(way)
+        if self.junction.way != "straight" and self.car.speed * KMH > TURN_KMH:
+            self._see("corner", True)
+        if self.car.s >= self.junction.place + (STRAIGHT_M if self.junction.way == "straight" else TURN_M):
+            way = self.junction.way
+            self.ways.append(way)
             self.intent.passed_junction()
             self._next_junction(self.traffic.rng.uniform(*SEGMENT_M))
             self.limit = self.traffic.rng.choice(LIMITS) / KMH
@@ -312,15 +297,20 @@ class Road:
         self.junction = Junction(self.car.s + distance, lit, phase)
 
     def _turning(self) -> bool:
-        return self._way is not None and self._way != "straight"
+        return self.junction.way is not None and self.junction.way != "straight"
 
     def _shown_lane(self) -> tuple[int, int]:
         return (1, 1) if self._turning() else (self.car.lane, self.lanes)
 
+    def _see(self, name: str, on: bool) -> None:
+        """Count what lasts when it begins."""
+        self.counts[name] += on and name not in self._lasting
+        (self._lasting.add if on else self._lasting.discard)(name)
+
     def _crash(self) -> None:
         lanes = {car.lane for car in self._own()}
         touching = any(car.lane in lanes and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
-        self.events.see("crashes", touching)
+        self._see("crash", touching)
 
     def _near(self, lane: int) -> tuple[Near | None, Near | None]:
         """The nearest in a lane, ahead and behind, by their gaps."""
