@@ -37,11 +37,7 @@ def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> l
 
 
 def evaluate(
-    skill: Skill,
-    policy: Policy,
-    episodes: Sequence[Case],
-    hz: float = 16.0,
-    parallel: int = 32,
+    skill: Skill, policy: Policy, episodes: Sequence[Case], hz: float = 16.0, parallel: int = 32
 ) -> list[Episode]:
     """Play every case in lockstep and return its episode, in the order of the cases; `play` by a plain policy."""
 

@@ -84,16 +84,10 @@ class GoalWorld(ABC, Generic[GoalT]):
     bindings: Mapping[str, Callable[..., Any]]
 
     def __init__(
-        self,
-        judge: Judge[GoalT],
-        goal: GoalT | str | None,
-        meant: Callable[[str], GoalT | None],
-        title: str,
-        hint: str,
+        self, judge: Judge[GoalT], goal: GoalT | str | None, meant: Callable[[str], GoalT | None], title: str, hint: str
     ) -> None:
         if isinstance(goal, str):
-            named = meant(goal)
-            if named is None:
+            if (named := meant(goal)) is None:
                 raise UserError(f"The {title}'s option goal={goal!r} names no goal.", hint)
             goal = named
         self.judge, self._meant, self._title = judge, meant, title

@@ -21,10 +21,7 @@ OPTIONS = CurriculumOptions(
     noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.005, lasts_s=(5.0, 14.0), late_steps=1, scatter=0.0
 )
 SCATTERED = 0.5  # share of flights that start anywhere in the field instead of at the top
-GROUND_TICKS, TAKE_OFF = (
-    6,
-    0.15,
-)  # a flight on the ground ends after these, or is instructed to take off with this chance
+GROUND_TICKS, TAKE_OFF = 6, 0.15  # a flight on the ground ends after these, or takes off again with this chance
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):

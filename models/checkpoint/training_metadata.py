@@ -215,16 +215,16 @@ class TrainingMetadata:
             raise UserError(f"{path} is of another format than {FORMAT}.", "Use the rtcontrol that wrote it.")
         try:
             sets = tuple(tuple(definitions) for definitions in fields.pop("tool_sets"))
-            metadata = cls(sets, **fields)
-            assert metadata._known is not None  # its tools are such
-            if isinstance(metadata.history, bool) or not isinstance(metadata.history, int) or metadata.history < 0:
-                raise ValueError(f"history is {metadata.history!r}")
+            learnt = cls(sets, **fields)
+            assert learnt._known is not None  # its tools are such
+            if isinstance(learnt.history, bool) or not isinstance(learnt.history, int) or learnt.history < 0:
+                raise ValueError(f"history is {learnt.history!r}")
             if (
-                not isinstance(metadata.words, str | None)
-                or type(metadata.unknown_words) is not int
-                or metadata.unknown_words < 0
+                not isinstance(learnt.words, str | None)
+                or type(learnt.unknown_words) is not int
+                or learnt.unknown_words < 0
             ):
-                raise ValueError(f"unknown_words is {metadata.unknown_words!r}, words {str(metadata.words)[:40]!r}")
+                raise ValueError(f"unknown_words is {learnt.unknown_words!r}, words {str(learnt.words)[:40]!r}")
         except (KeyError, TypeError, ValueError, UserError) as error:
             raise UserError(f"{path} does not say what was learnt ({error}).", REMEDY) from None
-        return metadata
+        return learnt

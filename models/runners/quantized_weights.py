@@ -70,11 +70,7 @@ def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
-    if (
-        isinstance(settings, dict)
-        and settings.get("quant_method") in (METHOD, None)
-        and (bits := _bits(settings)) is not None
-    ):
+    if isinstance(settings, dict) and settings.get("quant_method") in (METHOD, None) and (bits := _bits(settings)):
         return Packing(bits)
     raise UserError(
         f"{folder} is quantised in a way that the torch engine cannot read ({_kind(settings)}).",
@@ -103,6 +99,5 @@ def _kind(settings: Any) -> str:
     if not isinstance(settings, dict):
         return repr(settings)
     names = ("quant_method", "format", "bits", "w_bit", "version", "checkpoint_format")
-    return (
-        ", ".join(f"{name} {settings[name]}" for name in names if settings.get(name) is not None) or "no quant_method"
-    )
+    listed = [f"{name} {settings[name]}" for name in names if settings.get(name) is not None]
+    return ", ".join(listed) or "no quant_method"
