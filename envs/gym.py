@@ -133,7 +133,7 @@ def _unmade(name: str, error: Exception) -> UserError:
 
 @dataclass(frozen=True, slots=True)
 class ActTool:
-    """The one tool of a world: by parameter its values, each with the number of the action that it stands for, and the
+    """The one tool of a world: by parameter its values, each with the number of the action that it means, and the
     values of the safe call (`still`)."""
 
     parameters: dict[str, dict[Any, Any]]

@@ -55,7 +55,7 @@ class Wording:
 
 
 def wording_of(template: PromptTemplate | ChatTemplate, tokenizer: STTokenizer) -> Wording:
-    """Return how a checkpoint is asked. Raises UserError.
+    """Return the wording of a checkpoint. Raises UserError.
 
     Of an ST checkpoint an answer is the first argument's head; of a chat checkpoint it is the model's whole turn, and
     the user tells state and question."""

@@ -40,7 +40,7 @@ class RoadCurriculum(PhrasedCurriculum[RoadGoal]):
         self._world.obey(call.name, call.arguments)
 
     def _over(self) -> bool:
-        return bool(self._world.crashes)
+        return bool(self._world.counts["crash"])
 
     def _scatter(self) -> None:
         rng, road = self.rng, self._world
