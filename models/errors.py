@@ -55,7 +55,7 @@ def unmarked(raw: bytes, where: str | Path) -> bytes:
     """The beginning of a file that people write without its byte order mark. Raises UserError naming `where` for
     UTF-16 and UTF-32, which have NUL bytes or another mark."""
     if (encoding := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
-        problem = f"{where} cannot be read: it is {encoding[:6].upper()}, no UTF-8 text."
+        problem = f"{where} cannot be read: it is {encoding[:6].upper()}, not UTF-8 text."
         raise UserError(problem, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
     return raw.removeprefix(BOM_UTF8)
 

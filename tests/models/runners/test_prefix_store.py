@@ -144,5 +144,5 @@ def test_above_the_limit_the_least_recently_used_go_first_and_never_the_one_just
     assert store.save("8" * 64, torch.zeros(128), torch.zeros(128)) is None
     assert {*tmp_path.iterdir()} == {store.path("8" * 64), under_way}
     monkeypatch.setenv("RTCONTROL_CACHE_MB", "much")
-    assert "RTCONTROL_CACHE_MB=much is no number" in str(store.save("7" * 64, torch.zeros(1), torch.zeros(1)))
+    assert "RTCONTROL_CACHE_MB=much is not a number" in str(store.save("7" * 64, torch.zeros(1), torch.zeros(1)))
     assert store.path("7" * 64).exists() and store.path("8" * 64).exists()
