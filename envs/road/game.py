@@ -122,7 +122,7 @@ def _cruises(road: Road, kmh: float) -> bool:
 class RoadGame(GoalWorld[RoadGoal]):
     """One drive.
 
-    Lanes, limits, traffic and lights follow from the seed. The return is the distance driven, km. `road` is open for
+    The road, its traffic and lights follow from the seed. The return is the distance driven, km. `road` is open for
     making starts for training.
     """
 

@@ -124,9 +124,9 @@ def _headway(kmh: float) -> int:
     return 40
 
 
-def _towards(data: Mapping[str, Any], lane: int, kmh: int) -> Call:
-    """Into a lane, one at a time; slower where a neighbour is in the way."""
-    step = (lane > data["lane"]) - (lane < data["lane"])
+def _towards(data: Mapping[str, Any], target: int, kmh: int) -> Call:
+    """Change to the target one step at a time; slower where a neighbour is in the way."""
+    step = (target > data["lane"]) - (target < data["lane"])
     if step == 0 or data["shift"] or not _far_from_junction(data, CHANGE_M) or data["speed_kmh"] < 8:
         return _proceed(data, max(kmh, 10))
     side = "left" if step < 0 else "right"

@@ -1,4 +1,4 @@
-"""A road with lanes, traffic and junctions with lights, along one coordinate: what the driver model learns on.
+"""A road with traffic and junctions with lights, along one coordinate: what the driver model learns on.
 
 Cars have a place along the road and a lane; a lane change takes `SHIFT_S` and counts as the new lane from its middle
 on. Calls mean what they mean in the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`), and
@@ -58,11 +58,11 @@ class Traffic:
 
     def step(self, dt: float, own: Sequence[Car], line: float | None) -> None:
         """One step; they see each other and the `own` cars, and stop at `line` where it is red ahead (None: green)."""
-        lanes: dict[int, list[Car]] = {}
+        queues: dict[int, list[Car]] = {}
         for car in (*self.cars, *own):
-            lanes.setdefault(car.lane, []).append(car)
+            queues.setdefault(car.lane, []).append(car)
         mine = {id(car) for car in own}
-        for queue in lanes.values():
+        for queue in queues.values():
             queue.sort(key=lambda car: -car.s)
             leader: Car | None = None
             for car in queue:
@@ -138,7 +138,7 @@ class Road:
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """The start of a drive: lanes, limit, traffic and lights follow from the seed."""
+        """Start a drive: the road, its traffic and lights follow from the seed."""
         rng = random.Random(f"road {seed}")
         lanes = rng.choice((2, 3, 3, 3, 4))
         self.limit = rng.choice(LIMITS) / KMH
@@ -308,12 +308,12 @@ class Road:
         (self._lasting.add if on else self._lasting.discard)(name)
 
     def _crash(self) -> None:
-        lanes = {car.lane for car in self._own()}
-        touching = any(car.lane in lanes and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
+        taken = {car.lane for car in self._own()}
+        touching = any(car.lane in taken and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
         self._see("crash", touching)
 
     def _near(self, lane: int) -> tuple[Near | None, Near | None]:
-        """The nearest in a lane, ahead and behind, by their gaps."""
+        """The nearest ahead and behind, by their gaps."""
         ahead, behind = self.neighbours(lane)
         return (
             None if ahead is None else Near(max(0.0, ahead.s - LENGTH - self.car.s), ahead.speed),

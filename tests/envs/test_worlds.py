@@ -189,7 +189,7 @@ def drive(road: Road, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("lane", "direction", "kmh", "junction_m"),
     [(1, "left", 50, 500), (3, "right", 50, 500), (2, "left", 2, 500), (2, "left", 50, 10)],
-    ids=["no lane left", "no lane right", "too slow", "junction near"],
+    ids=["leftmost", "rightmost", "too slow", "junction near"],
 )
 def test_a_lane_change_that_cannot_be_is_refused(lane: int, direction: str, kmh: float, junction_m: float) -> None:
     road = empty(lane=lane, kmh=kmh, junction_m=junction_m)
@@ -210,7 +210,7 @@ def test_the_last_net_brakes_for_a_car_that_set_speed_ignores() -> None:
 @pytest.mark.parametrize(
     ("way", "lane", "taken", "lane_after"),
     [("left", 1, "left", 1), ("right", 3, "right", 3), ("straight", 2, "straight", 2), ("left", 3, "straight", 3)],
-    ids=["left", "right", "straight", "left from the wrong lane"],
+    ids=["left", "right", "straight", "left from the right"],
 )
 def test_a_junction_is_left_by_the_way_that_was_chosen_from_the_right_lane(
     way: str, lane: int, taken: str, lane_after: int
