@@ -51,7 +51,7 @@ class UserWorld:
         if missing:
             raise UserError(f"{title} has no {', '.join(missing)}.", NEEDS)
         called = {**METHODS, **TOLD, **({} if CLOSE in tools else {CLOSE: ()})}
-        methods = {name: getattr(world, name, None) for name in called}
+        methods: dict[str, Any] = {name: getattr(world, name, None) for name in called}
         check_called({name: (methods[name], names) for name, names in called.items() if callable(methods[name])})
         step_s = world.step_s
         if isinstance(step_s, bool) or not isinstance(step_s, Real) or not 1e-6 <= float(step_s) <= 1e3:
