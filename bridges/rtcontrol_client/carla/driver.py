@@ -1,4 +1,4 @@
-"""The driver: keeps to its lane and does what the last call said, step by step.
+"""The driver: keeps to its lane and carries out the last call, step by step.
 
 `look` finds where the vehicle is and what is around it, `obey` takes a call, `step` gives the pedals and the steering.
 """
@@ -22,13 +22,13 @@ from rtcontrol_client.carla.observing import Body, LaneOccupancy, Scene, View
 LOST_M, JUMP_M = 6.0, 25.0
 # The lane is another one from so far beyond the middle between the two.
 FIRM_M = 0.05
-# A lane change takes so long, and never less than so much of the road.
+# A change takes so long, and never less than so much of the road.
 TAKES_S, LEAST_M = 3.0, 16.0
 DONE_M = 0.4
-GIVE_UP_S = 4.0  # after which a lane change should have been done
+GIVE_UP_S = 4.0  # after which a change should have been done
 BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
 CLEAR_M = 0.25  # vehicles nearer to our way than this, side to side, are in it
-CLOSING = 0.5  # slower than this we do not come nearer to another vehicle, as far as lane changes go
+CLOSING = 0.5  # slower than this we do not come nearer to another vehicle, as far as changes go
 LARGEST = 200.0  # of the numbers in calls
 LOG_EVERY_S = 5.0
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
@@ -165,7 +165,7 @@ class Driver:
         self.intent, self.counts = Intent(), Counts()
         self._track, self._occupancy = Track(road), LaneOccupancy(road)
         self._steer, self._throttle = Steer(dt_s), Throttle(dt_s)
-        self._lane_change: LaneChange | None = None
+        self._change: LaneChange | None = None
         self._scene: Scene | None = None
         self.view: View | None = None  # of the last look
         self._braking = False
@@ -175,8 +175,8 @@ class Driver:
 
     @property
     def shift(self) -> int:
-        """-1, 0, 1: a lane change to the left, none, to the right."""
-        return 0 if self._lane_change is None else self._lane_change.side
+        """-1, 0, 1: a change to the left, none, to the right."""
+        return 0 if self._change is None else self._change.side
 
     def look(self, scene: Scene) -> View:
         """Return where we are and what is around us; a scene is looked at once.
@@ -190,10 +190,10 @@ class Driver:
         self._occupancy.update(scene.others)
         track = self._track
         passed = track.follow(scene.own, self.intent)
-        if self._lane_change is not None:
-            self._lane_change.moved(passed.sideways_m)
+        if self._change is not None:
+            self._change.moved(passed.sideways_m)
         if passed.lost:
-            self._lane_change = None
+            self._change = None
         if passed.sideways_m or passed.lost:
             self._check_turn(scene.own.speed)
         if passed.entered and not self._leads_over():
@@ -264,34 +264,34 @@ class Driver:
         except (KeyError, ValueError, TypeError):
             return "no call of a driver"
         wish = self.intent.take_wish()
-        return reason if not wish or view is None else self._start_lane_change(wish, view)
+        return reason if not wish or view is None else self._start_change(wish, view)
 
-    def _start_lane_change(self, wish: int, view: View) -> str | None:
+    def _start_change(self, wish: int, view: View) -> str | None:
         side, lane = (view.left, view.lane.left) if wish == LEFT else (view.right, view.lane.right)
         if side is None or lane is None:
             return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
         if not rules.room(view.own.speed, side.ahead, side.behind):
             return "somebody is beside us"
         across = 0.5 * (view.lane.width + lane.width)
-        self._lane_change = LaneChange(wish, view.lateral_m, wish * across)
+        self._change = LaneChange(wish, view.lateral_m, wish * across)
         return None
 
-    # Lane changes.
+    # Changes to another lane.
 
     def _advance(self, view: View, speed: float) -> None:
-        change = self._lane_change
+        change = self._change
         if change is None:
             return
         change.advance(self.dt_s, speed)
         if change.done(view.lateral_m) and abs(change.end) < 0.5 * view.lane.width:
             self.counts.lane_changes += change.side != 0
-            self._lane_change = None
+            self._change = None
         elif change.over_s > GIVE_UP_S or self._cut_off(view, change):
             self._give_up(view.lateral_m)
 
     def _give_up(self, lateral_m: float) -> None:
         """Back to the middle of the lane we are in."""
-        self._lane_change = LaneChange(0, lateral_m, 0.0)
+        self._change = LaneChange(0, lateral_m, 0.0)
 
     def _cut_off(self, view: View, change: LaneChange) -> bool:
         """Whether a vehicle came next to us in the other lane while we are still in ours."""
@@ -302,14 +302,14 @@ class Driver:
 
     def _leads_over(self) -> bool:
         """Whether the lane that the change leads to continues next to us."""
-        change, lane = self._lane_change, self._track.route(self.intent.turn).lanes[0]
+        change, lane = self._change, self._track.route(self.intent.turn).lanes[0]
         if change is None or abs(change.end) < 0.5 * lane.width:
             return True
         return (lane.left if change.end < 0 else lane.right) is not None
 
     def _lateral(self, ahead_m: float, speed: float) -> float:
-        """How far right of its lane's centre a lane change leads, so far ahead."""
-        return 0.0 if self._lane_change is None else self._lane_change.lateral(ahead_m, speed)
+        """How far right of its centre line a change leads, so far ahead."""
+        return 0.0 if self._change is None else self._change.lateral(ahead_m, speed)
 
     # How fast.
 
@@ -344,7 +344,7 @@ class Driver:
                     yield Near(gap, other.along)
 
     def _way_over(self, view: View, ahead_m: float, speed: float) -> float:
-        if self._lane_change is not None:
+        if self._change is not None:
             return self._lateral(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 

@@ -15,7 +15,7 @@ Mode = Literal["speed", "follow", "brake", "stop"]
 Turn = Literal["straight", "left", "right"]
 TURNS: tuple[Turn, ...] = ("straight", "left", "right")
 LEFT, RIGHT = -1, 1
-# Closer to a junction's entry no lane change is begun: one takes about 3 s.
+# Closer to a junction's entry no change of lane is started: one takes about 3 s.
 NO_CHANGE_M = 20.0
 # Slower than this a lane change would be a sidestep.
 MIN_CHANGE_KMH = 5.0
@@ -48,7 +48,7 @@ class Intent:
     wish: int = 0
 
     def obey(self, name: str, arguments: Mapping[str, Any], place: Place) -> str | None:
-        """Take a call; gives why it is refused, or None. KeyError, ValueError: no call of this driver."""
+        """Take a call; return why it is refused, or None. Raises KeyError, ValueError: not a call of this driver."""
         match name:
             case "set_speed":
                 self.mode, self.kmh = "speed", float(arguments["kmh"])
@@ -70,12 +70,12 @@ class Intent:
         return None
 
     def take_wish(self) -> int:
-        """The accepted lane change, once: -1, 1, or 0 for none."""
+        """Return the accepted change of lane, once: -1, 1, or 0 for none."""
         wish, self.wish = self.wish, 0
         return wish
 
     def passed_junction(self) -> None:
-        """The junction is behind: the choice for it is spent."""
+        """The choice for a passed junction is spent."""
         self.turn = "straight"
 
     def _change(self, direction: str, place: Place) -> str | None:
@@ -83,7 +83,7 @@ class Intent:
             raise ValueError(f"change_lane: direction={direction!r}")
         side = LEFT if direction == "left" else RIGHT
         if place.shift:
-            return None  # one is under way: repeating the call is no news, and the contrary waits for its end
+            return None  # one is under way: repeating the call changes nothing, and the contrary waits for its end
         if not 1 <= place.lane + side <= place.lanes:
             return f"there is no lane to the {direction}"
         if place.junction_m is not None and place.junction_m < NO_CHANGE_M:
@@ -100,26 +100,26 @@ FULL_BRAKE = 8.0
 # The emergency brake acts when less than this would no longer do.
 EMERGENCY = 5.0
 STANDING_GAP_M = 1.5
-# A lane change needs so much room beside us, and so many seconds until we or whoever is behind would be there.
+# A change of lane needs so much room next to us, and so many seconds until we or the vehicle behind would be there.
 ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
-# A turn is told in time if the corner's speed is reached by comfortable braking, after so long and so far.
+# A turn is requested in time if the corner's speed is reached by comfortable braking, after so long and so far.
 REACT_S, MARGIN_M = 0.5, 2.0
-# Whoever comes from behind in the lane that we change to, and would be there within this, is beside us already.
+# A vehicle that comes from behind in the other lane, and would be there within this, is next to us already.
 SOON_S = 0.8
 KMH = 3.6
 
 
 class Near(NamedTuple):
-    """The next vehicle in one direction of a lane: bumper to bumper, m, 0 beside us; its speed along the lane, m/s."""
+    """The next vehicle in one direction of a lane: bumper to bumper, m, 0 next to us; its speed along the lane, m/s."""
 
     gap_m: float
     speed: float
 
 
 def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> float:
-    """The acceleration (m/s2) that the intent asks for at this speed (m/s).
+    """Return the acceleration (m/s2) that the intent asks for at this speed (m/s).
 
-    `limit` (m/s) is what `follow` drives at where nobody is near; `set_speed` goes to its own figure, whoever is ahead.
+    `limit` (m/s) is what `follow` drives at where no vehicle is near; `set_speed` goes to its figure, also behind one.
     """
     match intent.mode:
         case "speed":
@@ -137,7 +137,7 @@ def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> fl
 
 
 def emergency(speed: float, ahead: Near | None) -> bool:
-    """Whether only hard braking still keeps the vehicle off the one ahead: the last net, whatever was called."""
+    """Return whether only hard braking still keeps the vehicle off the one ahead: the last net, whatever was called."""
     if ahead is None or speed <= 0 or (closing := speed - ahead.speed) <= 0:
         return False
     left = ahead.gap_m - STANDING_GAP_M
@@ -145,7 +145,7 @@ def emergency(speed: float, ahead: Near | None) -> bool:
 
 
 def room(speed: float, ahead: Near | None, behind: Near | None) -> bool:
-    """Whether there is room for us in a lane: nobody beside us, nobody ahead or behind who soon would be."""
+    """Return whether there is room for us in a lane: no vehicle is next to us, or soon would be."""
     if emergency(speed, ahead):
         return False
     if ahead is not None and ahead.gap_m < ROOM_M + ROOM_AHEAD_S * max(speed - ahead.speed, 0.0):
@@ -154,14 +154,14 @@ def room(speed: float, ahead: Near | None, behind: Near | None) -> bool:
 
 
 def beside(speed: float, ahead: Near | None, behind: Near | None) -> bool:
-    """Whether somebody in a lane is beside us, or comes from behind and soon will be."""
+    """Return whether a vehicle in a lane is next to us, or comes from behind and soon will be."""
     if ahead is not None and ahead.gap_m <= 0.0:
         return True
     return behind is not None and behind.gap_m <= SOON_S * max(behind.speed - speed, 0.0)
 
 
 def slowing_m(speed: float, corner: float) -> float:
-    """The metres that a driver needs to be told before, to come to a corner at its speed; 0 where that is no less."""
+    """Return how many metres ahead a corner must be known, to come to it at its speed; 0 where that is no less."""
     if speed <= corner:
         return 0.0
     return (speed * speed - corner * corner) / (2.0 * COMFORT_DOWN) + REACT_S * speed + MARGIN_M

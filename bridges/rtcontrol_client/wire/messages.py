@@ -68,7 +68,7 @@ class MessagePart(BaseModel):
 
 
 class OfSession(MessagePart):
-    """Base of what is said in a session only; `session` is the welcome's token."""
+    """Base of messages within a session; `session` is the welcome's token."""
 
     session: Token
 
