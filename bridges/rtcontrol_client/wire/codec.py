@@ -2,7 +2,7 @@
 
 ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` (of a picture: `image.part`) is the index of
 its buffer among the parts (the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types.
-What is no message is refused with what to write instead, in the protocol's own words.
+Other input is refused with what to write instead, in the protocol's words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max
 
 
 def encode_msgpack(message: Message) -> list[bytes]:
-    """The message's parts: header, then one buffer an array. Raises WireError for free values that cannot be sent."""
+    """Return the message's parts: header, then one buffer an array. Raises WireError for values that cannot be sent."""
     header, buffers = _plain(message)
     for i, (_, entry) in enumerate(_holders(header)):
         entry["part"] = i + 1
@@ -43,7 +43,7 @@ def encode_msgpack(message: Message) -> list[bytes]:
 
 
 def encode_json(message: Message) -> str:
-    """The message as one JSON text. Raises WireError for free values that cannot be sent."""
+    """Return the message as one JSON text. Raises WireError for values that cannot be sent."""
     header, buffers = _plain(message)
     for (_, entry), buffer in zip(_holders(header), buffers, strict=True):
         entry["base64"] = base64.b64encode(buffer).decode("ascii")
@@ -74,7 +74,7 @@ def _plain(message: Message) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
-    """The message of the parts. Raises WireError for whatever is none, or too large."""
+    """Return the message of the parts. Raises WireError for any other, or one that is too large."""
     if not parts:
         raise WireError(Code.MALFORMED, "A message without parts.", "Send [msgpack header][buffers...].")
     check_size([len(p) for p in parts], limits)
@@ -103,7 +103,7 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
 
 
 def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
-    """The message of a JSON text. Raises WireError for whatever is none, or too large."""
+    """Return the message of a JSON text. Raises WireError for any other, or one that is too large."""
     check_size([len(text)], limits)
     if isinstance(text, str) and not text.isascii():
         check_size([len(text.encode("utf-8", "replace"))], limits)
@@ -129,11 +129,11 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
 
 
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise WireError(Code.MALFORMED, f"The key {str(twice)[:64]!r} stands twice in one map.", "Write each key once.")
-    return found
+    return unique
 
 
 def _int(digits: str) -> int:
@@ -167,23 +167,19 @@ def _holders(header: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     image = header.get("image") if header["type"] == "picture" else None
     if isinstance(image, dict):
         return [("image", image)]
-    return [(f"arrays[{i}]", array) for i, array in enumerate(_arrays(header))]
-
-
-def _arrays(header: dict[str, Any]) -> list[dict[str, Any]]:
     arrays = header.get("arrays") or [] if header["type"] == "observe" else []
-    if not isinstance(arrays, list) or not all(isinstance(a, dict) for a in arrays):
+    if not isinstance(arrays, list) or not all(isinstance(array, dict) for array in arrays):
         remedy = "Give a list of maps, each with name, dtype, shape and its bytes."
-        raise WireError(Code.INVALID, "observe.arrays is no list of maps.", remedy, field="arrays")
-    return arrays
+        raise WireError(Code.INVALID, "observe.arrays is not a list of maps.", remedy, field="arrays")
+    return [(f"arrays[{i}]", array) for i, array in enumerate(arrays)]
 
 
 def _validated(header: dict[str, Any]) -> Message:
+    version = header.get("protocol")
+    numbers = [_count(number) for number in version] if isinstance(version, list) else []
+    greets = header["type"] == "hello"
+    stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets and numbers != [1, 0] else None
     try:
-        version = header.get("protocol")
-        numbers = [_count(n) for n in version] if isinstance(version, list) else []
-        greets = header["type"] == "hello"
-        stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets and numbers != [1, 0] else None
         # Another major version may have another hello: its number alone is read.
         if greets and numbers and numbers[0] not in (None, PROTOCOL[0]):
             what = f"protocol: major version {numbers[0]}, but {HERE} is spoken here."
@@ -204,7 +200,7 @@ def _count(value: Any, limit: int = 1 << 53) -> int | None:
 
 
 def explain(error: ValidationError, kind: str) -> WireError:
-    """The refusal of a message of type `kind` that is none; names the first field that is wrong."""
+    """Return the refusal of a message of type `kind`; it names the first field that is wrong."""
     first = error.errors(include_url=False)[0]
     # Of the union of all messages the first step is the tag.
     steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
