@@ -76,7 +76,7 @@ MIXED = [40.0] + [4.0, 4.0, 4.0, 4.0, 8.3] * 8
 
 
 @pytest.mark.parametrize(
-    ("times", "lanes", "settings", "word"),
+    ("times", "workers", "settings", "word"),
     [
         (MIXED, 1, {"hz": 200}, "--hz 200"),
         (MIXED, 1, {"hz": 100}, "--hz 100"),
@@ -92,7 +92,7 @@ MIXED = [40.0] + [4.0, 4.0, 4.0, 4.0, 8.3] * 8
     ],
 )
 def test_a_rate_or_deadline_within_a_margin_of_the_p90_is_warned_of(
-    times: list[float], lanes: int, settings: dict[str, float], word: str | None
+    times: list[float], workers: int, settings: dict[str, float], word: str | None
 ) -> None:
-    warning = Warmup(lanes, times).warning(RunConfig(env="cart", **settings))  # type: ignore[arg-type]
+    warning = Warmup(workers, times).warning(RunConfig(env="cart", **settings))  # type: ignore[arg-type]
     assert (warning is None) if word is None else (warning is not None and warning.startswith(f"{word} is "))
