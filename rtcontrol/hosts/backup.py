@@ -8,12 +8,13 @@ given at once, unless the first decider is usually in time and its answer may st
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.hosts import layered
-from rtcontrol.hosts.layered import LayeredHost, Notify, Punctuality, Report, Status, due_of, remember
+from rtcontrol.hosts.layered import RECENT, LayeredHost, Notify, Report, Status, due_of, is_usual, remember
 from rtcontrol.hosts.plans import executes_plans
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 
@@ -74,7 +75,7 @@ class BackupHost(LayeredHost):
 
     def __init__(self, first: Host, backup: Host, terms: Handover) -> None:
         super().__init__("backup", {FIRST: first, BACKUP: backup}, BACKUP)
-        self.punctual = Punctuality()  # the first decider
+        self.recent: deque[bool] = deque(maxlen=RECENT)  # whether the first decider was in time
         self._terms, self._plans = terms, executes_plans(first)
         self._pending: dict[int, Question] = {}  # of the first decider, by number
         self._failures = self._tried_ns = 0
@@ -87,7 +88,7 @@ class BackupHost(LayeredHost):
     @property
     def watching(self) -> bool:  # type: ignore[override]
         """Whether an answer of the first decider would be used at once."""
-        useful = self.punctual.usual or not self.status[BACKUP].alive
+        useful = is_usual(self.recent) or not self.status[BACKUP].alive
         return any(q.pending and q.waited and (useful or q.failed) for q in self.open.values())
 
     def requested(self, request: DecisionRequest, now_ns: int) -> None:
@@ -165,7 +166,7 @@ class BackupHost(LayeredHost):
     def _judge(self, question: Question, punctual: bool) -> None:
         if not question.judged:
             question.judged = True
-            self.punctual.note(punctual)
+            self.recent.append(punctual)
 
     def cancelled(self, tick: int) -> None:
         # The first decider continues: its late answer is worth a row.
@@ -206,7 +207,7 @@ class BackupHost(LayeredHost):
             return spare  # it only tells how late it was
         if answer is not None and question.confident:
             return answer
-        if question.pending and now_ns < question.due_ns and (self.punctual.usual or question.failed):
+        if question.pending and now_ns < question.due_ns and (is_usual(self.recent) or question.failed):
             return None
         if spare is None and not self.status[BACKUP].alive:
             return answer  # not confident, or an error: there is no other

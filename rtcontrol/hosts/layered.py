@@ -21,7 +21,7 @@ POLL_NS = 500_000
 RESERVE, LEAST_NS = 8, 1_000_000
 MOST_OPEN = 256  # ticks and questions that are remembered
 MOST_REPORTS = 4096
-RECENT = 16  # answers that show whether the next one will be in time: at least half of them were
+RECENT = 16  # answers that show whether the next one will be in time
 
 
 @dataclass(slots=True)
@@ -68,18 +68,9 @@ class Question:
     waited: bool = True
 
 
-class Punctuality:
-    """Whether a decider is usually in time."""
-
-    def __init__(self) -> None:
-        self._recent: deque[bool] = deque(maxlen=RECENT)
-
-    def note(self, in_time: bool) -> None:
-        self._recent.append(in_time)
-
-    @property
-    def usual(self) -> bool:
-        return 2 * sum(self._recent) >= len(self._recent)
+def is_usual(recent: Sequence[bool]) -> bool:
+    """Return whether at least half of a decider's recent answers were in time."""
+    return 2 * sum(recent) >= len(recent)
 
 
 def due_of(now_ns: int, within_ns: int) -> int:

@@ -7,11 +7,12 @@ instant `i * step_ns` after the plan's observation: a plan that comes late start
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts.layered import LayeredHost, Punctuality, Question, Report, Status, due_of, remember
+from rtcontrol.hosts.layered import RECENT, LayeredHost, Question, Report, Status, due_of, is_usual, remember
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -81,7 +82,7 @@ class PlanHost(LayeredHost):
         self._terms, self._legal = terms, legal
         self._pending: dict[int, OpenTick] = {}  # not answered by the planner yet
         self._plan: ActivePlan | None = None
-        self._punctual = Punctuality()
+        self._recent: deque[bool] = deque(maxlen=RECENT)  # whether plans were in time
 
     def requested(self, request: DecisionRequest, now_ns: int) -> None:
         self._give_up(now_ns)
@@ -126,7 +127,7 @@ class PlanHost(LayeredHost):
         if tick is None:
             return
         tick.answer = reply
-        self._punctual.note(not tick.due_ns or now_ns <= tick.due_ns)
+        self._recent.append(not tick.due_ns or now_ns <= tick.due_ns)
         fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.sent_ns) / 1e6, 4)}
         outcome = self._outcome(reply, tick, now_ns)
         if outcome is not None and reply.tick >= 0:
@@ -167,7 +168,7 @@ class PlanHost(LayeredHost):
 
     def _is_awaited(self, tick: OpenTick, now_ns: int) -> bool:
         """Return whether the tick's plan may still come in time."""
-        in_time = not tick.due_ns or (self._punctual.usual and now_ns < tick.due_ns)
+        in_time = not tick.due_ns or (is_usual(self._recent) and now_ns < tick.due_ns)
         return in_time and tick.request.tick in self._pending
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import psutil
 import pytest
 
-from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.call import Decision
@@ -112,11 +111,6 @@ def run_ticks(host: Host, ticks: int) -> list[Any]:
         return reply_of(host).decision
 
     return [decision(tick) for tick in range(ticks)]
-
-
-def alone(source: STSource, ticks: int) -> list[Decision]:
-    decider = source.build()
-    return [decider.decide(st_request(tick)) for tick in range(ticks)]
 
 
 def assert_equal(decisions: list[Decision], expected: list[Decision]) -> None:

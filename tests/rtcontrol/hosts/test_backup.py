@@ -14,6 +14,7 @@ from simulated import MS, SimulatedHost, Simulation, call_of
 
 from rtcontrol.hosts.backup import BACKUP, FAILURES, FIRST, RETRY_NS, BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.layered import is_usual
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
@@ -58,7 +59,7 @@ class Pair(Simulation):
             self.ask(tick)
             self.run(100)
             assert self.replies[-1][1].by == by
-        assert not self.host.punctual.usual
+        assert not is_usual(self.host.recent)
         self.take_ms(1)
 
     def outcomes(self) -> dict[int, str]:
