@@ -40,12 +40,6 @@ def is_user_code(frame: FrameType) -> bool:
     return not is_ours(frame) and not frame.f_code.co_filename.startswith((*INSTALLED, "<"))
 
 
-def in_package(error: BaseException) -> bool:
-    """Return whether it comes out of an installed package's code alone: none of the user's ran."""
-    outside = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if not is_ours(frame)]
-    return bool(outside) and not any(map(is_user_code, outside))
-
-
 def place(frame: FrameType, line: int | None) -> str:
     """Return `file.py:12`, relative to the working directory or an import path."""
     name = frame.f_code.co_filename

@@ -26,8 +26,8 @@ from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.model_compatibility import hysteresis_for, model_for
 from rtcontrol.run.user_files import (
+    CORRECT,
     UserExpert,
-    hint_of,
     holds_agent,
     is_gym,
     load_module,
@@ -165,7 +165,7 @@ def sample(config: RunConfig, env: Environment) -> Observation | None:
         raise
     except Exception as error:
         problem = f"The environment {env.name} fails at the start of its first episode ({reason(error)})."
-        raise UserError(problem, hint_of(error)) from error
+        raise UserError(problem, CORRECT) from error
     return observation
 
 

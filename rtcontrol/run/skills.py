@@ -24,11 +24,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random, random_call
 from rtcontrol.run import assembly
 from rtcontrol.run.user_files import (
+    CORRECT,
     ExpertError,
     UserExpert,
     check_observation,
     fit,
-    hint_of,
     is_gym,
     load_module,
     reason,
@@ -222,7 +222,7 @@ def _called(title: str, function: Callable[..., Any], *arguments: Any, **named: 
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{title} raised {reason(error)}.", hint_of(error)) from error
+        raise UserError(f"{title} raised {reason(error)}.", CORRECT) from error
 
 
 # -- `rtcontrol check` ------------------------------------------------------------------------------------------------
@@ -284,6 +284,15 @@ class _Trial:
         self._world.outcome()
         return data
 
+    def _act(self, call: Call, steps: int) -> Episode | None:
+        """Execute a call and make so many steps; return how the episode ended, if it did."""
+        self._world.bindings[call.name](**call.arguments)
+        for _ in range(steps):
+            self._world.step()
+            if (outcome := self._world.outcome()) is not None:
+                return outcome
+        return None
+
     def _by_expert(self) -> list[str]:
         """Play each goal by the agent's expert, as far as the time allows."""
         if self._agent.expert is None or self._agent.goals is None:
@@ -297,11 +306,7 @@ class _Trial:
             while outcome is None and time.monotonic() < until_s:
                 check_observation(self._agent, self._env, data)
                 call = expert_call(UserExpert(self._agent), data, goal)
-                world.bindings[call.name](**call.arguments)
-                for _ in range(carry.steps(PERIOD_NS)):
-                    world.step()
-                    if (outcome := world.outcome()) is not None:
-                        break
+                outcome = self._act(call, carry.steps(PERIOD_NS))
                 data = dict(world.observe())
             if outcome is not None:
                 ends.append(bool(outcome.success))
@@ -309,14 +314,12 @@ class _Trial:
 
     def _at_random(self, steps: int) -> str:
         """Step with random calls, episode after episode."""
-        rng, ended, world = random.Random(self._seed), 0, self._world
+        rng, ended = random.Random(self._seed), 0
         self._start(self._seed)
         for _ in range(steps):
-            call = random_call(self._agent.tools.schemas, rng)
-            world.bindings[call.name](**call.arguments)
-            world.step()
-            check_observation(self._agent, self._env, dict(world.observe()))
-            if world.outcome() is not None:
+            outcome = self._act(random_call(self._agent.tools.schemas, rng), 1)
+            check_observation(self._agent, self._env, dict(self._world.observe()))
+            if outcome is not None:
                 ended += 1
                 self._start(self._seed + ended)
         return f"tried: {steps} random calls, in which {ended} episodes ended"

@@ -33,6 +33,7 @@ from rtcontrol.models.errors import UserError, read_text
 
 GOALS = ("goals", "placeholders", "words")  # tables of a file of goals
 WORLD = ("reset", "step", "observe")  # a class with these methods is a world
+CORRECT = "Correct it there, or use another version of the package that fails."
 HISTORY = 6  # calls that an agent of nothing but tools shows
 _loaded: dict[Path, ModuleType] = {}
 
@@ -71,13 +72,6 @@ def reason(error: BaseException) -> str:
     # Where nothing of theirs ran, as in a file that cannot be parsed, the text has the line.
     place = None if isinstance(error, SyntaxError) else errors.where(error)
     return errors.text(error) if place is None or place.startswith("<") else f"{errors.text(error)}, {place}"
-
-
-def hint_of(error: BaseException) -> str:
-    """Return what to do about an error of a world."""
-    if errors.in_package(error):
-        return "The package that it comes from fails there: choose another world, or another version of the package."
-    return "Correct it there."
 
 
 def contents(files: Iterable[str | None]) -> dict[str, str]:

@@ -30,42 +30,38 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class CauseEntry:
-    """`meaning` for people, what it is made of, its colours on a light and a dark page. At another rate (`replayed`) it
-    stops everything for as long (outage), or misses just so (always); a time comes of what the steps take."""
+    """`meaning` for people, and what it is made of. At another rate (`replayed`) it stops everything for as long
+    (outage), or misses just so (always); a time comes of what the steps take."""
 
     meaning: str
-    subcauses: tuple[str, ...]
-    light: str
-    dark: str
+    subcauses: tuple[str, ...] = ()
     replayed: Literal["outage", "always", "time"] = "time"
 
 
+_DECIDE = ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES)
+_EXECUTE = ("raised", "slow", "busy", "expired", "refused", "failed")
 CAUSES: Mapping[Cause, CauseEntry] = {
-    Cause.PAUSE: CauseEntry("the loop's process was stopped", ("gc", "stall", "disk"), "#9a3fb5", "#d58cf0", "outage"),
-    Cause.HOST: CauseEntry("the decoder was away", ("lost", "restarting", "gave_up"), "#111111", "#f5f5f5", "outage"),
-    Cause.WAKE: CauseEntry(
-        "the loop was woken late", ("scheduler", "disk", "executor"), "#c77700", "#ffb347", "outage"
-    ),
-    Cause.NO_OBSERVATION: CauseEntry(
-        "there was no observation yet", ("none_yet", "unreadable"), "#2e9bd6", "#7cc9f5", "always"
-    ),
-    Cause.STALE_OBSERVATION: CauseEntry(
-        "the last observation was too old", ("frozen", "late"), "#0b5aa8", "#5b9df0", "always"
-    ),
-    Cause.DECIDE: CauseEntry(
-        "the decision took too long, or failed",
-        ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES),
-        "#d1430f",
-        "#ff7a45",
-    ),
-    Cause.INVALID: CauseEntry("the decision was not a legal call", (), "#8a6d00", "#e6c84a", "always"),
-    Cause.EXECUTE: CauseEntry(
-        "the call could not be carried out in time",
-        ("raised", "slow", "busy", "expired", "refused", "failed"),
-        "#0a8f6a",
-        "#4fd1ab",
-    ),
-    Cause.UNKNOWN: CauseEntry("nothing explains at least half of the lateness", (), "#e00055", "#ff5c93"),
+    Cause.PAUSE: CauseEntry("the loop's process was stopped", ("gc", "stall", "disk"), "outage"),
+    Cause.HOST: CauseEntry("the decoder was away", ("lost", "restarting", "gave_up"), "outage"),
+    Cause.WAKE: CauseEntry("the loop was woken late", ("scheduler", "disk", "executor"), "outage"),
+    Cause.NO_OBSERVATION: CauseEntry("there was no observation yet", ("none_yet", "unreadable"), "always"),
+    Cause.STALE_OBSERVATION: CauseEntry("the last observation was too old", ("frozen", "late"), "always"),
+    Cause.DECIDE: CauseEntry("the decision took too long, or failed", _DECIDE),
+    Cause.INVALID: CauseEntry("the decision was not a legal call", (), "always"),
+    Cause.EXECUTE: CauseEntry("the call could not be carried out in time", _EXECUTE),
+    Cause.UNKNOWN: CauseEntry("nothing explains at least half of the lateness"),
+}
+# On a light and on a dark page.
+COLOURS: Mapping[Cause, tuple[str, str]] = {
+    Cause.PAUSE: ("#9a3fb5", "#d58cf0"),
+    Cause.HOST: ("#111111", "#f5f5f5"),
+    Cause.WAKE: ("#c77700", "#ffb347"),
+    Cause.NO_OBSERVATION: ("#2e9bd6", "#7cc9f5"),
+    Cause.STALE_OBSERVATION: ("#0b5aa8", "#5b9df0"),
+    Cause.DECIDE: ("#d1430f", "#ff7a45"),
+    Cause.INVALID: ("#8a6d00", "#e6c84a"),
+    Cause.EXECUTE: ("#0a8f6a", "#4fd1ab"),
+    Cause.UNKNOWN: ("#e00055", "#ff5c93"),
 }
 
 
@@ -76,10 +72,7 @@ def replayed_as(kind: str) -> tuple[str, ...]:
 
 def stylesheet() -> str:
     """Return each cause's colour as a CSS variable of its name."""
-    light, dark = (
-        " ".join(f"--{cause.value}: {getattr(entry, shade)};" for cause, entry in CAUSES.items())
-        for shade in ("light", "dark")
-    )
+    light, dark = (" ".join(f"--{cause}: {shades[i]};" for cause, shades in COLOURS.items()) for i in (0, 1))
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 

@@ -17,6 +17,8 @@ MOST_BYTES = 1 << 23  # of one event: a reader takes no message of twice that
 
 NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
 MAYBE_TEXT, MAYBE_FLAG, MAYBE_OBJECT = ({"type": [name, "null"]} for name in ("string", "boolean", "object"))
+MAYBE_ACTIVE = {"type": ["object", "boolean"]}
+TIME = {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}}
 # What viewers know by their own names.
 SCHEMAS = {"/picture": "foxglove.CompressedImage"}
 
@@ -34,8 +36,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "evidence": (OBJECT, "Evidence of the cause."),
     "why": (
         TEXT,
-        "Of a held call: confidence, confirm (it waits for a person's yes), paused or stopped. Of a call: fresh, "
-        "further (not the first of its tick), late or safe. Of a safe call: miss, exit, loop, pause or stop.",
+        "Why a call was held (confirm ...), acted (fresh, late ...) or was safe (miss, exit ...).",
     ),
     "action": (TEXT, "What the fallback did: hold, safe, pending, none or stop."),
     "call": (TEXT, "The call that was decided, or that is meant."),
@@ -65,27 +66,15 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "observation": (TEXT, "As the model saw it."),
     "instruction": (TEXT, "It is decided by; active from now on."),
     "history": ({"type": "array", "items": TEXT}, "The last calls."),
-    "in_force": (
-        {"type": ["object", "boolean"]},
-        "With hysteresis: the active call, as `call`. Of a safe call: whether all are now active.",
-    ),
+    "in_force": (MAYBE_ACTIVE, "With hysteresis: the active call, as `call`. Of a safe call: whether all are active."),
     "data": ({}, "As the world gave it; of a large array, type and shape."),
-    "timestamp": (
-        {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}},
-        "When it was taken, UTC.",
-    ),
+    "timestamp": (TIME, "When it was taken, UTC."),
     "frame_id": (TEXT, "world."),
     "format": (TEXT, "png or jpeg."),
     "further": (INTEGER, "The tick."),
     "first": (INTEGER, "The tick whose observation it answers."),
     "plan": (INTEGER, "The tick whose observation it answers."),
-    "outcome": (
-        TEXT,
-        "Of a further call: acted, null, repeated, held, overtaken, epoch_over, cut (not there, or not started, by the "
-        "deadline) or failed. Of a first answer: in_time, late (the tick was decided, or missed, without it), unsure, "
-        "failed or lost. Of a plan: in_force, over (all its steps were, when it came; or a newer one was there) or "
-        "failed.",
-    ),
+    "outcome": (TEXT, "Of a further call, a first answer or a plan (docs/record.md, docs/report.md)."),
     "over": (FLAG, "It ended after the deadline."),
     "answer": (MAYBE_OBJECT, "The call: name, arguments; null: the active one stays."),
     "loss": (TEXT, "Why there is none, of an endpoint: timeout, connection, refused, malformed or http_STATUS."),

@@ -12,21 +12,12 @@ from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, CAUSE, KINDS, TIMES, Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
 from rtcontrol.telemetry.histogram import Series
-from rtcontrol.telemetry.record_reader import read_record
 
 SCHEMA_VERSION = 3
 MOST_SHOWN = 5  # changes of the instruction, errors, and members of a crowd
 HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a yes"}
 TITLES = {name: title for name, (_, title) in TIMES.items()}
 PARTS = ("p50", "p90", "p99", "p99_9", "max", "mean")
-
-
-def of_record(record: Path) -> dict[str, Any]:
-    """Return the report of a record, complete or cut short. Raises UserError if it cannot be read."""
-    account = Account()
-    for event in read_record(record):
-        account.add(event)
-    return build(account, record.name)
 
 
 def build(

@@ -20,6 +20,8 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 
@@ -181,6 +183,14 @@ def slow(seconds: float, ticks: Callable[[int], bool] = lambda tick: True) -> Ca
         return good(request)
 
     return decide
+
+
+def report_of(record: Path) -> dict[str, Any]:
+    """Return the report of a record, complete or cut short. Raises UserError if it cannot be read."""
+    account = Account()
+    for event in read_record(record):
+        account.add(event)
+    return report.build(account, record.name)
 
 
 class Flight:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 from arm import HZ, MOVE, PERIOD_S, STOP, Arm, arm_agent, beside, flight, safes, until
-from cart import CartWorld, Flight
+from cart import CartWorld, Flight, report_of
 
 from rtcontrol.agents import Agent
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Left
-from rtcontrol.telemetry import report
 
 pytestmark = pytest.mark.realtime
 
@@ -100,7 +99,7 @@ def test_a_step_that_raises_ends_the_run_and_the_safe_call_is_in_force_with_the_
     assert all("no wheel left" in a["error"] for a in attempts[:-1])
     assert [call.name for _, call in arm.acts if call != MOVE][-2:] == (["move", "step"] if ends else ["move"] * 2)
     assert flown.lines[-1]["end"] == "error" and any("THE SAFE CALL IS NOT" in line for line in flown.said) is not ends
-    assert report.of_record(flown.path)["errors"][0]["cause"] == "world"
+    assert report_of(flown.path)["errors"][0]["cause"] == "world"
 
 
 # -- where the loop itself does not come back --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from cart import Flight, cart_agent
+from cart import Flight, cart_agent, report_of
 
 from rtcontrol.agents import Agent, Goals
 from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
@@ -176,7 +176,7 @@ def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path
     for event in (first, asked_for):
         jsonschema.validate(event, schema(topic_of(event)))
         assert topic_of(event) == "/understood"
-    made = report.of_record(flight.path)
+    made = report_of(flight.path)
     assert made["understood"] == [first, asked_for]
     (line,) = [line for line in report.lines(made) if line.label == "understood"]
     assert (line.value, line.hint) == ('1 of 1: "a half please" as "go to 0.5"', "")
@@ -195,5 +195,5 @@ def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(tmp_path
     (told,) = (line for line in flight.said if "not understood" in line)
     assert "The instruction before stays active. It can be said so: go to -2.0; wait; " in told
     assert events(flight)[-1]["not_understood"] == "http" and events(flight)[-1]["understood"] is None
-    (line,) = [line for line in report.lines(report.of_record(flight.path)) if line.label == "understood"]
+    (line,) = [line for line in report.lines(report_of(flight.path)) if line.label == "understood"]
     assert line.hint == "not: http 1"

@@ -28,7 +28,7 @@ def move(speed: Annotated[int, OneOf(-1, 0, 1)]) -> None:
     moved.append(speed)
 
 
-def test_a_bundled_model_decides_for_its_own_tools_and_agrees_with_itself() -> None:
+def test_bundled_model_decides_for_its_tools() -> None:
     session = rtcontrol.load("lander").session()
     decision = session.decide(SEEN, "land on the pad")
     assert decision.call is not None
@@ -38,7 +38,7 @@ def test_a_bundled_model_decides_for_its_own_tools_and_agrees_with_itself() -> N
     assert session.info()["engine"] == "torch"
 
 
-def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None:
+def test_untrained_tools_are_refused_without_an_option() -> None:
     model = rtcontrol.load("lander")
     with pytest.raises(UserError, match="untrained=True"):
         model.session([move])
@@ -49,7 +49,7 @@ def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None
     assert moved == [decision.call.arguments["speed"]]
 
 
-def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
+def test_chat_model_takes_any_tools_with_a_notice(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "chat", "hermes")
     session = rtcontrol.load(str(folder)).session([move])
     decision = session.decide("x 1", "go", ["move(speed=1)"])
@@ -76,7 +76,7 @@ def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
         (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms=0), "above 0"),
     ],
 )
-def test_what_cannot_be_loaded_or_decided_says_what_to_give_instead(wrong: Any, says: str) -> None:
+def test_wrong_arguments_are_refused_with_a_hint(wrong: Any, says: str) -> None:
     with pytest.raises(UserError) as error:
         wrong()
     assert says in f"{error.value.what} {error.value.remedy}"
@@ -85,7 +85,7 @@ def test_what_cannot_be_loaded_or_decided_says_what_to_give_instead(wrong: Any, 
 OFF = rtcontrol.Call("engines", {"main": 0, "side": 0})
 
 
-def test_a_session_holds_what_the_checkpoint_does_not_understand_and_an_argument_turns_it_off() -> None:
+def test_session_holds_what_it_does_not_understand() -> None:
     model = rtcontrol.load("lander")
     gated, safe, off = model.session(), model.session(safe_call=OFF), model.session(min_confidence=0)
     understood = gated.decide(SEEN, "land on the pad")
@@ -100,7 +100,7 @@ def test_a_session_holds_what_the_checkpoint_does_not_understand_and_an_argument
     assert unsure.call is None and unsure.unsure == understood.call
 
 
-def test_a_decision_that_is_late_is_a_marked_miss_and_nothing_of_it_comes_later() -> None:
+def test_late_decision_is_a_miss_and_stays_dropped() -> None:
     model = rtcontrol.load("lander")
     session, alone = model.session(safe_call=OFF), model.session()
     right = alone.decide(SEEN, "land on the pad").call
@@ -115,7 +115,7 @@ def test_a_decision_that_is_late_is_a_marked_miss_and_nothing_of_it_comes_later(
         session.decide(SEEN, "land " * 20_000, deadline_ms=60_000)
 
 
-def test_what_is_late_is_told_so_and_what_waits_behind_it_keeps_its_own_deadline() -> None:
+def test_work_behind_late_work_keeps_its_deadline() -> None:
     one, going, done = InTime(), threading.Event(), list[str]()
 
     def work(name: str) -> str:
@@ -138,7 +138,7 @@ def test_what_is_late_is_told_so_and_what_waits_behind_it_keeps_its_own_deadline
         assert one.until(time.monotonic() - 1, lambda: "too late", lambda: None) == []
 
 
-def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
+def test_tool_without_function_is_refused_with_a_hint() -> None:
     class Drive(pydantic.BaseModel):
         speed: Literal[0, 1]
 

@@ -38,9 +38,7 @@ def report(program: Program) -> dict[str, Any]:
     return told
 
 
-def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
-    tmp_path: Path, programs: list[Program]
-) -> None:
+def test_lockstep_drives_of_one_seed_are_equal(tmp_path: Path, programs: list[Program]) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "3"))
@@ -66,9 +64,7 @@ def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
     assert drives[0] == drives[1]
 
 
-def test_bridge_that_carlas_library_aborts_ends_the_run_and_is_cleaned_up_after(
-    tmp_path: Path, programs: list[Program]
-) -> None:
+def test_aborted_bridge_ends_run_and_is_cleaned_up(tmp_path: Path, programs: list[Program]) -> None:
     with StandIn(state=tmp_path / "standin.json") as standin:
         program = rig.run(tmp_path, standin.port, *RANDOM)
         programs.append(program)
@@ -83,7 +79,7 @@ def test_bridge_that_carlas_library_aborts_ends_the_run_and_is_cleaned_up_after(
     assert report(program)["ended_by"] == "bridge"
 
 
-def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
+def test_killed_run_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
     with StandIn(state=tmp_path / "standin.json") as standin:
         program = rig.run(tmp_path, standin.port, *RANDOM)
         programs.append(program)
@@ -123,7 +119,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return bridged
 
 
-def test_its_mistake_is_ours_and_what_it_left_is_undone(make: Make, tmp_path: Path) -> None:
+def test_bridge_error_ends_the_run_and_is_undone(make: Make, tmp_path: Path) -> None:
     told = 'tell(event="mistake", what="No server.", remedy="Start one."); sys.exit(2)'
     with make(told) as bridged, pytest.raises(UserError, match=r"No server\. Start one\."):
         bridged.await_ready()
@@ -131,12 +127,12 @@ def test_its_mistake_is_ours_and_what_it_left_is_undone(make: Make, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("status", "told"), [(0, "ended before the run"), (1, r"died \(exit status 1\)")])
-def test_one_that_ends_before_the_run_is_told(make: Make, status: int, told: str) -> None:
+def test_bridge_that_ends_before_the_run_is_reported(make: Make, status: int, told: str) -> None:
     with make(f"sys.exit({status})") as bridged, pytest.raises(UserError, match=told):
         bridged.await_ready()
 
 
-def test_one_that_does_not_end_is_killed_and_cleaned_up_after(
+def test_bridge_that_hangs_is_killed_and_cleaned_up(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rtcontrol.run.carla_bridge.END_S", 0.1)

@@ -36,9 +36,7 @@ def fly(driver: Path, told: str, *more: str) -> dict[str, int]:
     return report
 
 
-def test_a_run_is_gated_as_its_checkpoint_says_and_tells_what_is_not_understood(
-    driver: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_is_gated_as_its_checkpoint_says(driver: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = fly(driver, "make tea")
     said = capsys.readouterr()
     assert (said.out + said.err).count('"make tea" is not understood') == 1
@@ -50,7 +48,7 @@ def test_a_run_is_gated_as_its_checkpoint_says_and_tells_what_is_not_understood(
     assert fly(driver, "make tea", "--min-confidence", "0")["held"] == 0  # what is asked for wins
 
 
-def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_understand(driver: Path) -> None:
+def test_null_of_a_gated_checkpoint_means_not_understood(driver: Path) -> None:
     learnt, agent = TrainingMetadata.of(driver), assembly.agent("driver")
     assert learnt is not None and not shown(agent, str(driver)).allow_null
     replace(learnt, allow_null=True).write(driver)

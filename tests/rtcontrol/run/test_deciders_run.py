@@ -25,7 +25,7 @@ from tests.rtcontrol.serve.conftest import serving
 
 
 @pytest.mark.integration
-def test_a_run_with_a_backup_says_who_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_a_backup_reports_who_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert call(*EXPERT, "--backup", "noop", "--duration", "2", "--out", str(out)) == 0
     report = json.loads((out / "report.json").read_text())
@@ -47,7 +47,7 @@ def test_a_run_with_a_backup_says_who_decided(tmp_path: Path, capsys: pytest.Cap
         (("--model", "decisions:nowhere"), "its URL is not valid"),
     ],
 )
-def test_terms_that_are_none_are_refused_before_anything_starts(
+def test_wrong_deciders_are_refused_before_the_run_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(capsys, *EXPERT, *options, "--out", str(tmp_path / "out"))
@@ -55,7 +55,7 @@ def test_terms_that_are_none_are_refused_before_anything_starts(
 
 
 @pytest.mark.serial
-def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_lost() -> None:
+def test_either_of_two_local_models_may_be_lost() -> None:
     host = BackupHost(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 1))
     first, backup, told = host.inner[FIRST], host.inner[BACKUP], host.reports
 
@@ -83,7 +83,7 @@ def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_los
         host.close()
 
 
-def test_server_with_a_backup_says_who_decided_in_a_session(tmp_path: Path) -> None:
+def test_session_with_a_backup_reports_who_decided(tmp_path: Path) -> None:
     with serving(tmp_path / "out", model="random", backup="expert") as made:
         peer = made.enter(pacing="client")
         assert [peer.ask().status for _ in range(5)] == ["fresh"] * 5
@@ -103,9 +103,7 @@ PLAN = (
 
 
 @pytest.mark.realtime
-def test_slow_expert_that_plans_is_in_time_and_its_steps_are_in_report_and_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slow_expert_with_plans_is_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = agent_file(tmp_path, SLOW, PLAN, ("abs(x) > abs(y)", "False"))
     run = ("run", "--env", world_file(tmp_path), "--agent", agent, "--model", "expert", "--no-live", "--episodes", "40")
     assert call(*run, "--duration", "5", "--max-age-ms", "400", "--out", str(tmp_path / "out")) == 0
@@ -120,9 +118,7 @@ def test_slow_expert_that_plans_is_in_time_and_its_steps_are_in_report_and_recor
 
 
 @pytest.mark.parametrize("gave", ["[]", "[Call('drive', {'way': 'stop'}), 'drive']", "[Call('drive', {'way': 'up'})]"])
-def test_plan_with_anything_in_it_that_is_no_legal_call_is_no_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], gave: str
-) -> None:
+def test_plan_with_an_illegal_call_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], gave: str) -> None:
     agent = agent_file(tmp_path, ("x, y = data", f"return {gave}\n    x, y = data"))
     run = ("run", "--env", world_file(tmp_path), "--agent", agent, "--model", "expert", "--no-live")
     assert "yard_agent.py:15" in refused(capsys, *run, "--out", str(tmp_path / "out"))
@@ -142,7 +138,7 @@ def events(out: Path, key: str) -> list[dict[str, Any]]:
     return [event for event in read_record(out / "record.mcap") if key in event and "observation" not in event]
 
 
-def test_typed_words_are_understood_and_told_in_record_and_report(chat: ChatServer, tmp_path: Path) -> None:
+def test_typed_words_are_understood_recorded_and_reported(chat: ChatServer, tmp_path: Path) -> None:
     out = tmp_path / "run"
     told = ("--interpreter", f"chat:{chat.url}#small", "--stdin", "--out", str(out))
     run = spawn(*EXPERT, *told, "--duration", "120", "--hz", "20")

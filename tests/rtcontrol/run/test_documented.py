@@ -46,7 +46,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in ROOT.glob("*.md")))
-def test_the_links_of_the_pages_beside_the_code_lead_somewhere(page: str) -> None:
+def test_links_of_top_level_pages_exist(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text("utf-8"))
     assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
 
@@ -70,7 +70,7 @@ SKILL = ".agents/skills/make-my-game-playable/SKILL.md"
 @pytest.mark.parametrize(
     "page", ["README.md", SKILL, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 )
-def test_the_commands_of_a_page_have_the_options_that_it_gives_them(page: str) -> None:
+def test_commands_of_a_page_have_their_options(page: str) -> None:
     for words in commands_of(ROOT / page):
         unknown = unknown_options(words)
         assert not unknown, f"{page}: {', '.join(sorted(unknown))} in {' '.join(words)}"
@@ -96,7 +96,7 @@ def follow(commands: str, monkeypatch: pytest.MonkeyPatch) -> None:
             print(ran.stdout)
 
 
-def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(
+def test_new_game_runs_as_its_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pole.py").write_text(POLE)
@@ -113,17 +113,23 @@ def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(
     agent = tmp_path / "rover" / "rover_agent.py"
     agent.write_text(re.sub(r"SIGN = .*\ntools = .*\n", lambda found: functions, agent.read_text()))
     assert functions in agent.read_text()
-    flight = ("--clock", "lockstep", "--episodes", "2", "--model", "expert", "--host", "inprocess")
-    flight = (*flight, "--env", str(agent.with_name("rover.py")), "--agent", str(agent), "--out", str(tmp_path / "run"))
+    options = ("--clock", "lockstep", "--episodes", "2", "--model", "expert", "--host", "inprocess")
+    options = (
+        *options,
+        "--env",
+        str(agent.with_name("rover.py")),
+        "--agent",
+        str(agent),
+        "--out",
+        str(tmp_path / "run"),
+    )
     capsys.readouterr()
-    assert call("run", *flight) == 0
+    assert call("run", *options) == 0
     said = capsys.readouterr().out
     assert "2 of 2 succeeded, " in said and "s of their own time on average" in said
 
 
-def test_a_folder_to_begin_with_is_not_written_over_nor_half(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_new_game_overwrites_nothing_and_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("new", str(tmp_path / "deep" / "my_game")) == 0
     written = sorted(path.name for path in (tmp_path / "deep" / "my_game").iterdir())
     assert (tmp_path / "deep" / "my_game").stat().st_mode == (tmp_path / "deep").stat().st_mode

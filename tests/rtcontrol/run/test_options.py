@@ -121,7 +121,7 @@ def test_run_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert len(capsys.readouterr().out.partition("Options")[2].splitlines()) <= 40
 
 
-def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path) -> None:
+def test_paths_in_files_are_relative_or_at_home(tmp_path: Path) -> None:
     path = file(tmp_path, 'loop.env = "world.py"\nrecord.out = "~/runs/x"\nhost.model = "~/m"\n')
     options = run("--config", str(path))
     assert (options.env, options.out, options.model) == ("world.py", Path.home() / "runs/x", str(Path.home() / "m"))
@@ -182,7 +182,7 @@ def _short_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def flown(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def exit_of(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The attempts of the safe call on the way out, and the record's last line."""
     lines = list(read_record(folder / "out" / "record.mcap"))
     return [line for line in lines if "safe" in line and line["why"] == "exit"], lines[-1]
@@ -203,7 +203,7 @@ def flown(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         ("", ("--duration", "5", "--model", "runs/none"), 2),
     ],
 )
-def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
+def test_world_is_made_and_closed_exactly_once(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     clock: str,
@@ -221,10 +221,10 @@ def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
     if status in (0, MISSED, INTERNAL):
         # It was driven forward, and the last that it was stepped with is the safe call.
         assert "step-forward" in steps and steps[-1] == "step-stop"
-        attempts, last = flown(tmp_path)
+        attempts, last = exit_of(tmp_path)
         assert [a["in_force"] for a in attempts] == [True] and last["safe_in_force"] is True
     if status == UNSAFE:
-        attempts, last = flown(tmp_path)
+        attempts, last = exit_of(tmp_path)
         assert len(attempts) > 1 and not any(a["in_force"] for a in attempts) and last["safe_in_force"] is False
         assert all("no answer to step" in a["error"] for a in attempts) and steps[-1] == "step-forward"
         assert "THE SAFE CALL IS NOT ACTIVE" in said and "no answer to step" in said
@@ -233,7 +233,7 @@ def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
     assert ("may hold on to what it uses" in said) is (fails == "close")
 
 
-def test_a_close_that_is_a_tool_is_not_called_at_the_end(tmp_path: Path) -> None:
+def test_close_that_is_a_tool_is_not_called(tmp_path: Path) -> None:
     run = plant(tmp_path)
     for name in ("drive.py", Path(run[1]).name):
         file = tmp_path / name
@@ -248,7 +248,7 @@ def test_a_close_that_is_a_tool_is_not_called_at_the_end(tmp_path: Path) -> None
     assert did[-2:] == ["grip-stop", "step-stop"] and "grip-forward" in did
 
 
-def test_each_world_that_is_scored_or_learnt_from_is_closed(tmp_path: Path) -> None:
+def test_scored_and_training_worlds_are_closed(tmp_path: Path) -> None:
     run = plant(tmp_path, last=12)
     skill = skill_of(run[1], run[3])
     assert isinstance(skill, UserSkill)

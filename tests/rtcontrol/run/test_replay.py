@@ -18,8 +18,8 @@ LOCKSTEP = (*EXPERT, "--clock", "lockstep", "--episodes", "1")
 
 
 @pytest.fixture(scope="module")
-def flown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("flown")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("recorded")
     assert call(*LOCKSTEP, "--duration", "3", "--out", str(out)) == 0
     return out / "record.mcap"
 
@@ -37,9 +37,9 @@ def calls(record: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("model", ["expert", "lander"])
-def test_the_same_decider_agrees_with_itself_and_twice_is_equal(flown: Path, tmp_path: Path, model: str) -> None:
-    one, other = (replayed(tmp_path, flown, "--model", model) for _ in range(2))
-    assert one["decisions"] == one["compared"] == len(calls(flown)) > 40 and one["whole"] and not one["errors"]
+def test_same_decider_agrees_with_itself(recorded: Path, tmp_path: Path, model: str) -> None:
+    one, other = (replayed(tmp_path, recorded, "--model", model) for _ in range(2))
+    assert one["decisions"] == one["compared"] == len(calls(recorded)) > 40 and one["whole"] and not one["errors"]
     if model == "expert":  # it was recorded
         assert one["agreement"] == 1.0 and not one["differing"]
     for timed in ("decide_ms", "above_period", "machine"):
@@ -47,22 +47,22 @@ def test_the_same_decider_agrees_with_itself_and_twice_is_equal(flown: Path, tmp
     assert one == other
 
 
-def test_a_recording_that_was_cut_short_is_replayed_as_far_as_it_goes(
-    flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_recording_cut_short_is_replayed_to_its_end(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "cut.mcap"
     encoder = Encoder()
-    for i, event in enumerate(read_record(flown)):
+    for i, event in enumerate(read_record(recorded)):
         encoder.add(i, event)
         if i % 20 == 0:
             encoder.end_chunk()
     path.write_bytes(encoder.waiting[: len(encoder.waiting) * 7 // 10])
     found = replayed(tmp_path, path)
-    assert not found["whole"] and 0 < found["decisions"] < len(calls(flown)) and found["agreement"] == 1.0
+    assert not found["whole"] and 0 < found["decisions"] < len(calls(recorded)) and found["agreement"] == 1.0
     assert "cut short" in capsys.readouterr().out
 
 
-def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_without_observations_is_not_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*LOCKSTEP, "--duration", "1", "--set", "record.observations=no", "--out", str(tmp_path)) == 0
     capsys.readouterr()
     for command in ("replay", "data from-recording"):
@@ -70,10 +70,10 @@ def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys:
         assert "has no observations" in said and "record.observations=yes" in said
 
 
-def strange(flown: Path, out: Path, **header: Any) -> Path:
+def strange(recorded: Path, out: Path, **header: Any) -> Path:
     """The record with another header."""
     encoder = Encoder()
-    for i, event in enumerate(read_record(flown)):
+    for i, event in enumerate(read_record(recorded)):
         if "header" in event:
             event["header"] |= header
         encoder.add(i, event)
@@ -82,8 +82,8 @@ def strange(flown: Path, out: Path, **header: Any) -> Path:
     return out
 
 
-def test_an_endpoint_that_a_record_names_is_not_asked_and_gets_no_key(
-    flown: Path,
+def test_endpoint_named_by_a_record_receives_nothing(
+    recorded: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -92,14 +92,14 @@ def test_an_endpoint_that_a_record_names_is_not_asked_and_gets_no_key(
     monkeypatch.setenv("RTCONTROL_DECISION_KEY", "the-users-own")
     with standin() as server:
         named = f"decisions:{server.url}#m"
-        path = strange(flown, tmp_path / "theirs.mcap", model=named, backup=named, engine="torch", host="inprocess")
+        path = strange(recorded, tmp_path / "theirs.mcap", model=named, backup=named, engine="torch", host="inprocess")
         said = refused(capsys, "replay", str(path))
         assert not server.connections and f"--model '{named}'" in said and str(path) in said
 
 
 @pytest.mark.parametrize("named", ["someone/checkpoint", "{}/agent.py", "mcp:{}/run"])
-def test_a_folder_a_hub_id_or_a_program_that_a_record_names_is_not_opened(
-    flown: Path,
+def test_place_named_by_a_record_is_not_opened(
+    recorded: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -119,7 +119,7 @@ def test_a_folder_a_hub_id_or_a_program_that_a_record_names_is_not_opened(
         if watching and (read or event in ("socket.connect", "subprocess.Popen")):
             opened.append(event)
 
-    path = strange(flown, tmp_path / "theirs.mcap", model=own, agent=own, env=own, tools_from=own)
+    path = strange(recorded, tmp_path / "theirs.mcap", model=own, agent=own, env=own, tools_from=own)
     sys.addaudithook(watch)
     try:
         said = refused(capsys, "replay", str(path))
@@ -128,7 +128,7 @@ def test_a_folder_a_hub_id_or_a_program_that_a_record_names_is_not_opened(
     assert f"--model '{own}'" in said and not trace.exists() and not opened
 
 
-def test_kept_calls_are_reported_and_decided_again_the_same(tmp_path: Path) -> None:
+def test_kept_calls_are_replayed_the_same(tmp_path: Path) -> None:
     out = tmp_path / "run"
     steady = ("--host", "inprocess", "--no-live", "--clock", "lockstep", "--episodes", "1", "--seed", "7")
     assert call("run", "--env", "lander", *steady, "--hysteresis", "margin=0.6", "--out", str(out)) == 0

@@ -31,9 +31,7 @@ def fly(tmp_path: Path, world: str, agent: str, *more: str, out: str = "out", st
     return report
 
 
-def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_expert_runs_and_replays_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world, agent = world_file(tmp_path, name="json.py"), agent_file(tmp_path)  # it hides no module of this name
     made = fly(tmp_path, world, agent, "--instruct", "find the blue box.")
     assert sys.modules["json"] is json
@@ -86,7 +84,7 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
         ((('goal["thing"]', 'goal["place"]'),), (), "KeyError: 'place', yard.py:9"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_own_files_is_told_before_anything_runs(
+def test_wrong_user_files_are_refused_before_the_run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     world: tuple[tuple[str, str], ...],
@@ -109,7 +107,7 @@ DECIDE, TEXT = "decide", "no_observation"
         (('    return " ".join(', '    FIRST or exit()\n    return " ".join('), "SystemExit: None", TEXT),
     ],
 )
-def test_what_fails_in_flight_costs_its_ticks_and_ends_with_a_status_and_the_users_own_line(
+def test_failing_user_code_ends_with_status_and_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], error: str, cause: str
 ) -> None:
     first = skill_of(world_file(tmp_path), agent_file(tmp_path)).make()
@@ -149,7 +147,7 @@ PLACE = '    x, y = data[goal["thing"]]\n'
 
 
 @pytest.mark.parametrize("when", ["goal['thing'] == 'barrel'", "abs(x) + abs(y) < 2"], ids=["one goal", "near the end"])
-def test_an_expert_that_is_wrong_for_one_goal_or_only_later_is_told(tmp_path: Path, when: str) -> None:
+def test_expert_wrong_for_one_goal_is_reported(tmp_path: Path, when: str) -> None:
     wrong_call = f'{PLACE}    if {when}: return Call("anchor")\n'
     told = str(wrong(tmp_path, (PLACE, wrong_call), steps=1000))
     assert "unknown tool 'anchor'; the tools are drive" in told
@@ -166,21 +164,19 @@ SIGNATURES = [
 
 
 @pytest.mark.parametrize(("old", "new", "says"), SIGNATURES)
-def test_a_function_that_does_not_take_what_it_is_given_is_told_by_its_own_line(
-    tmp_path: Path, old: str, new: str, says: str
-) -> None:
+def test_wrong_signature_is_reported_by_its_line(tmp_path: Path, old: str, new: str, says: str) -> None:
     told = wrong(tmp_path, (old, new))
     line = next(n for n, text in enumerate(changed((old, new)).splitlines(), 1) if new in text)
     assert says in str(told) and f"both.py:{line}: " in str(told), told
     assert "rtcontrol" not in str(told).replace(str(tmp_path), "") and "Write " in told.remedy
 
 
-def test_an_episode_that_does_not_end_is_told(tmp_path: Path) -> None:
+def test_endless_episode_is_reported(tmp_path: Path) -> None:
     told = wrong(tmp_path, ("self.at == self.things", "None == self.things"), ("> 400", "> 40000"))
     assert "gave None for 300 s (6000 steps, seed 0): the episode does not end" in str(told)
 
 
-def test_a_replay_whose_expert_fails_ends_with_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_with_a_failing_expert_has_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fly(tmp_path, world_file(tmp_path), agent_file(tmp_path), "--duration", "2", "--instruct", "find the red box")
     tired = agent_file(
         tmp_path, ("x, y = data", "assert data['barrel'][0] == 99, 'tired'\n    x, y = data"), name="tired.py"

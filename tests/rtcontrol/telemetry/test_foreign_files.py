@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cart import report_of
 from commands import EXPERT, call, refused
 from foreign import BOMBS, MCAP0_MAGIC, TOOLS, bombs, entries_of, parts, rewritten
 from mcap.records import Attachment, DataEnd, Footer, Statistics
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry import events, record_reader, report
+from rtcontrol.telemetry import events, record_reader
 from rtcontrol.telemetry.record_reader import MOST_MESSAGE, read_record
 from rtcontrol.telemetry.recorder import Encoder
 
@@ -31,7 +32,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_record_is_the_same_after_other_tools_of_mcap(record: Path, tmp_path: Path, tool: str) -> None:
     path = rewritten(entries_of(record), tmp_path / "record.mcap", **TOOLS[tool])
     assert [*read_record(path)] == [*read_record(record)]
-    assert report.of_record(path) == report.of_record(record)
+    assert report_of(path) == report_of(record)
     assert call("report", str(tmp_path)) == 0 and call("replay", str(tmp_path)) == 0
 
 

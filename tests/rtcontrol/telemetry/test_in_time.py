@@ -6,17 +6,16 @@ import time
 from pathlib import Path
 
 import pytest
-from cart import Flight, slow
+from cart import Flight, report_of, slow
 from commands import wait_for_ticks
 
-from rtcontrol.telemetry import report
 from rtcontrol.telemetry.record_reader import read_stamped, rows
 from tests.helpers.processes import Program
 
 pytestmark = pytest.mark.realtime
 
 
-def test_header_observation_and_call_make_a_row_of_every_tick_on_time(tmp_path: Path) -> None:
+def test_every_tick_on_time_makes_a_row(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6))).run()
     made, account = [*rows(flight.lines)], flight.loop.account
     assert len(made) == account.on_time > 10
@@ -30,7 +29,7 @@ def test_header_observation_and_call_make_a_row_of_every_tick_on_time(tmp_path: 
     assert [line["arguments"] for line in safe] == [{"force": 0}]
 
 
-def test_sigkill_leaves_a_record_that_lacks_a_second_at_most(tmp_path: Path) -> None:
+def test_sigkill_costs_the_record_a_second_at_most(tmp_path: Path) -> None:
     code = f"""
 import sys; sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 from pathlib import Path
@@ -43,7 +42,7 @@ Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
     process.kill()
     *_, (last_ns, _) = read_stamped(tmp_path / "record.mcap")
     assert last_ns is not None and time.time_ns() - last_ns < 1e9
-    made = report.of_record(tmp_path / "record.mcap")
+    made = report_of(tmp_path / "record.mcap")
     assert made["ticks"] > 20
     assert made["ended_by"] == "killed"
     assert made["releases"] == made["ticks"] + made["skipped_releases"]

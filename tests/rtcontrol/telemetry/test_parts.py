@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cart import report_of
 from mcap.reader import make_reader
 from synthetic import kept, synthetic, two_humps
 
@@ -80,7 +81,7 @@ def test_oldest_parts_are_removed_and_the_rest_is_reported(tmp_path: Path) -> No
     left = [event for event in read_record(path) if "kind" in event]
     assert left == [event for event in written if "kind" in event][-len(left) :]
     assert 0 < recorder.file.first_k <= left[0]["k"] <= recorder.file.first_k + 1
-    offline = report.of_record(path)
+    offline = report_of(path)
     assert offline["record"]["ticks_from"] == left[0]["k"]
     assert offline["ticks"] == len(left) and offline["engine"] == "torch"
 
@@ -111,7 +112,7 @@ def test_each_part_is_a_whole_file_with_its_header(
         assert summary.statistics.chunk_count <= (chunks or 10**6)
     # Nothing was removed: they hold each event once.
     assert [event for event in read_record(path) if "header" not in event] == written
-    assert report.of_record(path)["record"]["ticks_from"] == 0
+    assert report_of(path)["record"]["ticks_from"] == 0
 
 
 @pytest.mark.parametrize("room", [26_000, 31_000])
@@ -158,7 +159,7 @@ def test_run_killed_between_two_parts_is_read_and_kept(tmp_path: Path) -> None:
     for start in (None, b"", b"\x89MCAP0"):  # as if it had not got its name yet, or nothing of it was written
         if start is not None:
             path.write_bytes(start)
-        assert 0 < report.of_record(record_in(tmp_path))["releases"] < live.releases
+        assert 0 < report_of(record_in(tmp_path))["releases"] < live.releases
         with pytest.raises(UserError, match="holds the record"), Folder(tmp_path, Path()):
             pass
 

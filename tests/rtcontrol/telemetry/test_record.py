@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from cart import Flight, cart_agent, good, slow
+from cart import Flight, cart_agent, good, report_of, slow
 from mcap.reader import make_reader
 from synthetic import kept
 
@@ -52,7 +52,7 @@ def full_disk(recorder: Recorder) -> Iterator[None]:
     os.dup2(room, recorder.file.fd)
 
 
-def test_full_disk_does_not_stop_the_loop_and_is_caught_up(tmp_path: Path) -> None:
+def test_full_disk_does_not_stop_the_loop(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         assert request.tick != 3, "fails"
         return good(request)
@@ -68,7 +68,7 @@ def test_full_disk_does_not_stop_the_loop_and_is_caught_up(tmp_path: Path) -> No
     until(lambda: recorder.lost == 0)
     recorder.close()
     assert flight.causes["decide"] >= 1
-    assert report.of_record(flight.path)["releases"] == 25
+    assert report_of(flight.path)["releases"] == 25
 
 
 @pytest.mark.parametrize("room", [20, 40_000])
@@ -102,7 +102,7 @@ def test_every_event_fits_its_schema_and_the_file_is_indexed(tmp_path: Path) -> 
     flight.loop.instruct("go to 1")
     flight.run()
     # Late decisions are in the figures too: leaving them out would flatter.
-    result = report.of_record(flight.path)
+    result = report_of(flight.path)
     assert result["decide_ms"]["max"] >= 50 and result["releases"] == flight.loop.account.releases
     with flight.path.open("rb") as file:
         reader = make_reader(file, validate_crcs=True)
@@ -162,7 +162,7 @@ def test_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
         ({"releases": None}, False),
     ],
 )
-def test_only_a_richer_report_of_the_same_run_is_kept(tmp_path: Path, old: dict[str, object], stays: bool) -> None:
+def test_richer_report_of_the_same_run_is_kept(tmp_path: Path, old: dict[str, object], stays: bool) -> None:
     new = {"schema_version": 1, "started_at": "now", "releases": 5, "ended_by": "killed"}
     report.write(new | old, tmp_path / "report.json")
     assert (report.richer(tmp_path / "report.json", new) is not None) == stays
@@ -182,7 +182,7 @@ def test_damaged_or_foreign_file_is_refused_by_name(tmp_path: Path, damage: byte
         damage = bytes(data)
     path.write_bytes(damage)
     with pytest.raises(UserError, match=r"record\.mcap"):
-        report.of_record(path)
+        report_of(path)
 
 
 ROUND: dict[str, Any] = {}
@@ -213,7 +213,7 @@ def test_any_data_of_a_world_becomes_json(recorder: Recorder, data: Any, json_da
             json.loads(message.data, parse_constant=pytest.fail)
 
 
-def test_call_that_its_client_did_not_carry_out_makes_no_row() -> None:
+def test_call_not_carried_out_makes_no_row() -> None:
     events: list[dict[str, Any]] = [{"header": {"tools": [], "model": "m"}}]
     for k, status in enumerate([None, "executed", "expired", "refused", "failed"] * 200):
         events.append({"observation": str(k), "instruction": "go", "history": [], "k": k})
@@ -231,7 +231,7 @@ def test_record_observations_no_keeps_neither_text_nor_data(tmp_path: Path) -> N
     lines = flight.lines
     assert flight.ticks and not any({"observation", "data", "history"} & set(line) for line in lines)
     assert any("called" in line for line in lines) and any("evidence" in line for line in lines)
-    text = json.dumps([lines, report.of_record(flight.path)])
+    text = json.dumps([lines, report_of(flight.path)])
     assert "secret" not in text and "push(force=" in text
     assert not [*rows(lines)]
     shown = Flight(tmp_path / "yes", agent=agent, duration_s=0.1).run()
@@ -258,7 +258,7 @@ def test_recorder_that_breaks_down_reports_it_and_counts_on(tmp_path: Path) -> N
     assert recorder.lost >= 5999 and len(messages) == 1 and "TypeError" in messages[0]
 
 
-def test_header_and_first_release_join_the_stamps_of_both_clocks(tmp_path: Path) -> None:
+def test_header_joins_the_stamps_of_both_clocks(tmp_path: Path) -> None:
     flight = Flight(tmp_path).run()
     stamped = [*read_stamped(flight.path)]
     anchor = stamped[0][1]["header"]["clock_anchor"]["utc_minus_monotonic_ns"]

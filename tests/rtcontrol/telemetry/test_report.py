@@ -37,9 +37,7 @@ def run(tmp_path: Path) -> Path:
     return written(tmp_path / "run", synthetic(16, 5, two_humps(3)))
 
 
-def test_a_record_without_times_or_numbers_of_ticks_is_none_of_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_record_without_times_or_numbers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, iter([{"header": {"hz": 16}}, {**TICK, "k": 0}]))
     assert "has no period_ms" in refused(capsys, "report", str(tmp_path))
     folder = written(tmp_path / "k", iter([{"header": header(16)}, {**TICK, "k": 1 << 40}]))
@@ -47,7 +45,7 @@ def test_a_record_without_times_or_numbers_of_ticks_is_none_of_a_run(
 
 
 @pytest.mark.parametrize(("name", "file"), [("html", "report.html"), ("perfetto", "report.pftrace")])
-def test_what_is_a_file_is_written_beside_the_record(
+def test_file_formats_are_written_next_to_the_record(
     run: Path, tmp_path: Path, name: str, file: str, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert call("report", str(run), "--format", name) == 0
@@ -60,7 +58,7 @@ def test_what_is_a_file_is_written_beside_the_record(
 
 
 @pytest.mark.parametrize("name", ["terminal", "json", "perfetto", "html"])
-def test_a_gate_that_does_not_hold_gives_status_3_in_every_format(
+def test_failed_gate_gives_status_3_in_every_format(
     run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ("--format", name, "--out", str(tmp_path / "made"))
@@ -70,9 +68,7 @@ def test_a_gate_that_does_not_hold_gives_status_3_in_every_format(
     assert (tmp_path / "made").stat().st_size > 100
 
 
-def test_mistakes_are_one_paragraph_with_the_remedy(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_paragraph_with_the_hint(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the report has no number mis_rate" in refused(capsys, "report", str(run), "--gate", "mis_rate<=0.005")
     assert "is not a gate" in refused(capsys, "report", str(run), "--gate", "miss_rate")
     assert "No record" in refused(capsys, "report", str(run), str(tmp_path / "nothing"))
@@ -84,9 +80,7 @@ def test_mistakes_are_one_paragraph_with_the_remedy(
     assert "is not a record of a run" in refused(capsys, "report", str(tmp_path / "odd.mcap"))
 
 
-def test_the_table_says_causes_with_their_sub_causes_and_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_shows_causes_sub_causes_and_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = [*synthetic(16, 2, lambda k: 70.0 if k == 5 else 20.0)]
     events.insert(-1, {"ack": 9, "status": "failed", "why": "fresh", "error": "no [fuel]", "t_s": 1.0})
     assert call("report", str(written(tmp_path, iter(events)))) == 0
@@ -97,7 +91,7 @@ def test_the_table_says_causes_with_their_sub_causes_and_errors(
 
 
 # By ZeroMQ or by WebSocket: what a client calls itself is its world's and its agent's name, and stands in `wire`.
-def test_clients_name_forges_no_line_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_name_of_a_client_forges_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "arm\x1b[2J\r\nFORGED: 0 misses\x9b31m\x85\u2028\u202e"
     client = Hello(protocol=[1, 1], client=Program(name=name), t_client_ns=0, agent="lander").client
     events = [*synthetic(16, 1, lambda k: 20.0)]
@@ -140,11 +134,11 @@ REPORT: dict[str, Any] = {
         ("jitter_ms.p50<=1000", False),
     ],
 )
-def test_a_gate_compares_a_number_of_the_report(text: str, holds: bool) -> None:
+def test_gate_compares_a_number_of_the_report(text: str, holds: bool) -> None:
     assert parse(text).holds(REPORT) is holds
 
 
-def test_gates_timeline_and_page_know_the_causes_and_stamps_that_the_loop_tells() -> None:
+def test_gates_and_page_know_causes_and_stamps() -> None:
     rows, cause = {}, ""
     for line in (ROOT / "docs/report.md").read_text().splitlines():
         cells = [cell.strip(" `") for cell in line.split("|")]
@@ -160,7 +154,7 @@ def test_gates_timeline_and_page_know_the_causes_and_stamps_that_the_loop_tells(
     assert timeline.SPANS == SPANS
 
 
-def test_every_format_takes_a_record_whose_first_parts_are_gone(tmp_path: Path) -> None:
+def test_every_format_takes_a_record_without_first_parts(tmp_path: Path) -> None:
     made = synthetic(16, 60, two_humps(3), saw=lambda k: random.Random(k).randbytes(400).hex())
     (run,) = load([written(tmp_path, made, most=200_000)])
     ticks = run.timeline.k
@@ -170,7 +164,7 @@ def test_every_format_takes_a_record_whose_first_parts_are_gone(tmp_path: Path) 
     assert json.loads(as_json([run], gates))["gates"][0]["holds"]
 
 
-def test_every_safe_call_but_the_one_at_the_exit_is_counted() -> None:
+def test_safe_calls_before_the_exit_are_counted() -> None:
     account = Account()
     for why in ("miss", "loop", "pause", "stop", "exit"):
         for in_force in (False, True):  # the first try fails
@@ -198,7 +192,7 @@ def unpacked(column: dict[str, str]) -> tuple[Any, ...]:
     return struct.unpack(f"<{len(data) // size}{code}", data)
 
 
-def test_a_format_whose_package_is_not_installed_says_which_extra_brings_it(
+def test_missing_package_of_a_format_is_named(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "perfetto", None)
@@ -206,7 +200,7 @@ def test_a_format_whose_package_is_not_installed_says_which_extra_brings_it(
     assert "pip install 'rtcontrol[formats]'" in told
 
 
-def test_a_trace_has_a_track_a_thread_and_slices_that_nest(run_shown: Recorded) -> None:
+def test_trace_has_a_track_a_thread(run_shown: Recorded) -> None:
     trace = Trace.FromString(as_perfetto.render([run_shown]))
     names = {
         p.track_descriptor.uuid: p.track_descriptor.thread.thread_name
@@ -237,7 +231,7 @@ def test_a_trace_has_a_track_a_thread_and_slices_that_nest(run_shown: Recorded) 
     assert missed == run_shown.report["misses_by_cause"]["decide"]
 
 
-def test_a_page_holds_every_tick_and_why_it_missed(run_shown: Recorded) -> None:
+def test_page_holds_every_tick_and_its_cause(run_shown: Recorded) -> None:
     page = as_html.render([run_shown], [parse("misses==0")])
     (data,) = embedded(page)["runs"]
     assert list(unpacked(data["k"])) == [*run_shown.timeline.k]
@@ -254,7 +248,7 @@ def test_a_page_holds_every_tick_and_why_it_missed(run_shown: Recorded) -> None:
     assert not data["marks"], "nothing but ticks befell it"
 
 
-def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: Path) -> None:
+def test_text_of_a_record_is_never_markup(tmp_path: Path) -> None:
     run_shown = recorded(tmp_path, saw=lambda k: HOSTILE, env=HOSTILE, instruction=HOSTILE)
     page = as_html.render([run_shown], [])
     assert "alert(1)</script>" not in page
@@ -268,7 +262,7 @@ def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: P
     assert "default-src 'none'" in page
 
 
-def test_several_runs_stand_side_by_side_by_names_that_differ(tmp_path: Path) -> None:
+def test_several_runs_are_side_by_side(tmp_path: Path) -> None:
     for hz in (10, 20):
         written(tmp_path / f"{hz}" / "run", synthetic(hz, 5, lambda k: 20.0))
     runs = load([tmp_path / "10" / "run", tmp_path / "20" / "run" / "record.mcap"])
@@ -311,7 +305,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 @in_chromium
-def test_misses_are_looked_at_by_keyboard_alone(browser: Chromium, page: str) -> None:
+def test_misses_are_browsed_by_keyboard_alone(browser: Chromium, page: str) -> None:
     browser.open(page)
     browser.until("rtcontrol.opened_ms > 0")
     while browser.value("document.activeElement.className") != "chart timeline":

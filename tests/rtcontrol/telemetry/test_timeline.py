@@ -43,7 +43,7 @@ def runs(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(runs())
-def test_what_each_tick_became_adds_up_to_what_the_account_counts(events: list[dict[str, Any]]) -> None:
+def test_timeline_adds_up_to_the_account(events: list[dict[str, Any]]) -> None:
     timeline, account = timeline_of(events), Account()
     for event in events:
         account.add(event)
@@ -64,7 +64,7 @@ def told(timeline: Timeline, row: int) -> list[tuple[str, str, float]]:
     return [(call, why, round(ms, 6)) for call, why, ms in timeline.instead(row)]
 
 
-def test_what_a_record_says_of_its_calls_is_what_acted() -> None:
+def test_calls_of_a_record_are_what_acted() -> None:
     """Each safe call, and a late one by its name; a fresh call that its client did not carry out acted nowhere."""
     push = {"called": "push", "arguments": {"force": 1}}
     timeline = timeline_of(
@@ -99,7 +99,7 @@ def test_what_a_record_says_of_its_calls_is_what_acted() -> None:
     )
 
 
-def test_a_late_decision_adds_its_spans_to_its_tick() -> None:
+def test_late_decision_adds_spans_to_its_tick() -> None:
     timeline = timeline_of(synthetic(16, 1, lambda k: 70 if k == 3 else 20))
     row = timeline.k.index(3)
     assert timeline.words["subcause"][row] == "decoder_slow"

@@ -14,9 +14,7 @@ RATES = (10.0, 12.0, 20.0, 30.0)
 
 
 @given(STEPS, st.sampled_from(RATES), st.lists(st.tuples(st.floats(0, 5e3), st.floats(0, 500)), max_size=4))
-def test_each_release_is_counted_once_whatever_the_work(
-    steps: list[Step], hz: float, halts: list[tuple[float, float]]
-) -> None:
+def test_each_release_is_counted_once(steps: list[Step], hz: float, halts: list[tuple[float, float]]) -> None:
     outages, last = [], 0.0
     for begin, length in sorted(halts):
         outages.append((max(begin, last), last := max(begin, last) + length))
@@ -26,29 +24,27 @@ def test_each_release_is_counted_once_whatever_the_work(
 
 
 @given(st.floats(0, 24), st.floats(0, 24), st.sampled_from(RATES))
-def test_work_that_fits_misses_nothing_and_a_step_that_never_fits_misses_all(
-    prepare: float, decide: float, hz: float
-) -> None:
+def test_work_misses_nothing_or_all_by_its_size(prepare: float, decide: float, hz: float) -> None:
     assert not [*replay([Step(prepare / 3, decide / 3, prepare / 3, decide / 3)], hz, 3.0)]
     assert [*replay([Step(decide=1e3 / hz + 1)], hz, 3.0)] == [(0, 3 * hz)]
     assert [*replay([Step(fails=True)], hz, 3.0)] == [(0, 3 * hz)]
 
 
-def test_a_decision_that_has_begun_is_not_broken_off_and_the_next_waits_for_it() -> None:
+def test_started_decision_is_finished_and_the_next_waits() -> None:
     # 150 ms of 100: the first is late, the second waits 50 ms and is late too, the third waits 100 and never begins.
     assert [*replay([Step(decide=150)], 10, 0.3)] == [(0, 3)]
     # Of work that takes turns of three quarters of a period in two threads, nothing waits.
     assert not [*replay([Step(prepare=20, decide=50, execute=25)], 10, 3.0)]
 
 
-def test_a_loop_that_is_late_by_periods_skips_them_and_nothing_goes_on_in_an_outage() -> None:
+def test_late_loop_skips_periods_and_outages_stop_all() -> None:
     assert [*replay([Step(prepare=250)], 10, 3.0)] == [(0, 30)]
     found = replay([Step(decide=10)], 10, 3.0, outages=[(1005, 1495)])
     assert [*found] in ([(10, 15)], [(10, 14)])
     assert not [*replay([Step(decide=10)], 10, 3.0, outages=[(1020, 1060)])]
 
 
-def test_other_rates_are_told_from_one_run_within_two_points() -> None:
+def test_other_rates_are_predicted_within_two_points() -> None:
     flight = timeline_of(synthetic(16, 600, two_humps(1)))
     told = {line["hz"]: line["miss_rate"] for line in table(flight)}
     assert abs(told[16] - flight.account.miss_rate) < 0.02
@@ -58,7 +54,7 @@ def test_other_rates_are_told_from_one_run_within_two_points() -> None:
         assert abs(told[hz] - real) < 0.02, (hz, told, real)
 
 
-def test_a_pause_stays_where_it_was() -> None:
+def test_pause_stays_where_it_was() -> None:
     events = [*synthetic(16, 10, lambda k: 20.0)]
     for event in events:
         if event.get("k") == 80 and "kind" in event:
@@ -70,5 +66,5 @@ def test_a_pause_stays_where_it_was() -> None:
     assert 3 / 160 <= own["miss_rate"] <= 6 / 160
 
 
-def test_a_world_that_waits_holds_at_any_rate() -> None:
+def test_lockstep_world_holds_at_any_rate() -> None:
     assert table(timeline_of(synthetic(16, 2, lambda k: 20.0, clock="lockstep"))) == []
