@@ -247,7 +247,7 @@ class Advanced(Event):
 @dataclass(slots=True)
 class Observed(Event):
     """Answers `Observe`. `runs`: schedstat files of the threads that count. `acks`: a client's acknowledgements, which
-    may grow at any time and which the core alone takes. `episodes`: all that ended so far."""
+    may grow at any time and which the core alone takes. `episodes`: all that ended so far, in a new epoch."""
 
     observation: Observation | None
     finished: bool = False

@@ -127,6 +127,7 @@ class Runner:
         self._safe: tuple[bool, bool] | None = None
         self._news = 0  # of the actuator's core
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
+        self._epoch = -1  # whose episodes the core knows
         self._reports = reports_of(ports.host)
 
     def run(self, collector: SlackCollector | None) -> None:
@@ -157,7 +158,7 @@ class Runner:
 
     def collect(self) -> None:
         """Let the core take what happened meanwhile."""
-        ports, host, actuator = self.ports, self.ports.host, self.ports.actuator
+        ports, host, actuator = self.ports, self.ports.host, self.ports.actuator.core
         while self._reports:
             report = self._reports.popleft()
             if isinstance(report, Notify):
@@ -168,14 +169,15 @@ class Runner:
         if state != self._host:
             self._host = state
             self.dispatch(HostChanged(*state[:3], tuple(host.events), ports.sampler.follow()))
-        if (news := actuator.core.news) != self._news:
-            self._news = news
-            if (safe := (actuator.core.attempting, actuator.core.pending)) != self._safe:
+        if actuator.news != self._news:
+            self._news = actuator.news
+            if (safe := (actuator.attempting, actuator.pending)) != self._safe:
                 self._safe = safe
                 self.dispatch(ev.SafeState(*safe))
-        for queue in (self.inbox, actuator.effects):
-            while queue:
-                self.dispatch(queue.popleft())
+        while self.inbox:
+            self.dispatch(self.inbox.popleft())
+        while actuator.effects:
+            self.dispatch(actuator.effects.popleft())
 
     # -- actions with an answer ---------------------------------------------------------------------------------------
 
@@ -187,7 +189,10 @@ class Runner:
             self._retake_ns = now + RETAKE_NS
         sample = None if since_ns is None else ports.sampler.sample(since_ns)
         acks = None if self._world is None else self._world.heard
-        return ev.Observed(env.latest(), env.finished, runs, acks, sample, env.episodes)
+        event = ev.Observed(env.latest(), env.finished, runs, acks, sample)
+        if event.observation is not None and event.observation.epoch != self._epoch:
+            self._epoch, event.episodes = event.observation.epoch, env.episodes
+        return event
 
     def _read(self, action: ev.Read) -> ev.TextRead:
         done = None if self._world is None else self._world.acknowledged()

@@ -34,13 +34,13 @@ def test_drill_attributes_what_it_injects(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_decoder_is_on_time_again_within_half_a_second_by_a_standby(tmp_path: Path) -> None:
+def test_standby_recovers_in_half_a_second(tmp_path: Path) -> None:
     result, shown = drilled(tmp_path, "--standby", "--only", "kill_decoder")
     assert result["attributed"] == result["injected"] == 3, shown
     assert max(fault["recovered_s"] for fault in result["faults"]) < 0.5, shown
 
 
-def test_a_drill_ends_in_order_by_ctrl_c_and_judges_what_was_injected(tmp_path: Path) -> None:
+def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
     out = tmp_path / "drill"
     arguments = ["-m", "rtcontrol", "drill", "--model", "expert", "--rounds", "50", "--only", "hang,stop_loop"]
     program = Program([*arguments, "--out", str(out)], tmp_path / "log")

@@ -59,7 +59,7 @@ WOKE = miss("wake", "scheduler")
         ({f"k{k}": FROZEN for k in range(12, 40, 5)}, "no recovery before the next fault"),
     ],
 )
-def test_fault_is_attributed_where_each_miss_has_its_cause(missed: dict[str, Any], why: str | None) -> None:
+def test_fault_whose_misses_have_causes_is_attributed(missed: dict[str, Any], why: str | None) -> None:
     result = judged("hang", events(40, **missed))
     (fault,) = result["faults"]
     assert result["attributed"] == fault["attributed"] == (why is None) and fault["why"] == ([why] if why else [])
@@ -127,11 +127,11 @@ def broken_rules(*acts: Message, end_ns: int, safe: bool = True, excused: tuple[
         ([tick(1), tick(1)], "its deadline is no later than that of the call before it"),
     ],
 )
-def test_a_call_that_breaks_a_rule_is_a_violation(broken: list[Message], what: str | None) -> None:
+def test_call_that_breaks_a_rule_is_violation(broken: list[Message], what: str | None) -> None:
     assert broken_rules(*broken, tick(3), end_ns=4 * PERIOD) == ([what] if what else [])
 
 
-def test_a_safe_call_that_does_not_come_by_its_bound_is_a_violation() -> None:
+def test_late_safe_call_is_violation() -> None:
     due = PERIOD + 7 * MS + HOLD
     late = due + 2 * PERIOD + 151 * MS
     assert broken_rules(tick(1), act(late, None), end_ns=late + 9 * MS) == ["no safe call for 276 ms after the hold"]

@@ -75,7 +75,7 @@ def attempt(acted_ns: int | None = None, call: Call = STOP) -> Attempt:
         (1, None, "paused", "refused"),
     ],
 )
-def test_tools_own_function_is_called_only_while_it_may(
+def test_local_function_runs_only_while_it_may(
     epoch: int, not_after_ns: int | None, shut: str | None, effect: str
 ) -> None:
     agent, log = nudging()
@@ -85,7 +85,7 @@ def test_tools_own_function_is_called_only_while_it_may(
     assert log == ["nudge"] * (effect == "acted")
 
 
-def test_bound_tool_is_the_worlds_with_its_limits_and_a_safe_call_has_none() -> None:
+def test_bound_tool_has_limits_a_safe_call_none() -> None:
     world = World()
     acting = Acting(arm_agent(), world)  # type: ignore[arg-type]
     command = Command(0, MOVE, 3, 5)
@@ -95,7 +95,7 @@ def test_bound_tool_is_the_worlds_with_its_limits_and_a_safe_call_has_none() -> 
 
 
 @pytest.mark.parametrize("error", [OSError, SystemExit, KeyboardInterrupt])
-def test_tool_that_raises_anything_has_failed_and_is_survived(error: type[BaseException]) -> None:
+def test_tool_that_raises_anything_has_failed(error: type[BaseException]) -> None:
     def does() -> None:
         raise error("no")
 
@@ -107,7 +107,7 @@ def test_tool_that_raises_anything_has_failed_and_is_survived(error: type[BaseEx
 
 
 @pytest.mark.parametrize("stepped", [True, False, None])
-def test_safe_call_that_acted_is_settled_and_not_called_again(stepped: bool | None) -> None:
+def test_safe_call_that_acted_is_only_settled(stepped: bool | None) -> None:
     world = World()
     world.stepped = stepped
     acting = Acting(arm_agent(), world)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def shell(*calls: Call) -> tuple[Actuator, World, list[int]]:
     return Actuator(arm_agent(*calls), world, 50_000_000, lambda: woken.append(1)), world, woken  # type: ignore[arg-type]
 
 
-def test_command_is_performed_told_and_reported_once() -> None:
+def test_command_is_performed_emitted_and_reported_once() -> None:
     actuator, world, woken = shell()
     fresh = Emission(4, 1, 1, 0, "fresh", MOVE)
     actuator.instruct("go")
@@ -133,17 +133,7 @@ def test_command_is_performed_told_and_reported_once() -> None:
     assert isinstance(done, Completion) and (done.tick, done.effect) == (4, "acted") and woken == [1]
 
 
-def test_bar_within_the_call_keeps_the_world_from_being_told() -> None:
-    actuator, world, _ = shell()
-    world.does = lambda: actuator.bar("stopped")
-    actuator.execute(Command(4, MOVE, 1, None, Emission(4, 1, 1, 0, "fresh", MOVE)))
-    actuator.work()
-    [done] = actuator.effects
-    assert isinstance(done, Completion) and done.effect == "refused" and len(world.heard) == 1
-    assert actuator.core.shut == "stopped"
-
-
-def test_safe_call_is_waited_for_and_a_newer_demand_begins_anew() -> None:
+def test_newer_demand_starts_the_safe_call_again() -> None:
     actuator, world, woken = shell()
     actuator.safe("miss", Emission(1, 1, 1, 0, "safe"))
     assert actuator.core.attempting and actuator.core.pending and not actuator.wait_safe(0)
@@ -158,7 +148,7 @@ def test_safe_call_is_waited_for_and_a_newer_demand_begins_anew() -> None:
     assert [e.why for e in actuator.effects if isinstance(e, SafeAttempt)] == ["miss", "exit"]
 
 
-def test_several_safe_calls_are_made_here_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_calls_without_threads_are_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: Any) -> None:
         raise RuntimeError("can't start new thread")
 

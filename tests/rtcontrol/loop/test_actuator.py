@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from rtcontrol.records import Left
 pytestmark = pytest.mark.realtime
 
 
-def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(tmp_path: Path) -> None:
+def test_hanging_world_stops_neither_clock_nor_record(tmp_path: Path) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, hold_ms=4e3 * PERIOD_S)
     found: dict[str, Any] = {}
@@ -53,7 +52,7 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     assert arm.acts[found["acts"] + 1][1] == MOVE
 
 
-def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
+def test_interrupt_of_ending_run_waits_for_nothing(tmp_path: Path) -> None:
     world = CartWorld()
     world.on_execute = lambda call: time.sleep(2.0) if call.arguments["force"] == 0 else None
     flown = Flight(tmp_path, lambda request: Decision(Call("push", {"force": 1})), world=world, duration_s=None)
@@ -75,7 +74,7 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
 
 @pytest.mark.parametrize("times", [3, 10**9])
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
-def test_a_step_that_raises_ends_the_run_and_the_safe_call_is_in_force_with_the_next_that_does_not(
+def test_step_that_raises_ends_run_with_safe_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, times: int
 ) -> None:
     monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 1.0)
@@ -119,19 +118,7 @@ def hung(seconds: float, look: int = 12) -> tuple[Agent, threading.Event]:
     return replace(arm_agent(hold_ms=100.0), observe=observe), hangs
 
 
-def test_an_observe_that_hangs_brings_the_safe_call_within_the_hold(tmp_path: Path) -> None:
-    arm = Arm()
-    flown = flight(tmp_path, arm, agent=hung(1.0)[0], duration_s=1.6).run()
-    [attempt] = safes(flown, "loop")
-    assert attempt["in_force"]
-    hangs = max(b["t_s"] - a["t_s"] for a, b in pairwise(flown.ticks))
-    assert hangs > 0.8
-    before = next(a for a, b in pairwise(flown.ticks) if b["t_s"] - a["t_s"] == hangs)
-    assert attempt["t_s"] - before["t_s"] <= 0.1 + 4 * PERIOD_S
-    assert flown.ticks[-1]["kind"] == "call"  # it goes on when the loop is back
-
-
-def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path: Path) -> None:
+def test_third_signal_while_observe_hangs_brings_safe_call(tmp_path: Path) -> None:
     arm = Arm()
     agent, hangs = hung(30.0)
     agent = replace(agent, fallback=replace(agent.fallback, hold_ms=60_000.0))
@@ -156,7 +143,7 @@ PATIENT = {"hold_ms": 60_000.0}
 
 
 @pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect"])
-def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_path: Path, when: str) -> None:
+def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
     shell = flown.loop.runner

@@ -22,18 +22,8 @@ SEVERAL = (STOP, OPEN, PARK)
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def test_newest_command_replaces_the_one_that_waits() -> None:
-    worker = Worker(STOP)
-    with worker.performing(0):
-        assert worker.execute(1) is None
-        replaced = worker.execute(2, OPEN)
-        assert replaced is not None and replaced.tick == 1
-    assert worker.names == ["move:hang", "open"]
-    assert worker.completions == [(0, "acted", True), (2, "acted", True)]
-
-
 @pytest.mark.parametrize(("tick", "withdrawn"), [(1, True), (0, False), (2, False)])
-def test_withdraw_drops_the_waiting_command_of_that_tick_alone(tick: int, withdrawn: bool) -> None:
+def test_withdraw_drops_command_of_that_tick_alone(tick: int, withdrawn: bool) -> None:
     worker = Worker(STOP)
     with worker.performing(0):
         worker.execute(1)
@@ -43,7 +33,7 @@ def test_withdraw_drops_the_waiting_command_of_that_tick_alone(tick: int, withdr
 
 
 @pytest.mark.parametrize(("how", "effect"), [("raise", "failed"), ("over", "epoch_over"), ("late", "too_late")])
-def test_command_that_does_not_act_completes_once_with_its_effect(how: str, effect: str) -> None:
+def test_command_that_fails_completes_once_with_effect(how: str, effect: str) -> None:
     worker = Worker(STOP)
     worker.script(move=how)
     worker.execute(0, void=said(0, "held"), fresh=said(0, "fresh"))
@@ -69,7 +59,7 @@ def test_demand_clears_what_waits_and_acts_first() -> None:
     assert worker.completions == [(0, "acted", False), (2, "acted", True)], "the first was given before the demand"
 
 
-def test_failed_safe_call_is_tried_each_period_until_in_force() -> None:
+def test_failed_safe_call_is_retried_until_active() -> None:
     worker = Worker(STOP)
     worker.script(stop="raise raise raise")
     worker.core.demand("miss", None)
@@ -83,7 +73,7 @@ def test_failed_safe_call_is_tried_each_period_until_in_force() -> None:
     ("safe_calls", "call", "tried"),
     [((STOP,), MOVE, False), ((STOP,), OPEN, True), (SEVERAL, MOVE, False), (SEVERAL, OPEN, True)],
 )
-def test_only_a_newer_call_of_its_tool_ends_the_retries(safe_calls: tuple[Call, ...], call: Call, tried: bool) -> None:
+def test_newer_call_of_its_tool_ends_retries(safe_calls: tuple[Call, ...], call: Call, tried: bool) -> None:
     worker = Worker(*safe_calls)
     worker.script(stop="raise raise")
     worker.core.demand("miss", None)
@@ -94,18 +84,7 @@ def test_only_a_newer_call_of_its_tool_ends_the_retries(safe_calls: tuple[Call, 
     assert not worker.core.pending and worker.completions == [(1, "acted", True)]
 
 
-@pytest.mark.parametrize("how", ["raise", "late", "over"])
-def test_newer_call_that_does_not_act_leaves_the_safe_call_wanted(how: str) -> None:
-    worker = Worker(STOP)
-    worker.script(stop="raise", move=how)
-    worker.core.demand("miss", None)
-    worker.work()
-    worker.execute(1)
-    worker.at(50)
-    assert worker.names == ["stop:raise", f"move:{how}", "stop"] and worker.core.safe.active
-
-
-def test_world_that_takes_no_calls_ends_the_attempts_and_is_over() -> None:
+def test_world_without_calls_ends_attempts_and_is_over() -> None:
     worker = Worker(STOP, OPEN)
     worker.script(open="over")
     worker.core.demand("exit", None)
@@ -120,7 +99,7 @@ def test_world_that_takes_no_calls_ends_the_attempts_and_is_over() -> None:
     assert not worker.core.safe.over and worker.attempts[-1].active
 
 
-def test_in_lockstep_a_retry_comes_when_the_world_says_so() -> None:
+def test_lockstep_retry_comes_when_the_world_moves() -> None:
     worker = Worker(STOP, retry_ms=None)
     worker.script(stop="raise raise")
     worker.core.demand("miss", None)
@@ -133,7 +112,7 @@ def test_in_lockstep_a_retry_comes_when_the_world_says_so() -> None:
     assert worker.names == ["stop:raise", "stop:raise", "stop"] and worker.core.safe.active
 
 
-def test_at_the_exit_lockstep_is_tried_again_by_the_clock() -> None:
+def test_lockstep_exit_retries_by_the_clock() -> None:
     worker = Worker(STOP, retry_ms=None)
     worker.script(stop="raise")
     worker.core.demand("exit", None)
@@ -144,7 +123,7 @@ def test_at_the_exit_lockstep_is_tried_again_by_the_clock() -> None:
 # -- a world that has to step ------------------------------------------------------------------------------------------
 
 
-def test_call_that_acted_is_not_called_again_before_the_world_steps() -> None:
+def test_acted_call_waits_for_the_worlds_step() -> None:
     worker = Worker(STOP, steps=True)
     worker.script(stop="wait wait")
     worker.core.demand("miss", None)
@@ -164,9 +143,7 @@ def test_call_that_acted_is_not_called_again_before_the_world_steps() -> None:
         ("raise", ["look stop:raise", "move"], [("stop!", 1, False)]),
     ],
 )
-def test_world_is_asked_for_its_step_before_a_newer_call(
-    looked: str, log: list[str], numbers: list[tuple[str, int, bool]]
-) -> None:
+def test_world_settles_before_a_newer_call(looked: str, log: list[str], numbers: list[tuple[str, int, bool]]) -> None:
     worker = Worker(STOP, steps=True)
     worker.script(stop=f"wait {looked}")
     worker.core.demand("miss", None)
@@ -177,7 +154,7 @@ def test_world_is_asked_for_its_step_before_a_newer_call(
     assert worker.core.safe.over is (looked == "never") and not worker.core.pending
 
 
-def test_demand_while_a_step_is_waited_for_calls_again_and_reports_the_act_once() -> None:
+def test_demand_during_settling_reports_the_act_once() -> None:
     worker = Worker(STOP, OPEN, steps=True)
     worker.script(stop="wait hang", open="wait")
     worker.core.demand("miss", None)
@@ -194,7 +171,7 @@ def test_demand_while_a_step_is_waited_for_calls_again_and_reports_the_act_once(
 # -- what the world is told --------------------------------------------------------------------------------------------
 
 
-def test_emissions_are_told_in_order_each_demands_before_its_calls() -> None:
+def test_emissions_are_sent_in_order_before_calls() -> None:
     worker = Worker(STOP)
     with worker.performing(0, fresh=said(0, "fresh")):
         worker.core.instruct("go")
@@ -205,7 +182,7 @@ def test_emissions_are_told_in_order_each_demands_before_its_calls() -> None:
 
 
 @pytest.mark.parametrize("calls", [(), (STOP,), (STOP, OPEN)])
-def test_demand_that_could_not_be_told_fails_and_is_told_again(calls: tuple[Call, ...]) -> None:
+def test_unsent_demand_fails_and_is_sent_again(calls: tuple[Call, ...]) -> None:
     worker = Worker(*calls)
     worker.script(emit="raise raise")
     worker.core.demand("miss", said(0))
@@ -220,7 +197,7 @@ def test_demand_that_could_not_be_told_fails_and_is_told_again(calls: tuple[Call
 
 
 @pytest.mark.parametrize("what", ["emit", "instruct"])
-def test_telling_that_raises_is_a_fault_and_holds_up_nothing(what: str) -> None:
+def test_emission_that_raises_is_a_fault(what: str) -> None:
     worker = Worker(STOP)
     worker.script(**{what: "raise"})
     worker.core.tell(said(0)) if what == "emit" else worker.core.instruct("go")
@@ -229,7 +206,7 @@ def test_telling_that_raises_is_a_fault_and_holds_up_nothing(what: str) -> None:
     assert worker.faults == [what] and worker.completions == [(1, "acted", True)]
 
 
-def test_call_whose_emission_could_not_be_sent_has_failed() -> None:
+def test_call_with_unsent_emission_has_failed() -> None:
     worker = Worker(STOP)
     worker.script(emit="raise")
     worker.execute(0, fresh=said(0, "fresh"))
@@ -257,7 +234,7 @@ def test_hung_safe_call_holds_up_no_other(why: str, retry_ms: float | None, pati
     assert worker.numbers == [("open", 1, False), ("park", 1, False), ("stop", 1, True)]
 
 
-def test_hung_safe_call_is_made_again_for_a_newer_demand() -> None:
+def test_hung_safe_call_is_repeated_for_newer_demand() -> None:
     worker = Worker(*SEVERAL)
     worker.script(stop="hang")
     worker.core.demand("miss", None)
@@ -274,7 +251,7 @@ def test_hung_safe_call_is_made_again_for_a_newer_demand() -> None:
 # -- the guard ---------------------------------------------------------------------------------------------------------
 
 
-def test_loop_that_does_not_come_back_brings_the_safe_call() -> None:
+def test_absent_loop_brings_the_safe_call() -> None:
     worker = Worker(STOP)
     worker.core.arm(100 * MS, said(7))
     worker.at(50)
@@ -284,32 +261,10 @@ def test_loop_that_does_not_come_back_brings_the_safe_call() -> None:
     assert [(one.why, one.active) for one in worker.attempts] == [("loop", True)]
 
 
-@pytest.mark.parametrize("disarm", [lambda core: core.arm(None, None), lambda core: setattr(core, "closed", True)])
-def test_loop_that_is_not_waited_for_is_not_overtaken(disarm: Callable[[Any], None]) -> None:
-    worker = Worker(STOP)
-    worker.core.arm(100 * MS, said(7))
-    disarm(worker.core)
-    worker.at(400)
-    assert worker.log == []
-
-
-def test_guard_that_passes_while_a_tool_hangs_clears_what_waits() -> None:
-    worker = Worker(STOP)
-    worker.core.arm(100 * MS, None)
-    worker.script(move="hang")
-    worker.execute(0)
-    worker.at(90)
-    worker.execute(1)
-    worker.at(200)
-    worker.free()
-    assert worker.names == ["move:hang", "stop"]
-    assert worker.completions == [(0, "acted", True), (1, "too_late", False)]
-
-
 # -- people ------------------------------------------------------------------------------------------------------------
 
 
-def test_bar_refuses_what_waits_and_what_is_asked_for_before_its_end() -> None:
+def test_bar_refuses_commands_requested_before_its_end() -> None:
     worker = Worker(STOP)
     worker.execute(0)
     worker.core.bar("paused", 0)
@@ -327,7 +282,7 @@ def test_bar_refuses_what_waits_and_what_is_asked_for_before_its_end() -> None:
     assert worker.completions == [*((tick, "refused", True) for tick in range(3)), (3, "acted", True)]
 
 
-def test_bar_between_the_act_and_its_emission_tells_nothing() -> None:
+def test_bar_before_the_emission_sends_nothing() -> None:
     worker = Worker(STOP)
     with worker.performing(0, fresh=said(0, "fresh")):
         worker.core.bar("stopped", 0)
@@ -337,7 +292,7 @@ def test_bar_between_the_act_and_its_emission_tells_nothing() -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def test_end_tries_once_what_was_demanded_and_starts_nothing_else() -> None:
+def test_end_tries_demanded_calls_once_and_nothing_else() -> None:
     worker = Worker(*SEVERAL)
     worker.script(stop="hang", open="raise")
     worker.core.instruct("go")
@@ -402,7 +357,7 @@ ORDERS: dict[str, Callable[[Worker], Any]] = {
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_interrupt_at_any_line_of_an_order_loses_no_safe_call(name: str) -> None:
+def test_interrupt_of_an_order_loses_no_safe_call(name: str) -> None:
     for line in range(1, 200):
         worker = Worker(STOP, OPEN)
         worker.script(stop="raise", emit="raise")

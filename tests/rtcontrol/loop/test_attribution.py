@@ -39,7 +39,7 @@ def named(flight: Flight) -> dict[int, str]:
 
 
 @pytest.mark.realtime
-def test_every_step_of_a_tick_has_its_stamp_in_order(tmp_path: Path) -> None:
+def test_every_step_has_its_stamp_in_order(tmp_path: Path) -> None:
     flight = Flight(tmp_path, host=LinkedHost(tmp_path)).run()
     on_time = [t for t in flight.ticks if t["kind"] == "call" and "cause" not in t]
     assert len(on_time) >= 15
@@ -55,7 +55,7 @@ def test_every_step_of_a_tick_has_its_stamp_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.realtime
-def test_a_stopped_decoder_is_named_in_every_tick_that_it_cost(tmp_path: Path) -> None:
+def test_stopped_decoder_is_named_in_every_miss(tmp_path: Path) -> None:
     host = LinkedHost(tmp_path)
     flight = Flight(tmp_path, host=host, duration_s=1.0)
 
@@ -129,7 +129,7 @@ def evidences(draw: st.DrawFn) -> Evidence:
 
 
 @given(evidences())
-def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evidence) -> None:
+def test_cause_explains_at_least_half_of_lateness(e: Evidence) -> None:
     verdict = attribute(e)
     published = CAUSES[verdict.cause].subcauses
     assert verdict.subcause in published if published else verdict.subcause is None
@@ -140,7 +140,7 @@ def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evid
 
 
 @given(evidences())
-def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> None:
+def test_no_evidence_names_no_pause_and_no_wake(e: Evidence) -> None:
     blind = replace(
         e, pauses=(), texts=(), acting=(), loop=ThreadUsage(), actuator=ThreadUsage(), sockets=ThreadUsage()
     )
@@ -148,7 +148,7 @@ def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> No
 
 
 @given(evidences())
-def test_a_pause_of_all_the_time_goes_before_all_that_is_a_matter_of_time(e: Evidence) -> None:
+def test_pause_of_all_the_time_comes_first(e: Evidence) -> None:
     stopped = replace(e, apart=False, pauses=[(e.since_ms, e.end_ms, "stall")], late_ms=None)
     verdict = attribute(stopped)
     need = max(stopped.excess_ms / 2, 1.0)
@@ -258,7 +258,7 @@ def test_what_was_late_before_the_decoder_was_asked() -> None:
     assert cause_of(replace(late, loop=ThreadUsage(waking_ms=49.0), pauses=[(0.0, 49.0, "gc")])) == "pause.gc"
 
 
-def test_what_was_late_at_the_end_is_the_executors() -> None:
+def test_late_end_is_the_executors() -> None:
     spans = {**answered(1.2, 40.0, 40.1).spans, "executing": 40.2, "executed": 90.0}
     slow = Evidence(D, 90.0, spans, True, usual={"decide": 38.0})
     assert cause_of(slow) == "execute.slow"
@@ -271,7 +271,7 @@ def test_what_was_late_at_the_end_is_the_executors() -> None:
 
 
 @pytest.mark.parametrize("sub", ["busy", "slow"])
-def test_a_call_that_waits_for_the_actuator_is_the_worlds_only_while_that_is_at_work(sub: str) -> None:
+def test_waiting_call_is_the_worlds_while_it_works(sub: str) -> None:
     waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, sub), usual={"decide": 3.0})
     assert cause_of(waits) == "unknown"
     assert cause_of(replace(waits, acting=[(4.2, 14.0)])) == "unknown"
@@ -292,12 +292,12 @@ def test_a_call_that_waits_for_the_actuator_is_the_worlds_only_while_that_is_at_
 @pytest.mark.parametrize(
     "fault", [(Cause.INVALID, None), (Cause.EXECUTE, "raised"), (Cause.DECIDE, "error"), (Cause.DECIDE, "send")]
 )
-def test_what_failed_in_time_is_not_blamed_on_the_machine(fault: tuple[Cause, str | None]) -> None:
+def test_failure_in_time_is_not_the_machines(fault: tuple[Cause, str | None]) -> None:
     paused = Evidence(D, 40.0, {"woke": 30.0}, fault=fault, pauses=[(0.0, 30.0, "stall")], host="lost")
     assert attribute(paused)[:2] == fault
 
 
-def test_a_stale_observation_is_a_pauses_that_kept_the_world_too() -> None:
+def test_stale_observation_of_paused_process_is_a_pause() -> None:
     stale = Evidence(D, 0.1, {"woke": 0.1}, fault=(Cause.STALE_OBSERVATION, "frozen"), late_ms=40.0, since_ms=-100.0)
     assert cause_of(stale) == "stale_observation.frozen"
     assert cause_of(replace(stale, pauses=[(-70.0, -1.0, "stall")])) == "pause.stall"

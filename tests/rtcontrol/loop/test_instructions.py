@@ -48,7 +48,7 @@ class Trial:
 
 
 @pytest.mark.parametrize("decision", [SURE, None])
-def test_unsure_or_failed_decisions_restore_the_instruction_before(decision: Decision | None) -> None:
+def test_unsure_decisions_restore_the_instruction_before(decision: Decision | None) -> None:
     trial = Trial()
     trial.say("help")
     for _ in range(TRIALS):

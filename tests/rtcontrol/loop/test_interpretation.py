@@ -63,7 +63,7 @@ def events(flight: Flight) -> list[dict[str, Any]]:
 # -- whoever is asked -------------------------------------------------------------------------------------------------
 
 
-def test_a_chat_model_is_asked_for_exactly_one_goal() -> None:
+def test_chat_model_receives_one_request_for_a_goal() -> None:
     with chat(lambda body: GO) as (server, interpreter):
         found = asked(interpreter, "could you sort of end up at a half please")
     assert (found.text, found.by, found.why) == ("go to 0.5", "chat:small", None) and found.took_ms > 0
@@ -86,7 +86,7 @@ def test_a_chat_model_is_asked_for_exactly_one_goal() -> None:
         ((0, b""), "connection", ""),
     ],
 )
-def test_what_is_no_goal_is_not_understood_and_says_why(said: tuple[int, bytes], why: str, detail: str) -> None:
+def test_sentence_without_goal_is_not_understood(said: tuple[int, bytes], why: str, detail: str) -> None:
     with chat(lambda body: said) as (_, interpreter):
         found = asked(interpreter, "hm")
     assert (found.text, found.why) == (None, why) and detail in found.detail, found
@@ -100,7 +100,7 @@ def test_who_takes_too_long_is_not_waited_for() -> None:
     assert (found.text, found.why) == (None, "timeout")
 
 
-def test_canonical_words_are_asked_of_nobody_in_whatever_letters() -> None:
+def test_canonical_words_need_no_interpreter() -> None:
     # home-assistant/core#139415: words that were known locally went to the language model. RasaHQ/rasa#1241: the same
     # sentence in capitals meant something else.
     with chat(lambda body: (500, b"")) as (server, interpreter):
@@ -150,7 +150,7 @@ def test_newer_instruction_overtakes_an_older_one() -> None:
     hears.close()
 
 
-def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path: Path) -> None:
+def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
     free = threading.Event()
 
     def person(flight: Flight) -> None:
@@ -182,7 +182,7 @@ def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path
     assert (line.value, line.hint) == ('1 of 1: "a half please" as "go to 0.5"', "")
 
 
-def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(tmp_path: Path) -> None:
+def test_failing_interpreter_stops_no_loop_and_notifies(tmp_path: Path) -> None:
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: any("not understood" in line for line in flight.said))

@@ -40,7 +40,7 @@ def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     t0=st.integers(0, 2**62),
     busy=st.lists(st.integers(0, 10**10), min_size=1, max_size=30),
 )
-def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, t0: int, busy: list[int]) -> None:
+def test_every_release_is_started_or_skipped(period: int, t0: int, busy: list[int]) -> None:
     clock = WallGrid(period)
     clock.place(t0)
     now, started, skipped_in_all, last = t0, 0, 0, -1
@@ -53,13 +53,6 @@ def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, 
         last, started, skipped_in_all = k, started + 1, skipped_in_all + skipped
         assert k + 1 == started + skipped_in_all
         now += work
-
-
-def test_a_release_that_is_not_due_cannot_be_taken() -> None:
-    clock = WallGrid(1_000)
-    clock.place(10_000)
-    with pytest.raises(ValueError, match="ahead"):
-        clock.take(9_999)
 
 
 @pytest.mark.realtime
@@ -91,7 +84,7 @@ MIXED = [40.0] + [4.0, 4.0, 4.0, 4.0, 8.3] * 8
         ([], 1, {"hz": 200}, None),
     ],
 )
-def test_a_rate_or_deadline_within_a_margin_of_the_p90_is_warned_of(
+def test_rate_or_deadline_near_p90_warns(
     times: list[float], workers: int, settings: dict[str, float], word: str | None
 ) -> None:
     warning = Warmup(workers, times).warning(RunConfig(env="cart", **settings))  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def hanging() -> tuple[threading.Event, Agent]:
 
 
 @pytest.mark.realtime
-def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path) -> None:
+def test_calls_act_only_before_and_after_pause(tmp_path: Path) -> None:
     at: dict[str, int] = {}
 
     def person(flight: Flight, arm: Arm) -> None:
@@ -90,7 +90,7 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
 
 
 @pytest.mark.realtime
-def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_does_not_halt_without_safe_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_control, "HALT_WAIT_S", 0.2)
     halts: list[int] = []
 
@@ -107,7 +107,7 @@ def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeyp
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("said", ["pause", "stop"])
-def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tmp_path: Path, said: str) -> None:
+def test_waiting_call_does_not_act_after_pause(tmp_path: Path, said: str) -> None:
     at: dict[str, int] = {}
 
     def person(flight: Flight, arm: Arm) -> None:
@@ -128,7 +128,7 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tm
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("said", ["pause", "stop"])
-def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said: str) -> None:
+def test_safe_call_acts_though_the_loop_hangs(tmp_path: Path, said: str) -> None:
     free, agent = hanging()
 
     def person(flight: Flight, arm: Arm) -> None:
@@ -144,7 +144,7 @@ def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said
     flown(tmp_path, person, agent=agent)
 
 
-def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named() -> None:
+def test_confidence_of_unknown_head_is_refused() -> None:
     assert confidence("0.5") == 0.5
     assert confidence("0.2, function=0.6,main=0.3") == {"": 0.2, "function": 0.6, "main": 0.3}
     for wrong in ("sure", "main=", "=0.3", "main=0.3,main=0.4"):
@@ -160,7 +160,7 @@ def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named(
         RunConfig(env="lander", min_confidence={"main": 1.5})
 
 
-def test_calls_that_a_prompt_would_not_show_are_refused_before_the_run() -> None:
+def test_calls_beyond_the_history_are_refused() -> None:
     config = RunConfig(env="cart", calls_per_tick=4)
     check_named(config, cart_agent(history=3))
     with pytest.raises(UserError, match="is shown its last 2 calls") as caught:

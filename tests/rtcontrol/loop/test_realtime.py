@@ -42,7 +42,7 @@ def slow(phase: str, info: dict[str, int]) -> None:
         time.sleep(0.03)
 
 
-def test_one_slow_collection_does_not_let_old_garbage_stay_for_ever() -> None:
+def test_slow_collection_does_not_keep_old_garbage() -> None:
     """As on a busy machine: the first full collection takes longer than there ever is slack."""
     kept: weakref.WeakSet[Knot] = weakref.WeakSet()
     with SlackCollector() as collector:
@@ -73,14 +73,14 @@ def kept(data: Any) -> Any:
     return snapshot(data, plain)
 
 
-def test_a_large_array_does_not_wait_in_memory_for_the_disk() -> None:
+def test_large_array_is_not_kept_in_memory() -> None:
     assert kept({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}) == {
         "camera": {"dtype": "uint8", "shape": [480, 640, 3]},
         "x": 1.0,
     }
 
 
-def test_pauses_are_clipped_to_the_time_that_is_asked_for() -> None:
+def test_pauses_are_clipped_to_the_requested_time() -> None:
     watch = PauseWatch(62_500_000)
     base = time.monotonic_ns()
     watch._collections.extend([(base, base + 20), (base + 100, base + 110)])
