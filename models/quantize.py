@@ -1,5 +1,4 @@
-"""Makes a checkpoint's weights smaller: llmcompressor does it, in an environment of its own, on prompts that the
-checkpoint is asked with."""
+"""Quantise a checkpoint's weights by llmcompressor, in another environment, calibrated on the checkpoint's prompts."""
 
 from __future__ import annotations
 
@@ -21,30 +20,30 @@ from rtcontrol.models.runners.torch_runner import ONE_THREAD
 SCHEMES = ("awq", "gptq", "int8")
 PYTHON = "RTCONTROL_QUANT_PYTHON"
 GROUPS = (128, 64, 32)  # inputs that share a scale: the most that divides all widths
-BESIDE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "st_template.json")
+COPIED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "st_template.json")
 INSTALL = (
-    "It pins other versions than rtcontrol and wants an environment of its own: `python -m venv quant && "
+    "It pins other versions than rtcontrol and needs another environment: `python -m venv quant && "
     f"quant/bin/pip install llmcompressor`, then --python quant/bin/python (or {PYTHON})."
 )
 
 
-def sequences(decider: STDecider, asked: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """What the model sees when it decides: of each (observation, instruction) the prompt with every head behind it, and
-    the value that it chose."""
-    found = []
+def sequences(decider: STDecider, situations: Sequence[tuple[str, str]]) -> list[list[int]]:
+    """Return what the model sees when it decides: of each (observation, instruction) the prompt with each head, and the
+    value that it chose."""
+    ids = []
     prefix = decider.template.prefix_ids(decider.plan.tools)
-    for observation, instruction in asked:
+    for observation, instruction in situations:
         call = decider.decide(observation, instruction).call
         prompt = [*prefix, *decider.template.suffix_ids(instruction, observation)]
         for head, text in decider.plan.head_values(call):
             value = [head.null_id] if text is None else [*decider.tokenizer.encode(text), head.end_id]
-            found.append([*prompt, head.head_id, *value])
-    return found
+            ids.append([*prompt, head.head_id, *value])
+    return ids
 
 
-def interpreter(given: Path | None) -> Path:
-    """Return the interpreter that has llmcompressor: as given, or by the environment, or this one. Raises UserError."""
-    path = given or Path(os.environ.get(PYTHON) or sys.executable)
+def interpreter(option: Path | None) -> Path:
+    """Return the interpreter that has llmcompressor: by option, environment, or this one. Raises UserError."""
+    path = option or Path(os.environ.get(PYTHON) or sys.executable)
     check = "import importlib.util as u, sys; sys.exit(u.find_spec('llmcompressor') is None)"
     try:
         done = subprocess.run([str(path), "-c", check], capture_output=True, timeout=60)
@@ -58,24 +57,24 @@ def interpreter(given: Path | None) -> Path:
 def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]], python: Path) -> None:
     """Write the checkpoint `folder`, quantised and calibrated on the token sequences `ids`, to the new folder `out`.
     Raises UserError."""
-    fits = new_folder(folder, scheme, out)
+    group = new_folder(folder, scheme, out)
     if not ids:
         raise UserError("There is nothing to calibrate on.", "Give at least one prompt.")
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as made:
-        job, fresh = Path(made, "job.json"), Path(made, "model")
-        told = {"model": str(folder), "out": str(fresh), "scheme": scheme, "ids": [list(i) for i in ids], "group": fits}
-        job.write_text(json.dumps(told))
-        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}  # its own packages
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+        file, fresh = Path(temporary, "job.json"), Path(temporary, "model")
+        job = {"model": str(folder), "out": str(fresh), "scheme": scheme, "ids": [list(i) for i in ids], "group": group}
+        file.write_text(json.dumps(job))
+        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         if size(folder) < ONE_THREAD:
             env.setdefault("OMP_NUM_THREADS", "1")  # of 203 s with two of two busy cores 20 were left
         program = Path(__file__).with_name("quantizer.py")
-        done = subprocess.run([str(python), str(program), str(job)], env=env, capture_output=True, text=True)
+        done = subprocess.run([str(python), str(program), str(file)], env=env, capture_output=True, text=True)
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             log = out.with_name(f"{out.name}.log")
             log.write_text(done.stdout + done.stderr)
-            raise UserError(f"llmcompressor could not quantise {folder}: {last}", f"All that it said: {log}")
-        for name in BESIDE:
+            raise UserError(f"llmcompressor could not quantise {folder}: {last}", f"Its output: {log}")
+        for name in COPIED:
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, fresh / name)
         _without_nulls(fresh / "config.json")
@@ -83,13 +82,15 @@ def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]],
 
 
 def new_folder(folder: Path, scheme: str, out: Path) -> int:
-    """How many inputs share a scale. Raises UserError for what cannot be quantised, or written."""
+    """Return how many inputs share a scale. Raises UserError for what cannot be quantised, or written."""
     config = read_config(folder)
     if scheme not in SCHEMES:
         raise UserError(f"Unknown scheme {scheme!r}.", f"Choose {', '.join(SCHEMES)}.")
     if chats(str(folder)):
-        what = f"{folder} is a chat model: its prompts cannot be calibrated on here."
-        raise UserError(what, "Quantise it elsewhere (docs/checkpoints.md has what is read), or give an ST checkpoint.")
+        message = f"{folder} is a chat model: its prompts cannot be calibrated on here."
+        raise UserError(
+            message, "Quantise it elsewhere (docs/checkpoints.md has what is read), or give an ST checkpoint."
+        )
     if config.get("quantization_config"):
         raise UserError(f"{folder} is quantised already.", "Give the original.")
     if out.exists():
@@ -101,13 +102,13 @@ def new_folder(folder: Path, scheme: str, out: Path) -> int:
     widths = [config[k] for k in ("hidden_size", "intermediate_size") if isinstance(config.get(k), int)]
     fits = next((g for g in GROUPS if all(w % g == 0 for w in widths)), 0)
     if not fits and scheme != "int8":
-        told = f"its widths {', '.join(map(str, widths))} are no multiples of {GROUPS[-1]}"
-        raise UserError(f"{folder} has no groups of inputs for 4 bits: {told}.", "Choose int8.")
+        why = f"its widths {', '.join(map(str, widths))} are not multiples of {GROUPS[-1]}"
+        raise UserError(f"{folder} has no groups of inputs for 4 bits: {why}.", "Choose int8.")
     return fits
 
 
 def _without_nulls(path: Path) -> None:
-    """Readers that are older than the writer refuse fields that they do not know, also those that say nothing."""
+    """Drop null fields: readers that are older than the writer refuse fields that they do not know."""
 
     def kept(value: Any) -> Any:
         if isinstance(value, dict):

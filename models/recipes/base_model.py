@@ -37,7 +37,7 @@ from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
-from rtcontrol.training.gate import ROWS, gate_between, heard
+from rtcontrol.training.gate import ROWS, confidences, gate_between
 
 SHAPE = ModelShape(hidden=256, layers=4, heads=4, kv_heads=4, intermediate=512)
 TOKENS = 7_000
@@ -87,12 +87,12 @@ class Stage:
     rows: int
     rate: float = 1e-3
 
-    def drawn(self, rng: Random, count: int) -> list[Row]:
+    def sampled(self, rng: Random, count: int) -> list[Row]:
         """Return rows with word probes."""
-        found: list[Row] = []
-        while len(found) < count:
-            found += tasks.look_up(rng, rng.choice(self.things), self.variety)
-        return [*with_word_probes(found[:count], rng, 1)]
+        rows: list[Row] = []
+        while len(rows) < count:
+            rows += tasks.look_up(rng, rng.choice(self.things), self.variety)
+        return [*with_word_probes(rows[:count], rng, 1)]
 
 
 STAGES = (
@@ -128,7 +128,7 @@ def dressed(rng: Random, tools: Sequence[ToolSchema], synonyms: float = 0.5, dis
     def another(name: str) -> str:
         return rng.choice(SYNONYMS[name]) if name in SYNONYMS and rng.random() < synonyms else name
 
-    made, names = [], {}
+    renamed, names = [], {}
     for tool in tools:
         name, properties, written = another(tool.name), dict[str, Any](), dict[str, tuple[str, dict[Any, Any]]]()
         for parameter in rng.sample(tool.parameters, len(tool.parameters)):
@@ -140,13 +140,13 @@ def dressed(rng: Random, tools: Sequence[ToolSchema], synonyms: float = 0.5, dis
             written[parameter.name] = other, words
         shape = {"type": "object", "properties": properties, "required": list(properties)}
         about = rng.choice((tool.description, ""))
-        made.append(ToolSchema.from_openai({"name": name, "description": about, "parameters": shape}))
+        renamed.append(ToolSchema.from_openai({"name": name, "description": about, "parameters": shape}))
         names[tool.name] = name, written
-    taken = {tool.name for tool in made} | {*tasks.VERBS["move"][0]}  # to move may be asked for
+    taken = {tool.name for tool in renamed} | {*tasks.VERBS["move"][0]}  # to move may be asked for
     for verb in [verb for verb in tasks.verbs_of(rng, rng.randint(0, distracting)) if verb not in taken]:
         way = {"way": tasks.choice(rng, rng.choice(tasks.WAYS))} if rng.random() < 0.7 else {}
-        made.append(tasks.a_tool(rng, verb, way)[0])
-    return Dressed(tuple(rng.sample(made, len(made))), names)
+        renamed.append(tasks.a_tool(rng, verb, way)[0])
+    return Dressed(tuple(rng.sample(renamed, len(renamed))), names)
 
 
 def plain(tools: Sequence[ToolSchema]) -> Dressed:
@@ -160,9 +160,9 @@ def base_tokenizer() -> Tokenizer:
     capitals = " ".join(word.capitalize() for word in common.split())
     things = " ".join(tasks.COLOURS + tasks.OBJECTS)
     texts = [common, common, capitals, things, things, *[" ".join(tasks.SYLLABLES)] * 6]
-    said = [text for recipe in RECIPES.values() for text in shown(recipe.world.name)]
+    sentences = [text for recipe in RECIPES.values() for text in shown(recipe.world.name)]
     whole = [*number_words(200, 1.0), *dict.fromkeys([*tasks.FIRST, *whole_words(())])]
-    return build_subwords([*texts, *said], TOKENS, whole, PHRASES)
+    return build_subwords([*texts, *sentences], TOKENS, whole, PHRASES)
 
 
 class WorldRows:
@@ -177,10 +177,10 @@ class WorldRows:
     def __call__(self, chunk: int) -> list[Row]:
         size = min(WORLDS_CHUNK, self._samples)
         rng, kept = Random(f"{self._seed}/worlds/{chunk}"), round(size * KEPT)
-        found = STAGES[-1].drawn(rng, kept)
+        rows = STAGES[-1].sampled(rng, kept)
         for number, (name, recipe) in enumerate(RECIPES.items()):
-            found += self._world(name, recipe, chunk, (size - kept + number) // len(RECIPES), rng)
-        return found
+            rows += self._world(name, recipe, chunk, (size - kept + number) // len(RECIPES), rng)
+        return rows
 
     def _world(self, name: str, recipe: WorldRecipe, chunk: int, count: int, rng: Random) -> list[Row]:
         """Half of the episodes have the world's own tools, the others one of `WAYS` random sets."""
@@ -192,10 +192,10 @@ class WorldRows:
         ways = [plain(tools), *(dressed(rng, tools) for _ in range(WAYS))]
         mine = [ways[0 if episode % 2 else 1 + episode // 2 % WAYS] for episode in range(parallel)]
         rows = []
-        for number, one in enumerate(itertools.islice(played, count)):
+        for number, each in enumerate(itertools.islice(played, count)):
             way = mine[number % parallel]
-            call, meant = way.call(one.call), one.goal.text()
-            rows.append(Row(one.instruction, one.observation, call, tools=way.tools, meant=meant))
+            call, meant = way.call(each.call), each.goal.text()
+            rows.append(Row(each.instruction, each.observation, call, tools=way.tools, meant=meant))
         return recipe.mixed(rows, rng, early)
 
 
@@ -205,16 +205,16 @@ def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Training
     rng = Random(f"gate {seed}")
     for recipe in RECIPES.values():
         decide = TreeDecider(model, encoder.of(recipe.agent.tools.schemas))
-        held, known = heard(decide, recipe.canonical(-1 - seed, count), recipe.nonsense.held_out, rng)
+        held, known = confidences(decide, recipe.canonical(-1 - seed, count), recipe.nonsense.held_out, rng)
         nonsense += held
         understood += known
     sets = tuple(tuple(recipe.agent.tools.openai()) for recipe in RECIPES.values())
     return TrainingMetadata(sets, history=0, allow_null=True, gate=gate_between(nonsense, understood), any_tools=True)
 
 
-def train(given: argparse.Namespace) -> str:
+def train(args: argparse.Namespace) -> str:
     """Run all stages, each as far as it is not done; `--samples` is for a trial of the recipe."""
-    out, seed = given.out, given.seed
+    out, seed = args.out, args.seed
     tokenizer = base_tokenizer()
     mine = STTokenizer(tokenizer)
     template, weights = PromptTemplate(COMPACT, mine, "the compact profile"), LossWeights(quote=0.3)
@@ -223,16 +223,16 @@ def train(given: argparse.Namespace) -> str:
     give_meaning(model, tokenizer)
     model = prepare(model, tokenizer)
     for number, stage in enumerate(STAGES, start=1):
-        limit = given.samples or stage.limit
+        limit = args.samples or stage.limit
         more = {"group": 36, "run": 6, "final_rate": 0.05, "warmup": min(0.02, 1_000 / limit), "forced_share": 0.02}
         more |= {"bf16": True, "stop": stage.rows}
         config = TrainConfig(limit, seed, learning_rate=stage.rate, **more)  # type: ignore[arg-type]
 
         def source(chunk: int, stage: Stage = stage, size: int = min(CHUNK, limit)) -> list[Row]:
-            return stage.drawn(Random(f"{seed}/{stage.name}/{chunk}"), size)
+            return stage.sampled(Random(f"{seed}/{stage.name}/{chunk}"), size)
 
         Trainer(model, encoder, source, config, out / f"{number}-{stage.name}").run(printed(stage.name))
-    samples = given.samples or WORLDS
+    samples = args.samples or WORLDS
     more = {"group": 48, "run": 8, "final_rate": 0.03, "warmup": 0.01, "forced_share": 0.02, "bf16": True}
     config = TrainConfig(samples, seed, learning_rate=5e-4, **more)  # type: ignore[arg-type]
     rows = WorldRows(model, encoder, seed, samples)

@@ -151,13 +151,13 @@ def draw(rng: Random, count: int, mix: Mix = MIX) -> list[str]:
     kind = rng.choices(KINDS, mix)[0]
     if kind != "spelt":
         return rng.sample(NAMES[kind], count)
-    found: dict[str, None] = {}
-    while len(found) < count:
+    names: dict[str, None] = {}
+    while len(names) < count:
         parts = [rng.choice(ONSETS) + rng.choice("aeiou") + rng.choice(CODAS) for _ in range(rng.choice((1, 2, 2, 3)))]
         name = "".join(parts)
         if trained(name) and name not in TAKEN:
-            found[name] = None
-    return list(found)
+            names[name] = None
+    return list(names)
 
 
 def a_tool(rng: Random, verb: str, parameters: Mapping[str, Any]) -> tuple[ToolSchema, dict[str, str]]:
@@ -165,8 +165,8 @@ def a_tool(rng: Random, verb: str, parameters: Mapping[str, Any]) -> tuple[ToolS
     names by meaning."""
     named = {meaning: rng.choice(PARAMETERS[meaning]) for meaning in rng.sample(list(parameters), len(parameters))}
     about = next(about for verbs, about in VERBS.values() if verb in verbs)
-    made = tuple(_parameter(name, json.dumps(parameters[meaning])) for meaning, name in named.items())
-    return ToolSchema(verb, rng.choice(("", *about.split("|"))), made), named
+    schemas = tuple(_parameter(name, json.dumps(parameters[meaning])) for meaning, name in named.items())
+    return ToolSchema(verb, rng.choice(("", *about.split("|"))), schemas), named
 
 
 @lru_cache(4096)
@@ -220,14 +220,14 @@ def look_up(rng: Random, things: int, variety: Variety = Variety()) -> Iterator[
     states = rng.choice(STATES) if rng.random() < variety.unasked else None
     place = rng.randint(0, 1 + extra)
     for _ in range(SITUATIONS):
-        found = draw(rng, things, variety.names)
-        facts = {name: {"way": rng.choice(ways), "count": rng.choice(DIGITS), "name": name} for name in found}
-        said = {n: [facts[n]["way"], *[facts[n]["count"]] * extra] for n in found}
+        names = draw(rng, things, variety.names)
+        facts = {name: {"way": rng.choice(ways), "count": rng.choice(DIGITS), "name": name} for name in names}
+        values_of = {n: [facts[n]["way"], *[facts[n]["count"]] * extra] for n in names}
         if states is not None:
-            for values in said.values():
+            for values in values_of.values():
                 values.insert(place, rng.choice(states))
-        seen = shown(layout, [(n, said[n]) for n in rng.sample(found, things)])
-        for name in found[:TOLD]:
+        observation = shown(layout, [(n, values_of[n]) for n in rng.sample(names, things)])
+        for name in names[:TOLD]:
             by = rng.randrange(len(verbs))
             call = Call(verbs[by], {written: facts[name][meaning] for meaning, written in named[by].items()})
-            yield Row(sentence.format(verb=verbs[by], name=name), seen, call, tools=tools)
+            yield Row(sentence.format(verb=verbs[by], name=name), observation, call, tools=tools)

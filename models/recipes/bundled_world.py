@@ -56,7 +56,7 @@ class WorldRecipe:
         common = (common_words(), MARKS, "don't") if self.plan.common_words else ()
         numbers = (NUMBER_WORDS,) if self.plan.number_words else ()
         self.texts = (" ".join(sorted(phrasings.vocabulary())), self.plan.observed, *common, *numbers)
-        self.said = shown(world.name)
+        self.sentences = shown(world.name)
         self.nonsense = Nonsense(world.name, phrasings.recognise)
 
     def build(self, seed: int) -> Learner:
@@ -64,12 +64,12 @@ class WorldRecipe:
         tools = self.agent.tools.schemas
         texts = [tools_text(tools), *self.texts, CALL_SHAPE]
         spoken = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
-        known = whole_words(self.said)
+        known = whole_words(self.sentences)
         marks = sorted({piece for text in texts for piece in text.split() if not re.search(r"\w", piece)})
         kept = [*number_words(), *sorted(word for word in spoken if word.isalpha()), *known, *marks]
         size = TOKENS + 2 * len({*known} - spoken)  # with and without a space
         phrases = SCHEMA_PHRASES if self.plan.schema_phrases else ()
-        tokenizer: Tokenizer = build_subwords([*texts, *self.said], size, kept, phrases)
+        tokenizer: Tokenizer = build_subwords([*texts, *self.sentences], size, kept, phrases)
         wrapped = STTokenizer(tokenizer)
         template = PromptTemplate(COMPACT, wrapped, "the compact profile")
         encoder = RowEncoder(template, wrapped, compile_plan(tools, wrapped, True, template.overflow))
@@ -79,8 +79,8 @@ class WorldRecipe:
 
     def train(self, out: Path, config: TrainConfig) -> Path:
         """Train (or resume in `out`) and export to `out/checkpoint`; returns that folder."""
-        one = self.build(config.seed)
-        model, encoder = one.model, one.encoder
+        learner = self.build(config.seed)
+        model, encoder = learner.model, learner.encoder
         acting = encoder.of(compile_plan(self.agent.tools.schemas, encoder.tokenizer))  # a player must act
         policy, chunk_size = TreePolicy(model, acting), self.plan.chunk
 
@@ -98,7 +98,7 @@ class WorldRecipe:
         Trainer(model, encoder, source, config, out).run(printed(self.agent.name))
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         learnt = self.learnt(TreeDecider(model, encoder), config)
-        export(model, one.tokenizer, one.template, out / "checkpoint", torch.bfloat16, one.end)
+        export(model, learner.tokenizer, learner.template, out / "checkpoint", torch.bfloat16, learner.end)
         learnt.write(out / "checkpoint")
         return out / "checkpoint"
 
@@ -118,12 +118,12 @@ class WorldRecipe:
     def canonical(self, seed: int, count: int) -> list[Row]:
         """Return rows with canonical sentences, for a gate."""
         played: Iterable[Demonstration] = itertools.islice(self.plan.demonstrations(seed, min(count, 64)), count)
-        return [Row(one.goal.text(), one.observation, None) for one in played]
+        return [Row(each.goal.text(), each.observation, None) for each in played]
 
-    def taught(self) -> str:
+    def trained_words(self) -> str:
         """Return the words of all training sentences, nonsense included, and those that start with a vector."""
-        told = [*self.texts, *self.said, *nonsense(kept=False)]
-        return " ".join(sorted({*words(" ".join(told)), *whole_words(()), *FILLERS}))
+        sentences = [*self.texts, *self.sentences, *nonsense(kept=False)]
+        return " ".join(sorted({*words(" ".join(sentences)), *whole_words(()), *FILLERS}))
 
     def learnt(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
         """Return the metadata of the bundled checkpoint with the gate of this one."""
@@ -133,7 +133,7 @@ class WorldRecipe:
             TrainingMetadata.of(ZOO / self.agent.name) or TrainingMetadata(()),
             tool_sets=(tuple(self.agent.tools.openai()),),
             history=self.agent.history,
-            words=self.taught(),
+            words=self.trained_words(),
             unknown_words=UNKNOWN,
             any_tools=False,
             allow_null=True,
@@ -144,12 +144,12 @@ class WorldRecipe:
 RECIPES = {world.agent: WorldRecipe(world) for world in registry.WORLDS.values()}
 
 
-def train(given: argparse.Namespace) -> str:
+def train(args: argparse.Namespace) -> str:
     """Run the recipe of the command line."""
-    recipe = RECIPES[given.model]
-    config: Any = replace(recipe.plan.config, seed=given.seed)
-    config = replace(config, samples=given.samples or config.samples)
-    folder = recipe.train(given.out / given.model, config)
+    recipe = RECIPES[args.model]
+    config: Any = replace(recipe.plan.config, seed=args.seed)
+    config = replace(config, samples=args.samples or config.samples)
+    folder = recipe.train(args.out / args.model, config)
     return f"Model: {folder}\nTry it: rtcontrol run --env {recipe.world.name} --model {folder}"
 
 

@@ -79,8 +79,8 @@ def vocabulary(form: str) -> Tokenizer:
     """Return the corpus' words and numbers, whole; for JSON also the runs of marks of its calls."""
     texts = [tools_text(tool_schemas(corpus.tools()))]
     shown = rows_of(corpus.rows(0), 4_000)
-    texts += [text for one in shown for text in (one.instruction, one.observation)]
-    calls = [json.dumps(one.call.to_dict(), ensure_ascii=False) for one in shown]
+    texts += [text for row in shown for text in (row.instruction, row.observation)]
+    calls = [json.dumps(row.call.to_dict(), ensure_ascii=False) for row in shown]
     texts += calls if form == "json" else [PUNCTUATION]
     return build_tokenizer(texts, [str(n) for n in range(100)], (*SCHEMA_PHRASES, *PHRASES))
 
@@ -108,12 +108,12 @@ def trained_and_judged(form: str, tokens: float, seed: int, out: Path, name: str
 
     config = TrainConfig(count, seed, GROUP, 1, 2e-3, forced_share=1.0, bf16=True, save_every_s=10.0)
     Trainer(model, encoder, source, config, out).run(printed(name))
-    found: dict[str, Any] = {"rows": count, "tokens_a_row": round(total / len(measured), 1)}
+    result: dict[str, Any] = {"rows": count, "tokens_a_row": round(total / len(measured), 1)}
     samples = rows_of(corpus.rows(HELD, held_out=True), JUDGED)
-    found["free"] = [sum(free(model, encoder, samples)), JUDGED]
+    result["free"] = [sum(free(model, encoder, samples)), JUDGED]
     if form == "heads":
-        found["constrained"] = [sum(constrained(TreeDecider(model, heads), samples)), JUDGED]
-    return found
+        result["constrained"] = [sum(constrained(TreeDecider(model, heads), samples)), JUDGED]
+    return result
 
 
 def free(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]:
@@ -148,13 +148,13 @@ def share(counts: Sequence[Sequence[int]]) -> str:
     return f"{fmean(shares):.1f} ± {T_95[len(shares)] * stdev(shares) / math.sqrt(len(shares)):.1f}: {each}"
 
 
-def compare(given: argparse.Namespace) -> str:
+def compare(args: argparse.Namespace) -> str:
     """Train each form with each seed and return the table."""
     lines = []
     for name, (form, times) in ARMS.items():
-        tokens, results = TOKENS * times * given.scale, []
-        for seed in range(given.seed, given.seed + given.seeds):
-            folder = given.out / f"{form}-{tokens:.0f}-{seed}"
+        tokens, results = TOKENS * times * args.scale, []
+        for seed in range(args.seed, args.seed + args.seeds):
+            folder = args.out / f"{form}-{tokens:.0f}-{seed}"
             results.append(trained_and_judged(form, tokens, seed, folder, f"{name}, seed {seed}"))
         shares = {key: share([each[key] for each in results]) for key in results[0] if key in ("free", "constrained")}
         rows = f"{results[0]['rows']:,} rows of {results[0]['tokens_a_row']} tokens"

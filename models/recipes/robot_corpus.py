@@ -82,12 +82,12 @@ ACTIONS = (
 
 def tools() -> list[dict[str, Any]]:
     """Return the tools' definitions."""
-    found = []
+    definitions = []
     for action in ACTIONS:
         own = {**action.required, **{name: schema for name, (schema, _) in action.optional.items()}}
         parameters = {"type": "object", "properties": own, "required": list(action.required)}
-        found.append({"name": action.name, "description": action.about, "parameters": parameters})
-    return found
+        definitions.append({"name": action.name, "description": action.about, "parameters": parameters})
+    return definitions
 
 
 def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
@@ -103,8 +103,8 @@ def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
 def _row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
     dial = rng.randrange(10, 91, 10)
     values = {name: _value(rng, schema) for name, schema in action.required.items()}
-    said = {**values, "place": f"{values.get('x')} {values.get('y')}"}
-    sentence, extra = _said(rng, action, count - len(action.required), said, dial, held_out)
+    spoken = {**values, "place": f"{values.get('x')} {values.get('y')}"}
+    sentence, extra = _said(rng, action, count - len(action.required), spoken, dial, held_out)
     own = {**values, **extra}
     call = Call(action.name, {name: own[name] for name in (*action.required, *sorted(action.optional)) if name in own})
     observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
@@ -112,7 +112,7 @@ def _row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
 
 
 def _said(
-    rng: Random, action: Action, count: int, said: Mapping[str, Any], dial: int, held_out: bool
+    rng: Random, action: Action, count: int, spoken: Mapping[str, Any], dial: int, held_out: bool
 ) -> tuple[str, dict[str, Any]]:
     """Return the sentence, and the optional arguments that it asks for."""
     while True:
@@ -128,7 +128,7 @@ def _said(
         extra[read] = dial
     shown = {name: DIAL if name == read else value for name, value in extra.items()}
     clauses = [rng.choice(action.optional[name][1]).format(value) for name, value in shown.items()]
-    return ", ".join([action.sentences[form].format(**said), *clauses]), extra
+    return ", ".join([action.sentences[form].format(**spoken), *clauses]), extra
 
 
 def _value(rng: Random, schema: Mapping[str, Any]) -> Any:

@@ -36,14 +36,14 @@ def options(text: str | None, out: str) -> argparse.ArgumentParser:
 
 def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], object]) -> None:
     """Parse the command line and run `work`; errors and Ctrl-C end the script with a line and status 2 or 130."""
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     try:
-        print(work(given))
+        print(work(args))
     except UserError as error:
         sys.exit(f"{error.what} {error.remedy}")
     except KeyboardInterrupt:
-        print(f"\nInterrupted. The same command continues from what is saved in {given.out}.", file=sys.stderr)
+        print(f"\nInterrupted. The same command continues from what is saved in {args.out}.", file=sys.stderr)
         sys.exit(130)
 
 
@@ -51,10 +51,10 @@ def printed(name: str) -> Progress:
     """Return a progress callback that prints a line now and then."""
     last_s = time.monotonic()
 
-    def tell(line: dict[str, Any]) -> None:
+    def progress(line: dict[str, Any]) -> None:
         nonlocal last_s
         if time.monotonic() - last_s > QUIET_S:
             last_s = time.monotonic()
             print(f"{name}: {line['samples']:,} samples, loss {line['loss']}, accuracy {line['accuracy']}", flush=True)
 
-    return tell
+    return progress

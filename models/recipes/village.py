@@ -89,13 +89,13 @@ BARE = {"wander": _phrases(WANDER), "stay": _phrases(STAY)}
 
 def _sayings() -> dict[str, tuple[str, str | None]]:
     """Return the way of moving and the thing that each sentence asks for."""
-    made: dict[str, tuple[str, str | None]] = {}
+    sayings: dict[str, tuple[str, str | None]] = {}
     for kind, phrases in PHRASES.items():
-        made |= {phrase.format(thing): (kind, thing) for phrase in phrases for thing in (*PLACES, "fox")}
-        made |= dict.fromkeys(_phrases(HOME[kind]), (kind, "home"))
+        sayings |= {phrase.format(thing): (kind, thing) for phrase in phrases for thing in (*PLACES, "fox")}
+        sayings |= dict.fromkeys(_phrases(HOME[kind]), (kind, "home"))
     for kind, phrases in BARE.items():
-        made |= dict.fromkeys(phrases, (kind, None))
-    return made
+        sayings |= dict.fromkeys(phrases, (kind, None))
+    return sayings
 
 
 SAYINGS = _sayings()
@@ -112,14 +112,14 @@ def situations(rng: random.Random) -> tuple[str, str]:
         saying = f"{rng.choice(BEFORE)} {saying}"
     elif chance < 0.24:
         saying = f"{saying} {rng.choice(AFTER)}"
-    seen = []
+    sights = []
     for thing in THINGS:
         near = rng.random() < 0.5
         away = "near" if near else "far"
         here = near and rng.random() < 0.25
-        seen.append(f"{thing} here" if here else f"{thing} {rng.choice(DIRECTIONS)} {away}")
+        sights.append(f"{thing} here" if here else f"{thing} {rng.choice(DIRECTIONS)} {away}")
     whim = rng.choice(DIRECTIONS) if rng.random() < 0.75 else "none"
-    return saying, f"{' '.join(seen)} whim {whim}"
+    return saying, f"{' '.join(sights)} whim {whim}"
 
 
 def teacher(instruction: str, observation: str) -> dict[str, Any] | str:
@@ -155,12 +155,12 @@ def _plain(instruction: str) -> str:
     raise LookupError(instruction)
 
 
-def main(given: argparse.Namespace) -> str:
+def main(args: argparse.Namespace) -> str:
     """Run the recipe of the command line."""
-    made = rtcontrol.fit(
-        teacher=teacher, situations=situations, tools=tools, out=given.out, minutes=given.minutes, seed=given.seed
+    fitted = rtcontrol.fit(
+        teacher=teacher, situations=situations, tools=tools, out=args.out, minutes=args.minutes, seed=args.seed
     )
-    return f"Model: {made.folder}\nHeld-out rows: {made.score.message()}"
+    return f"Model: {fitted.folder}\nHeld-out rows: {fitted.score.message()}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ WORLDS = ("lander", "paddle", "driver")
 def test_world_recipe_has_the_tokens_and_words_of_the_bundled_model(name: str) -> None:
     made = recipe("bundled_world").RECIPES[name]
     learnt = TrainingMetadata.of(resolve(name))
-    assert learnt is not None and learnt.words == made.taught()
+    assert learnt is not None and learnt.words == made.trained_words()
     assert STTokenizer(made.build(0).tokenizer).digest() == Checkpoint.open(name).tokenizer.digest()
 
 

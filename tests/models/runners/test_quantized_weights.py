@@ -179,7 +179,7 @@ def test_the_new_folder_is_whole_or_not_there_and_says_nothing_null(
 def test_what_cannot_be_quantised_is_refused_before_anything_is_done(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Unknown scheme 'fp4'.*Choose awq, gptq"):
         new_folder(folder, "fp4", tmp_path / "new")
-    with pytest.raises(UserError, match="48, 64 are no multiples of 32.*int8"):
+    with pytest.raises(UserError, match="48, 64 are not multiples of 32.*int8"):
         new_folder(folder, "awq", tmp_path / "new")
     with pytest.raises(UserError, match="is there already"):
         new_folder(folder, "int8", tmp_path)

@@ -15,7 +15,7 @@ from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.data.row import Row
-from rtcontrol.training.gate import HELD, SPARED, WORLDS, Nonsense, gate_between, sureness, with_nonsense
+from rtcontrol.training.gate import HELD, SPARED, WORLDS, Nonsense, function_confidence, gate_between, with_nonsense
 
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
 of_each = pytest.mark.parametrize("name", SKILLS)
@@ -60,5 +60,5 @@ def test_gate_holds_at_most_the_spared_share(nonsense: list[float], known: list[
 
 def test_gate_lies_between_separated_confidences() -> None:
     assert 0.3 < gate_between([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
-    assert sureness(Decision(None, {"function": 0.9}, 1, 1, 0)) == 0.0
-    assert sureness(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, 1, 1, 0)) == 0.7
+    assert function_confidence(Decision(None, {"function": 0.9}, 1, 1, 0)) == 0.0
+    assert function_confidence(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, 1, 1, 0)) == 0.7
