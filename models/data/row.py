@@ -96,8 +96,8 @@ class Row:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
-            what = f"{where}: {place or 'the row'} is {short(first['input'])}: {first['msg']}."
-            raise UserError(what, f"Write one JSON object a line: {EXAMPLE}.") from None
+            message = f"{where}: {place or 'the row'} is {short(first['input'])}: {first['msg']}."
+            raise UserError(message, f"Write one JSON object a line: {EXAMPLE}.") from None
         instruction = line.get("instruction")
         if instruction is None and goal is None:
             raise UserError(f"{where}: there is no instruction.", "Write it in the row, or give one for all (--goal).")
@@ -106,8 +106,8 @@ class Row:
         names = {tool.name for tool in schemas}
         for each in (call, *allowed):
             if each is not None and each.name not in names:
-                what = f"{where}: it calls {each.name!r}, which its tools do not have."
-                raise UserError(what, f"They have: {', '.join(sorted(names)) or 'none'}.")
+                message = f"{where}: it calls {each.name!r}, which its tools do not have."
+                raise UserError(message, f"They have: {', '.join(sorted(names)) or 'none'}.")
         row_id = line.get("id", where)
         return cls(
             instruction if instruction is not None else str(goal),
@@ -181,8 +181,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     for line, value in json_lines(path):
         row = Row.from_dict(value, f"{path}:{line}")
         if row.id in lines:
-            what = f"{path}:{line}: the id {row.id!r} is that of line {lines[row.id]} too."
-            raise UserError(what, "Give each row another.")
+            message = f"{path}:{line}: the id {row.id!r} is that of line {lines[row.id]} too."
+            raise UserError(message, "Give each row another.")
         lines[row.id] = line
         yield row
 

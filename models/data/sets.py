@@ -252,8 +252,8 @@ def _seal_listed(value: Mapping[str, Any], where: str) -> list[Mapping[str, Any]
         start = prompt.index("api_list = ") + len("api_list = ")
         return list(ast.literal_eval(prompt[start : prompt.index("\ntask_instruction = ", start)]))
     except (LookupError, TypeError, ValueError, SyntaxError):
-        what = f"{where}: its prompt lists no APIs."
-        raise UserError(what, "Give Seal-Tools' files as they were published.") from None
+        message = f"{where}: its prompt lists no APIs."
+        raise UserError(message, "Give Seal-Tools' files as they were published.") from None
 
 
 def _seal_sampled(names: list[str], known: Mapping[str, Any], seed: str) -> list[Mapping[str, Any]]:

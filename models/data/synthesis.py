@@ -82,8 +82,8 @@ def rows(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares: Map
                 break
             tally.drop(Dropped(REPEATED, f"row {n}", "", SOURCE))
         else:
-            what = f"The tools give fewer than {count} different rows by templates: {n}."
-            raise UserError(what, f"Request {n}, or give more tools.")
+            message = f"The tools give fewer than {count} different rows by templates: {n}."
+            raise UserError(message, f"Request {n}, or give more tools.")
         keys.add(key)
         tally.rows[SOURCE] += 1
         yield row

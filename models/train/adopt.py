@@ -123,8 +123,8 @@ def _filled(path: Path, template: str, system: str) -> str:
             text + (fields[name] if name is not None else "") for text, name, *_ in Formatter().parse(template)
         )
     except (ValueError, KeyError) as error:
-        what = f"{path}: its template cannot be filled in ({error})."
-        raise UserError(what, f"Known: {', '.join(f'{{{f}}}' for f in fields)}.") from None
+        message = f"{path}: its template cannot be filled in ({error})."
+        raise UserError(message, f"Known: {', '.join(f'{{{f}}}' for f in fields)}.") from None
 
 
 def _domain(system: str) -> str:
@@ -160,6 +160,6 @@ def _strings(path: Path) -> dict[str, str]:
                 if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                     strings[name] = node.value.value
                 elif name.endswith(VARIABLE):
-                    what = f"{path}: {name} is not a plain string."
-                    raise UserError(what, "Save the text that it means as a .txt file.")
+                    message = f"{path}: {name} is not a plain string."
+                    raise UserError(message, "Save the text that it means as a .txt file.")
     return strings

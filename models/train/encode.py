@@ -105,8 +105,8 @@ class RowEncoder:
         tool = "" if row.call is None else row.call.name
         for name in row.call.arguments if row.call is not None else ():
             if (tool, name) in self._headless:
-                what = f"{row.where or 'A row'}: {tool}: {name} has no head (the template cuts tools to {MAX_HEADS})."
-                raise UserError(what, "Correct the call, or leave the row out.")
+                cut = f"{tool}: {name} has no head (the template cuts tools to {MAX_HEADS})."
+                raise UserError(f"{row.where or 'A row'}: {cut}", "Correct the call, or leave the row out.")
         heads = [self._head(k, tool, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
         if not forced:
             if row.call is not None:  # heads beyond the tool's arity are not read

@@ -134,8 +134,8 @@ def st_base(source: Path, place: Path) -> Path:
     if not missing:
         return source
     if len(missing) < len(ST_TOKENS):
-        what = f"{source}: its tokenizer has some ST tokens and lacks {missing[0]}."
-        raise UserError(what, "Restore the tokenizer, or give the base.")
+        message = f"{source}: its tokenizer has some ST tokens and lacks {missing[0]}."
+        raise UserError(message, "Restore the tokenizer, or give the base.")
     if not (place / "config.json").is_file():
         with replaced(place) as part:
             adopt_base(source, part)

@@ -79,8 +79,8 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
     config._attn_implementation = "sdpa"
     model = Qwen2ForCausalLM(config)
     weight = model.get_input_embeddings().weight
-    told = STTokenizer(tokenizer)
-    initialise_rows(weight, told, [token for token in ST_TOKENS if token in told.specials])
+    wrapped = STTokenizer(tokenizer)
+    initialise_rows(weight, wrapped, [token for token in ST_TOKENS if token in wrapped.specials])
     if ordinal:
         with torch.no_grad():
             _ordinal_rows(weight, tokenizer)
@@ -201,7 +201,7 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
     # A query is a token's own word and the one before it, a key the word so many tokens back and the one before that.
     slow = torch.cat([speed < SLOW] * 2).nonzero()[:, 0]
     slow = slow[torch.randperm(len(slow))]
-    own, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
+    word_planes, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
     for number, layer in enumerate(layers[1:4]):
         queries, keys = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
         for turn, (word, same) in enumerate(zip(words, sets, strict=True)):
@@ -209,20 +209,20 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
             near, back = back[0], back[min(behind[(number + turn) % len(behind)], len(back)) - 1 :]
             key = keys[heads[same[0] // each]]
             key[slow] *= NOISE
-            key[own] += MATCH * back[0][own]
+            key[word_planes] += MATCH * back[0][word_planes]
             for h in same[: (len(same) + 1) // 2]:
                 query = queries[heads[h]]
                 query *= NOISE
-                query[own] += MATCH * word[own]
+                query[word_planes] += MATCH * word[word_planes]
                 if len(back) > 1:
                     query[before] += MATCH * near[before]
             if len(back) > 1:
                 key[before] += MATCH * back[1][before]
     for layer in layers[1:]:
-        seen = _orthogonal(groups * size, hidden)
-        layer.self_attn.v_proj.weight.copy_(seen)
+        values = _orthogonal(groups * size, hidden)
+        layer.self_attn.v_proj.weight.copy_(values)
         for h, rows in enumerate(heads):
-            layer.self_attn.o_proj.weight[:, rows] = seen[heads[h // each]].T / each**0.5
+            layer.self_attn.o_proj.weight[:, rows] = values[heads[h // each]].T / each**0.5
 
 
 def _orthogonal(rows: int, columns: int) -> torch.Tensor:
@@ -369,8 +369,8 @@ def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
         hint = "Make it one: `rtcontrol models adopt --base`, then fit from that."
         raise UserError(f"{base} is not a checkpoint in ST format: a fit cannot start from it.", hint)
     if checkpoint.tokenizer.size > LARGE:
-        what = f"{base} is a language model of {checkpoint.tokenizer.size:,} tokens, too large to fit."
-        raise UserError(what, "Fine-tune it: `rtcontrol models train --base`.")
+        message = f"{base} is a language model of {checkpoint.tokenizer.size:,} tokens, too large to fit."
+        raise UserError(message, "Fine-tune it: `rtcontrol models train --base`.")
     folder = checkpoint.folder
     plan = compile_plan(tools, checkpoint.tokenizer, allow_null, checkpoint.template.overflow)
     named = json.loads((folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")

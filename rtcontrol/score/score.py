@@ -124,8 +124,8 @@ def sayings(skill: Skill, source: str, names: Sequence[str]) -> list[Saying]:
         read = (_line(skill, value, names, f"{source}, line {number}") for number, value in json_lines(Path(source)))
         lines = [line for line in read if line is not None]
     if not 0 < len(lines) <= MOST:
-        what = f"--phrasings {source} has {len(lines)} sentences for {skill.name}."
-        raise UserError(what, f"Give 1 to {MOST}. {FORM}")
+        message = f"--phrasings {source} has {len(lines)} sentences for {skill.name}."
+        raise UserError(message, f"Give 1 to {MOST}. {FORM}")
     means: dict[str, str | None] = {}
     for line in lines:
         if means.setdefault(line.say, line.means) != line.means:
@@ -240,8 +240,8 @@ class Document:
         try:
             replace_file(self._path, json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
         except OSError as error:
-            what = f"{self._path} cannot be written ({error.strerror}); what it holds is whole, as of before."
-            raise UserError(what, "Make room.") from None
+            message = f"{self._path} cannot be written ({error.strerror}); what it holds is whole, as of before."
+            raise UserError(message, "Make room.") from None
 
 
 def measure(
@@ -301,8 +301,8 @@ class Scoring:
         if plain := [name for name in models if name in (*SCRIPTED, "noop")]:
             raise UserError(f"--model {plain[0]} is in the table anyway.", "Leave it out.")
         if not models and settings.phrasings is not None:
-            what = f"--phrasings is about a model, and {self.agent.name} names none."
-            raise UserError(what, "Give one with --model.")
+            message = f"--phrasings is about a model, and {self.agent.name} names none."
+            raise UserError(message, "Give one with --model.")
         return models
 
     def run(self, progress: Progress) -> Document:

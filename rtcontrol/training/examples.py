@@ -242,8 +242,8 @@ class Situations:
             try:
                 situation = self._source(rng)
             except Exception as error:
-                what = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
-                raise UserError(what, "Correct it.") from error
+                message = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
+                raise UserError(message, "Correct it.") from error
             yield self._read(situation)
 
     def _read(self, situation: Any) -> tuple[str, str]:

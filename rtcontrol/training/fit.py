@@ -99,8 +99,8 @@ class Fitted:
         """Decide once, by default for the goal that was fitted. Raises UserError."""
         instruction = instruction or self.instruction
         if instruction is None:
-            what = "No instruction, and none was fitted as the goal."
-            raise UserError(what, "Give decide(observation, instruction).")
+            message = "No instruction, and none was fitted as the goal."
+            raise UserError(message, "Give decide(observation, instruction).")
         if not hasattr(self, "_session"):
             object.__setattr__(self, "_session", self.session())
         decision: Decision = self._session.decide(observation, instruction)  # type: ignore[attr-defined]
@@ -153,8 +153,8 @@ def fit(
         raise UserError(f"seed={seed} is out of range.", "Give one from 0 on.")
     sources = {"rows": rows, "teacher": teacher, "env": env}
     if len(named := [name for name, value in sources.items() if value is not None]) != 1:
-        what = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
-        raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, and a world (env, agent).")
+        message = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
+        raise UserError(f"{message}.", "Give one of rows, a teacher with its situations, and a world (env, agent).")
     if (situations is None) != (teacher is None):
         raise UserError("A teacher and situations belong together.", "Give both.")
     if env is None and any(value is not None for value in (agent, hz)):

@@ -50,19 +50,6 @@ def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monk
     assert version(other).startswith("sha256 44136fa3")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("nothing", "neither a file nor a set"),
-        ("toolalpaca", "Write toolalpaca=PLACE"),
-        ("seal-tools:test=x", "in-domain-several"),
-    ],
-)
-def test_a_source_that_is_not_known_says_how_to_write_one(given: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        read_source(given)
-
-
 # Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.
 
 
@@ -319,12 +306,6 @@ def test_null_falls_only_where_the_argument_may_be_left_out(tmp_path: Path) -> N
     tally = Tally()
     assert not list(rows([wrong], tally))
     assert [reason for _, reason in tally.dropped] == ["a value that its parameter does not take"]
-
-
-@pytest.mark.parametrize("arguments", [" ", "null", None, "{}"])
-def test_a_call_without_arguments_is_one_in_every_form(tmp_path: Path, arguments: Any) -> None:
-    (one,) = read(tmp_path, answered({"name": "lamp", "arguments": arguments}))
-    assert isinstance(one, Sample) and one.calls == (Call("lamp", {}),)
 
 
 def result(text: Any, own: str | None = None) -> dict[str, Any]:
