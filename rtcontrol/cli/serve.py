@@ -86,7 +86,7 @@ def _run(options: ServeOptions, ending: Shutdown) -> int:
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
             ending.wait()
-            say(f"{ending.name}: ending {len(server.admission.all())} sessions")
+            say(f"{ending.name}: ending {len(server.sessions.all())} sessions")
         say(f"records and reports: {options.out}")
     return ending.status
 
@@ -111,7 +111,7 @@ def _gateway(options: ServeOptions, http: str) -> Callable[[SessionManager, Deco
     from rtcontrol.gateway import Gateway, GatewayOptions
 
     settings = GatewayOptions.of(options, http)
-    return lambda admission, pool: Gateway(admission, pool, settings)
+    return lambda sessions, pool: Gateway(sessions, pool, settings)
 
 
 command(app, FLAGS, options=ServeOptions, name="serve", help=EXAMPLES)(_serve)

@@ -51,7 +51,7 @@ class Replica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load for `replicas_for`."""
-        return {"busy": 0.0 if self._server is None else self._server.admission.busy()}
+        return {"busy": 0.0 if self._server is None else self._server.sessions.busy()}
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Return what `ReplicaRouter` chooses by; `t_s` shows that the replica is not frozen."""
@@ -60,7 +60,7 @@ class Replica:
 
     def named(self) -> dict[str, Any] | None:
         """Return the answer to /connect, None where new sessions are refused."""
-        if self._server is None or not self._server.admission.has_room():
+        if self._server is None or not self._server.sessions.has_room():
             return None
         return {"address": self._server.endpoints[0], "server_key": self._key}
 
@@ -91,7 +91,7 @@ class Replica:
     def _drain(self) -> None:
         with self._draining:
             if self._server is not None:
-                self._server.admission.drain(GRACE_S)
+                self._server.sessions.drain(GRACE_S)
 
     def _close(self) -> None:
         self._drain()

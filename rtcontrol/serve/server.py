@@ -42,29 +42,29 @@ class Server:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.options = options.ready()
-        self.admission = SessionManager(self.options, Pools(self.options), PauseWatch(PAUSE_SCALE_NS), say)
+        self.sessions = SessionManager(self.options, Pools(self.options), PauseWatch(PAUSE_SCALE_NS), say)
         self._endpoints, self._keys, self._http, self._stopped = endpoints, keys, http, stopped
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        admission, agent = self.admission, self.options.agent
+        sessions, agent = self.sessions, self.options.agent
         with self._stack as stack:
-            admission.pool.start(self._stopped)
-            stack.callback(admission.pool.close)
-            self.router = Router(admission, self._endpoints, self._keys)
+            sessions.pool.start(self._stopped)
+            stack.callback(sessions.pool.close)
+            self.router = Router(sessions, self._endpoints, self._keys)
             stack.callback(self.router.close)
             if self._http is not None:
-                self.gateway = self._http(admission, admission.pool)
+                self.gateway = self._http(sessions, sessions.pool)
                 self.gateway.start()
                 stack.callback(self.gateway.close)
-            stack.callback(admission.close)
-            interpreter = None if agent is None else admission.interpreters.of(assembly.agent(agent))
+            stack.callback(sessions.close)
+            interpreter = None if agent is None else sessions.interpreters.of(assembly.agent(agent))
             if interpreter is not None:  # no session waits for it
                 interpreter.start()
-            stack.enter_context(admission.watch)
+            stack.enter_context(sessions.watch)
             collector = stack.enter_context(SlackCollector())
             self.router.start()
-            stack.enter_context(Housekeeping(admission, self.router, collector))
+            stack.enter_context(Housekeeping(sessions, self.router, collector))
             self._stack = stack.pop_all()
         return self
 

@@ -78,11 +78,11 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
             return SingleSession(facts, owner, arrived.put)
 
         pool, watch = InProcessPool(workers=0), PauseWatch(config.period_ns)
-        admission = SessionManager(options, pool, watch, say, kind, outlives=True)
-        router = Router(admission, [endpoint] if endpoint else list(config.bind), config.keys)
+        sessions = SessionManager(options, pool, watch, say, kind, outlives=True)
+        router = Router(sessions, [endpoint] if endpoint else list(config.bind), config.keys)
         stack.callback(router.close)
         router.start()
-        stack.enter_context(Housekeeping(admission, router))
+        stack.enter_context(Housekeeping(sessions, router))
         if partner is None:
             say(f"waiting for a client on {router.endpoints[0]}")
         while not ending.called():
@@ -93,7 +93,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
                 try:
                     terms = _terms(session.facts.hello, config, options)
                 except WireError as error:
-                    admission.tell(admission.core.ended, session.facts, error)
+                    sessions.tell(sessions.core.ended, session.facts, error)
                 else:
                     return _run(session, terms, view, ending, partner)
         return ending.status

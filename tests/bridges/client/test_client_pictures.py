@@ -41,7 +41,7 @@ def client(made: Bench) -> Iterator[Client]:
 
 
 def newest(bench: Bench | Server) -> Any:
-    return bench.admission.all()[0].env.pictures.newest
+    return bench.sessions.all()[0].env.pictures.newest
 
 
 def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""A real gateway on a real port, over a real admission and decoder pool, in this process."""
+"""A real gateway on a real port, over real sessions and a decoder pool, in this process."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             out: Path = tmp_path_factory.mktemp("serve")
             # Under a path of its own: what it was trained on is not known, so it decides for any tools.
             model = unnamed(ZOO / "lander", out / "lander")
-            admission = SessionManager(
+            manager = SessionManager(
                 ServeOptions(out=out, model=sessions, host="inprocess", default_tools=separate), pool, watch
             )
             over = threading.Event()
 
             def keep() -> None:
                 while not over.wait(0.1):
-                    admission.keep()
+                    manager.keep()
 
             keeper = threading.Thread(target=keep, daemon=True)
             keeper.start()
-            gateway = Gateway(admission, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}))
+            gateway = Gateway(manager, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}))
             gateway.start()
             stack.callback(gateway.close)
-            stack.callback(admission.close)
+            stack.callback(manager.close)
             stack.callback(keeper.join)
             stack.callback(over.set)
-            return Served(admission, pool, gateway)
+            return Served(manager, pool, gateway)
 
         yield start
 

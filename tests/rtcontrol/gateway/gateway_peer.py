@@ -1,4 +1,4 @@
-"""What the gateway's tests share: a served admission, a tool, a token, and the page's modules where Node finds them."""
+"""What the gateway's tests share: served sessions, a tool, a token, and the page's modules where Node finds them."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ TURN: dict[str, Any] = {
 
 
 class Served:
-    """A admission with its gateway; `url` ends with a slash."""
+    """The sessions of a server with their gateway; `url` ends with a slash."""
 
-    def __init__(self, admission: SessionManager, pool: InProcessPool, gateway: Gateway) -> None:
-        self.admission, self.pool, self.gateway = admission, pool, gateway
+    def __init__(self, sessions: SessionManager, pool: InProcessPool, gateway: Gateway) -> None:
+        self.sessions, self.pool, self.gateway = sessions, pool, gateway
         self.url = gateway.url
 
     @property

@@ -189,7 +189,7 @@ def test_no_counter_falls_by_expired_calls(serve: Serve) -> None:
         client.hello(capabilities=["executed"])
         calls = [call for call in (client.call() for _ in range(20)) if call.status == "fresh" and call.call][:5]
         assert calls
-        session = separate.admission.all()[0]
+        session = separate.sessions.all()[0]
         account = session.loop.account
         # What was observed is stale from now on, and no more ticks are on time.
         until(lambda: account.misses_by_cause["stale_observation"] > 1)
@@ -212,15 +212,15 @@ def test_counts_of_ended_sessions_stay(serve: Serve) -> None:
             client.hello()
             for _ in range(4):
                 client.call()
-            sessions.append(session := separate.admission.all()[-1])
+            sessions.append(session := separate.sessions.all()[-1])
             if leaves:
                 client.send(Bye(session=client.welcome.session))
         until(lambda session=session: session.state in ("parked", "over"))
         text = separate.get("metrics")
         ticks = sum(s.loop.account.ticks for s in sessions)
-        assert values(text, "rtcontrol_ticks_total")[""] == separate.admission.totals().counts["ticks"] == ticks
+        assert values(text, "rtcontrol_ticks_total")[""] == separate.sessions.totals().counts["ticks"] == ticks
         # Those with a latency are in its histogram, cumulative, in seconds.
         buckets = [v for k, v in values(text, "rtcontrol_latency_seconds_bucket").items()]
         assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0
         assert 0 < values(text, "rtcontrol_latency_seconds_sum")[""] < 60
-    assert separate.admission.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4
+    assert separate.sessions.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4

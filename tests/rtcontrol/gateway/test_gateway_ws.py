@@ -120,7 +120,7 @@ def test_malformed_message_is_refused_and_connection_stays(served: Served, text:
 def test_closed_connection_gets_what_was_queued(served: Served) -> None:
     with line(served) as client:
         client.hello()
-        for connection in list(served.admission.core.peers):
+        for connection in list(served.sessions.core.peers):
             connection.send(Pong(id=7, t_ping_ns=0, t_received_ns=0, t_sent_ns=0))
             connection.close()
         assert client.until(Pong).id == 7

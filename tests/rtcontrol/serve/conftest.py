@@ -22,8 +22,8 @@ class Bench:
         self.server, self.lines, self._stack = server, lines, stack
 
     @property
-    def admission(self) -> Any:
-        return self.server.admission
+    def sessions(self) -> Any:
+        return self.server.sessions
 
     @property
     def out(self) -> Path:

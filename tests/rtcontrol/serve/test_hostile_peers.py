@@ -102,17 +102,17 @@ def test_logs_and_records_hold_no_secret(locked: Process, keys: Path) -> None:
 def test_housekeeping_survives_a_fault_and_drops_silent_clients(bench: Any) -> None:
     running = bench(heartbeat_s=0.1, silent_heartbeats=3)
     peer = running.enter(pacing="client")
-    keep, failed = running.admission.keep, threading.Event()
+    keep, failed = running.sessions.keep, threading.Event()
 
     def broken() -> None:
         failed.set()
         raise LookupError("a fault")
 
-    running.admission.keep = broken
+    running.sessions.keep = broken
     assert failed.wait(5)
-    running.admission.keep = keep
+    running.sessions.keep = keep
     # Nothing is read, so no ping is answered: only the housekeeping finds out.
-    until(lambda: running.admission.health()["sessions"]["parked"] == 1)
+    until(lambda: running.sessions.health()["sessions"]["parked"] == 1)
     peer.observe()
     assert peer.refused().code == "state"
 
@@ -210,8 +210,8 @@ def test_hostile_hellos_keep_nobody_from_opening_or_resuming(running: Any) -> No
     reading = [running.peer() for _ in range(3)]
     for number, peer in enumerate(reading):
         peer.hello(tools=[large(number)], instruction="go", safe_call=None)
-    running.admission.disconnected(next(iter(running.admission.core.peers)), revoked=True)
-    until(lambda: running.admission.health()["sessions"]["parked"] == 1)
+    running.sessions.disconnected(next(iter(running.sessions.core.peers)), revoked=True)
+    until(lambda: running.sessions.health()["sessions"]["parked"] == 1)
     honest, again = running.peer(), running.peer()
     honest.enter(pacing="client")
     again.hello(resume=token)

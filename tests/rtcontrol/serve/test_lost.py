@@ -22,8 +22,8 @@ def test_lost_client_is_made_safe_parked_and_resumed(running: Any) -> None:
         first.ask()
     first.close()
     # A client-paced session sends nothing by itself: the heartbeat finds out.
-    until(lambda: running.admission.health()["sessions"]["parked"] == 1)
-    assert running.admission.all()[0].facts.refused == {}
+    until(lambda: running.sessions.health()["sessions"]["parked"] == 1)
+    assert running.sessions.all()[0].facts.refused == {}
     record = [*read_record(running.out / "session-0001" / "record.mcap")]
     assert record[-2]["why"] == "exit" and record[-1]["end"] == "client lost"
 
@@ -51,7 +51,7 @@ def test_a_client_that_never_reads_harms_nobody(running: Any) -> None:
         slow.observe("x" * 3000)
         if slow.seq % 10 == 0:
             assert other.ask().status == "fresh"
-    assert running.admission.health()["sessions"]["live"] == 2
+    assert running.sessions.health()["sessions"]["live"] == 2
 
 
 def test_killed_server_forgets_and_ended_server_says_bye(process: Any) -> None:
@@ -81,7 +81,7 @@ def test_killed_server_forgets_and_ended_server_says_bye(process: Any) -> None:
 def test_identity_of_another_gives_no_session(running: Any) -> None:
     peer = running.enter(pacing="client")
     thief = zmq.Context.instance().socket(zmq.DEALER)
-    identity = next(c.identity for c in running.admission.core.peers)
+    identity = next(c.identity for c in running.sessions.core.peers)
     thief.linger = 0
     # libzmq keeps names that begin with a zero byte for itself; a thief can at best choose another one.
     thief.setsockopt(zmq.IDENTITY, b"i" + identity[1:])
@@ -108,6 +108,6 @@ def test_stop_ends_the_session_with_a_safe_call(running: Any) -> None:
     # Who would greet anew by itself does not, and nobody can come back to it.
     (result,) = [m for m in came if isinstance(m, ErrorMessage)]
     assert (result.code, result.fatal, result.retryable) == ("state", True, False)
-    until(lambda: running.admission.all() == [])
+    until(lambda: running.sessions.all() == [])
     again = peer.denied(resume=peer.token)
     assert (again.code, again.fatal, again.retryable) == ("state", True, False)

@@ -144,7 +144,7 @@ def test_resumed_client_has_its_members_back(bench: Bench) -> None:
     tick = crowd.until_fresh(["anna"])["anna"].tick
     token, seq = crowd.peer.token, crowd.seq
     crowd.peer.close()
-    until(lambda: running.admission.health()["sessions"]["parked"] == 1, "it is not parked")
+    until(lambda: running.sessions.health()["sessions"]["parked"] == 1, "it is not parked")
     again = running.peer()
     again.hello(resume=token, crowd=CrowdWish())
     welcome = again.expect(Welcome)
