@@ -59,6 +59,9 @@ def drill(
 ) -> int:
     names = tuple(name.strip() for part in only for name in part.split(","))
     if simulate:
+        if (env, model, standby, rounds, out) != ("lander", None, False, 3, Path()):
+            message = "--env and drill.model, standby, rounds and out are for a drill in real time."
+            raise UserError(message, "Leave them out, or --simulate.")
         chosen = range(*(seeds or SEEDS)) if seed is None else range(seed, seed + 1)
         if not chosen or None not in (seed, seeds):
             raise UserError("That is not a range of seeds.", 'Give "drill.seeds=[0, 100]", or one by --seed 7.')

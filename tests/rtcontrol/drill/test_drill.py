@@ -18,7 +18,7 @@ pytestmark = pytest.mark.realtime
 
 def drilled(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     file = tmp_path / "drill" / "drill.json"
-    done = cli("drill", "--out", str(file.parent), *arguments, timeout=250.0)
+    done = cli("drill", "--set", f"drill.out={file.parent}", *arguments, timeout=250.0)
     assert file.is_file(), done.stdout + done.stderr
     result = json.loads(file.read_text())
     clean = result["attributed"] == result["injected"] and not result["unknown"] + result["invariants_violated"]
@@ -35,15 +35,15 @@ def test_drill_attributes_what_it_injects(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_standby_recovers_in_half_a_second(tmp_path: Path) -> None:
-    result, shown = drilled(tmp_path, "--standby", "--only", "kill_decoder")
+    result, shown = drilled(tmp_path, "--set", "drill.standby=true", "--only", "kill_decoder")
     assert result["attributed"] == result["injected"] == 3, shown
     assert max(fault["recovered_s"] for fault in result["faults"]) < 0.5, shown
 
 
 def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
     out = tmp_path / "drill"
-    arguments = ["-m", "rtcontrol", "drill", "--model", "expert", "--rounds", "50", "--only", "hang,stop_loop"]
-    program = Program([*arguments, "--out", str(out)], tmp_path / "log")
+    arguments = ["-m", "rtcontrol", "drill", "--only", "hang,stop_loop", "--set", "drill.model=expert"]
+    program = Program([*arguments, "--set", "drill.rounds=50", "--set", f"drill.out={out}"], tmp_path / "log")
     try:
         program.says("hang: the world's step hangs")
         program.says("stop_loop: ", 30.0)
@@ -62,9 +62,9 @@ def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
     ("arguments", "error"),
     [
         (["--only", "hang,earthquake"], "earthquake: there is no such fault"),
-        (["--simulate", "--only", "earthquake"], "there is no such simulated fault"),
-        (["--simulate", "--env", "paddle"], "--env is of a drill in real time."),
-        (["--simulate", "--seeds", "9", "9"], "That is no range of seeds."),
+        (["--simulate", "--only", "earthquake"], "earthquake: there is no such fault"),
+        (["--simulate", "--env", "paddle"], "are for a drill in real time."),
+        (["--simulate", "--seeds", "9", "9"], "That is not a range of seeds."),
         (["--seeds", "0", "9"], "Give --simulate with them."),
     ],
 )
