@@ -127,7 +127,7 @@ def test_failing_world_keeps_the_training(small: None, fast_clock: None, tmp_pat
     world = world_file(tmp_path, tired, ("import random", "import random\nTIRED = False"))
     given: dict[str, Any] = {"env": world, "agent": agent_file(tmp_path), "out": tmp_path / "made", "minutes": 1}
 
-    state = skill_of(world, given["agent"]).make()._world._made.step.__globals__  # type: ignore[attr-defined]
+    state = skill_of(world, given["agent"]).make()._world._world.step.__globals__  # type: ignore[attr-defined]
 
     def tire(line: dict[str, Any]) -> None:
         state["TIRED"] = True
