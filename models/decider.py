@@ -77,7 +77,7 @@ def core_of(
         return DecoderCore(plan, tokenizer, vocabulary, limit=spec.value_tokens, hysteresis=spec.hysteresis)
     if spec.hysteresis is not None:
         problem = f"--hysteresis compares the values of heads, and {spec.model} is a chat model: it has none."
-        raise UserError(problem, "Leave it out, or use a checkpoint with heads (docs/checkpoints.md).")
+        raise UserError(problem, "Leave it out, or use a checkpoint with heads (docs/engines.md).")
     free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
     grammars = Grammars(tokenizer, vocabulary) if free else None
     chat = ChatPlan(tools, tokenizer, template.syntax, grammars)

@@ -89,7 +89,7 @@ def new_folder(folder: Path, scheme: str, out: Path) -> int:
     if chats(str(folder)):
         message = f"{folder} is a chat model: its prompts cannot be calibrated on here."
         raise UserError(
-            message, "Quantise it elsewhere (docs/checkpoints.md has what is read), or give an ST checkpoint."
+            message, "Quantise it elsewhere (docs/engines.md has what is read), or give an ST checkpoint."
         )
     if config.get("quantization_config"):
         raise UserError(f"{folder} is quantised already.", "Give the original.")

@@ -329,10 +329,10 @@ class SharedOptions(SettingsBase):
         le=MAX_CALLS,
     )
     hysteresis: Annotated[str | None, AfterValidator(_margin_text)] = setting(
-        "loop", None, "A value changes only if another is more probable by this: margin=0.2 (docs/steadiness.md)."
+        "loop", None, "A value changes only if another is more probable by this: margin=0.2 (docs/safety.md)."
     )
     interpreter: str | None = setting(
-        "loop", None, "Maps an instruction to a goal, once: a checkpoint, or chat:URL#NAME (docs/interpreter.md)."
+        "loop", None, "Maps an instruction to a goal, once: a checkpoint, or chat:URL#NAME (docs/safety.md)."
     )
     seed: int = setting(
         "loop", 0, "Seed of the first episode, and of `random`; the next episodes have the next ones.", ge=0
@@ -350,7 +350,7 @@ class SharedOptions(SettingsBase):
     skip_unsupported: bool = setting("host", False, "Leave out tools that cannot be taken, and name them.")
     host: str = setting("host", "ray", "Where it decides.", leaf="kind", choices=("ray", "inprocess"))
     engine: str = setting("host", "torch", f"What runs the model: {', '.join(ENGINES)}.")
-    dtype: str = setting("host", "auto", "Numbers of the model: auto, fp32 or bf16 (docs/checkpoints.md).")
+    dtype: str = setting("host", "auto", "Numbers of the model: auto, fp32 or bf16 (docs/engines.md).")
     threads: int | None = setting("host", None, "CPU threads of torch. (default: one for a small model)", ge=1)
     standby: bool = setting("host", False, "Keep a second decoder warm (ray only), which takes over at once.")
     backup: str | None = setting(

@@ -91,7 +91,7 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
         raise UserError(f"{where}: its chat template leaves out the tools.", "Use a checkpoint that calls tools.")
     raise UserError(
         f"{where}: its chat template has no tool calls that are known here (Qwen, Llama 3, Mistral, FunctionGemma).",
-        "Use one of these, or a server that runs it: --model chat:URL#NAME (docs/chat.md).",
+        "Use one of these, or a server that runs it: --model chat:URL#NAME (docs/engines.md).",
     )
 
 

@@ -45,7 +45,7 @@ PARALLEL = 64  # episodes of a chunk
 DAGGER_FROM, EXPERT_SHARE = 0.3, 0.3
 EARLY = 0.15  # of the samples use canonical sentences, if the world's plan says so
 NONSENSE_SHARE = 0.12  # of the rows ask for nothing: their call is null
-UNKNOWN = 2  # words without training that a sentence may have (docs/scores.md)
+UNKNOWN = 2  # words without training that a sentence may have (docs/evaluation.md)
 
 
 class WorldRecipe:

@@ -1,6 +1,6 @@
 """Compare heads with JSON as ways to write a call: small models learn a made-up corpus from nothing, at equal tokens.
 
-python models/recipes/heads_or_json.py --seeds 1      two minutes a model on one core; three seeds: docs/experiments.md
+python models/recipes/heads_or_json.py --seeds 1      two minutes a model on one core; three seeds: docs/evaluation.md
 """
 
 from __future__ import annotations

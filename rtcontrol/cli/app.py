@@ -41,7 +41,7 @@ Examples:
 
   rtcontrol run --env lander --model decisions:http://10.0.0.5:8000 --set host.backup=lander      (a slow decider)
 
-  rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
+  rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/clients.md)
 
   rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50      (docs/your-own-game.md)
 

@@ -26,7 +26,7 @@ def fit(
     out: Path = setting("fit", MISSING, "The model's folder: a new one, or that of a run to resume."),
     rows: tuple[Path, ...] = setting("fit", (), "Rows to learn from, JSONL; may be repeated."),
     tools: str | None = setting("fit", None, "A .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' tools)"),
-    teacher: str | None = setting("fit", None, "Instead of rows: a FILE.py with two functions (docs/fit.md)."),
+    teacher: str | None = setting("fit", None, "Instead of rows: a FILE.py with two functions (docs/training.md)."),
     env: str | None = setting("fit", None, "Instead of rows: a world, FILE.py, with --agent."),
     agent: str | None = setting("fit", None, "FILE.py of the agent for --env, with goals and an expert."),
     hz: float | None = setting("fit", None, "Decisions a second in the world. (default: 16)", ge=0.1, le=1000),
@@ -44,7 +44,7 @@ def fit(
     its score is shown while it trains, and ends the run if all of it is right. The same command resumes a run that was
     stopped; more --minutes continue one that ended.
 
-    Examples (docs/fit.md, docs/your-own-game.md):
+    Examples (docs/training.md, docs/your-own-game.md):
 
       rtcontrol fit --tools tools.json --rows rows.jsonl --out runs/mine
 
@@ -66,7 +66,7 @@ def fit(
     module = {} if teacher is None else vars(load_module(teacher, "fit.teacher"))
     if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
         what = f"{teacher} has no {' and no '.join(lacks)}."
-        raise UserError(what, "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/fit.md).")
+        raise UserError(what, "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/training.md).")
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and "tools" in module:
         chosen = tools_of(module["tools"])

@@ -51,14 +51,14 @@ def score(
 
       rtcontrol score --env road --model runs/mine --model driver
 
-      rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/scores.md)
+      rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/evaluation.md)
 
       rtcontrol score --env paddle --set score.phrasings=list.jsonl      (or the world's list: held-out)
 
       rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
 
     A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null for what means nothing. With
-    --json all is kept raw, seed by seed. The page docs/scores.md says what is measured, and how.
+    --json all is kept raw, seed by seed. The page docs/evaluation.md says what is measured, and how.
 
     Exit status: 0; 2 a mistake in the command; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (what was measured is shown and
     kept).
@@ -111,7 +111,7 @@ def evaluate(
     threads: int | None = setting("host", None, "Of torch, on a CPU."),
     value_tokens: int = setting("eval", 64, "Tokens of a free value at most.", ge=1),
 ) -> None:
-    """Count how often a model's calls are right, on a public set or a file of rows (docs/eval.md).
+    """Count how often a model's calls are right, on a public set or a file of rows (docs/evaluation.md).
 
     Examples:
 

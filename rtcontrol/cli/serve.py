@@ -44,7 +44,7 @@ Examples:
 
   rtcontrol serve --agent lander --bind tcp://127.0.0.1:5555 --http 127.0.0.1:8080
 
-  rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/decisions.md)
+  rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/deciders.md)
 
   rtcontrol serve --model lander --replicas 2      (two servers; clients: http://127.0.0.1:8080/connect)
 
@@ -124,7 +124,7 @@ bridges = group()
 def bridge() -> None:
     """Join a robot or a simulator to a server.
 
-    Unity and Godot games bring their own client: docs/bridges.md, bridges/unity, bridges/godot.
+    Unity and Godot games bring their own client: docs/clients.md, bridges/unity, bridges/godot.
 
     Examples:
 

@@ -49,7 +49,7 @@ BOUND_IT = "Give it an enum, a range, a maxLength or maxItems."
 # A request cannot choose among models: its `model` is that of the server.
 START_IT = (
     "Start the server with `rtcontrol serve --model M`: {known}, a checkpoint that was trained on these tools, or a "
-    "chat model (docs/chat.md)."
+    "chat model (docs/engines.md)."
 )
 Tools = tuple[dict[str, Any], ...]
 Trained = tuple[bool | None, str | None]  # as `trained` returns it

@@ -1,4 +1,4 @@
-"""Decide by a policy server of robots over WebSocket, as openpi has it (`openpi:ws://HOST:PORT`); docs/policies.md.
+"""Decide by a policy server of robots over WebSocket, as openpi has it (`openpi:ws://HOST:PORT`); docs/deciders.md.
 
 Whatever is wrong with an answer, and every answer that is not there in time, is a miss, and nothing of it acts. A
 mapping (`policy.yaml`) says which observed values become which arrays, and which number of an action is which argument.
@@ -39,7 +39,7 @@ REMEMBERED = 64  # answers that are recognised
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
 LARGEST = float(np.finfo(np.float32).max)
-PAGE = "See docs/policies.md for the keys of a mapping file, openpi:ws://HOST:PORT#FILE."
+PAGE = "See docs/deciders.md for the keys of a mapping file, openpi:ws://HOST:PORT#FILE."
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Fields = str | Annotated[list[str], Field(min_length=1)]

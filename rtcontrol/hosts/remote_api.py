@@ -1,4 +1,4 @@
-"""Decide by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/decisions.md) and models
+"""Decide by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/deciders.md) and models
 that chat (`chat:URL#NAME`). What all remote deciders share is here too: addresses, keys, time limits."""
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class EndpointSource:
         api = name.partition(":")[0]
         if api not in APIS:
             hint = (
-                "Use it for control (`rtcontrol run --model`, docs/policies.md), and name a model that reads text here."
+                "Use it for control (`rtcontrol run --model`, docs/deciders.md), and name a model that reads text here."
             )
             raise UserError(f"{name[:80]} is a policy server: it reads observations, and no text.", hint)
         form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"

@@ -100,7 +100,7 @@ class Warmup:
         if lost is not None and not decided:
             raise DecisionFailed(
                 f"None of {len(self.round_trip_ms) * self.pipeline} decisions came; of the last one: {lost.error}.",
-                "Check the endpoint's address, its model and its key (docs/decisions.md, for robots docs/policies.md).",
+                "Check the endpoint's address, its model and its key (docs/deciders.md, for robots docs/deciders.md).",
             )
 
 

@@ -20,7 +20,7 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 Config = TypeVar("Config", bound=RunConfig)
 NAME_IT = (
     "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
-    "trained on these tools, or a chat model (docs/chat.md). `rtcontrol fit` makes one (docs/fit.md)."
+    "trained on these tools, or a chat model (docs/engines.md). `rtcontrol fit` makes one (docs/training.md)."
 )
 
 
@@ -68,7 +68,7 @@ def hysteresis_for(text: str | None, model: str) -> float | None:
         return None
     if not has_heads(model):
         problem = f"--hysteresis compares the probabilities of values, and the model {model} tells none."
-        hint = "Leave --hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/fit.md)."
+        hint = "Leave --hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/training.md)."
         raise UserError(problem, hint)
     return margin_of(text)
 
@@ -118,7 +118,7 @@ def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
     if model in PLAIN or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
     if chats(model):
-        return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/chat.md)."
+        return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/engines.md)."
     if (learnt := learnt_of(model)) is not None and learnt.any_tools:
         return f"The model {Path(model).name} reads any tools, and was not trained on these."
     return f"Whether the model {Path(model).name} was trained on these tools is not known."

@@ -40,7 +40,7 @@ class RunOptions(RunConfig, RunGroup):
             for name in (name for name in names if name in changed and env != kind):
                 raise UserError(f"{paths[name]} is for --env {env}.", "Leave it out.")
         for name in (name for name in NOT_FOR.get(kind, ()) if name in changed):
-            raise UserError(f"{paths[name]} is not for --env {kind}.", "Leave it out (docs/bridges.md).")
+            raise UserError(f"{paths[name]} is not for --env {kind}.", "Leave it out (docs/clients.md).")
         if self.instruction is not None and not self.instruction.strip():
             raise UserError("--instruct is empty.", "Write it, or leave it out for the agent's instruction.")
         if self.view_port and not self.view:

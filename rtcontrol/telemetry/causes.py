@@ -1,6 +1,6 @@
 """Why a tick missed: the one table from which the loop, the report, its gates, what-if and the pages take the causes.
 
-`rtcontrol/loop/attribution.py` has the rule that names them, docs/report.md the evidence of each.
+`rtcontrol/loop/attribution.py` has the rule that names them, docs/deadlines.md the evidence of each.
 """
 
 from __future__ import annotations

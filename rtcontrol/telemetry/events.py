@@ -74,7 +74,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "further": (INTEGER, "The tick."),
     "first": (INTEGER, "The tick whose observation it answers."),
     "plan": (INTEGER, "The tick whose observation it answers."),
-    "outcome": (TEXT, "Of a further call, a first answer or a plan (docs/record.md, docs/report.md)."),
+    "outcome": (TEXT, "Of a further call, a first answer or a plan (docs/record.md, docs/deadlines.md)."),
     "over": (FLAG, "It ended after the deadline."),
     "answer": (MAYBE_OBJECT, "The call: name, arguments; null: the active one stays."),
     "loss": (TEXT, "Why there is none, of an endpoint: timeout, connection, refused, malformed or http_STATUS."),

@@ -177,7 +177,7 @@ def _decisions(r: Mapping[str, Any]) -> Iterator[Line]:
         yield Line("the first one's answers", f"{answers}{_took(r['answer_ms'])}", _listed(r["first_losses"]))
     if plans := r.get("plans"):
         counts = _listed({name.replace("_", " "): plans[name] for name in ("in_force", "over", "failed")})
-        late = "over before they came: give longer plans, or a longer --max-age-ms (docs/plans.md)"
+        late = "over before they came: give longer plans, or a longer --max-age-ms (docs/safety.md)"
         hint = late if plans["over"] > plans["in_force"] else _listed(plans["losses"])
         yield Line("plans", f"{counts}{_took(plans['plan_ms'])}; their steps decided {plans['ticks']} ticks", hint)
     if kept := r["steadiness"]["kept_by_hysteresis"]:
@@ -191,7 +191,7 @@ def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["misses_by_cause"] or r["skipped_by_cause"]:
         most = _most(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
         meaning = f"{most}: {CAUSES[Cause(most)].meaning}; " if most in CAUSES else ""
-        yield Line("misses by cause", _causes(r) or "none", f"{meaning}docs/report.md has all causes")
+        yield Line("misses by cause", _causes(r) or "none", f"{meaning}docs/deadlines.md has all causes")
         yield Line("skipped releases", _listed(r["skipped_by_cause"]))
         window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"
         yield Line("worst", window, "which ticks, and why: `rtcontrol report FOLDER --format html`")

@@ -107,7 +107,7 @@ def _tools_of_row(line: Mapping[str, Any]) -> Tools:
     tools = line.get("tools")
     if not isinstance(tools, list) or not tools:
         raise UserError(
-            "No tools: no --tools, and no field `tools` in the rows.", "Give --tools FILE.json (docs/fit.md)."
+            "No tools: no --tools, and no field `tools` in the rows.", "Give --tools FILE.json (docs/training.md)."
         )
     return tools_of(tools)
 

@@ -200,7 +200,7 @@ class FitSchedule:
 
     minutes: float = 15.0
     seed: int = 0
-    learning_rate: float = 5e-4  # twice as much stays on a plateau of the yard (docs/fit.md)
+    learning_rate: float = 5e-4  # twice as much stays on a plateau of the yard (docs/training.md)
     warmup_samples: int = 1_024
     decay: float = 0.4
     final: float = 0.03

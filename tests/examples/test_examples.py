@@ -92,7 +92,7 @@ ROS = os.environ.get("RTCONTROL_ROS_KILTED")
 
 
 # ros2/rclpy#841, ros2/rclpy#1166: a node that is ended by a signal ends with a traceback.
-@pytest.mark.skipif(not ROS, reason="RTCONTROL_ROS_KILTED names no Python with ROS 2's wheels (docs/bridges.md)")
+@pytest.mark.skipif(not ROS, reason="RTCONTROL_ROS_KILTED names no Python with ROS 2's wheels (docs/clients.md)")
 @pytest.mark.parametrize("number", [None, signal.SIGINT])
 def test_a_robot_of_ros_2_is_driven_by_the_bridge(tmp_path: Path, number: int | None) -> None:
     domain = {**own_domain(), "ROS_LOG_DIR": str(tmp_path)}

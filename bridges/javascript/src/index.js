@@ -1,4 +1,4 @@
-// The client of rtcontrol for browsers and Node: docs/bridges.md, and README.md of this package.
+// The client of rtcontrol for browsers and Node: docs/clients.md, and README.md of this package.
 
 export { Client, connect } from "./client.js";
 export { ClockOffset, nowNs } from "./clock.js";

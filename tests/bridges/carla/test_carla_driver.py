@@ -137,7 +137,7 @@ def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
 def test_turn_told_too_late_is_refused_and_told(
     lane: int, turn: str, needed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rule of docs/bridges.md: 80 km/h less the corner's speed at 3 m/s2, half a second, 2 m."""
+    """The rule of docs/clients.md: 80 km/h less the corner's speed at 3 m/s2, half a second, 2 m."""
     known = lane_line(lane)
     late = Drive(body(known, known.length - 10.0, 80 / KMH))
     late.obey("set_speed", kmh=80)

@@ -32,7 +32,7 @@ def ros(request: pytest.FixtureRequest) -> str:
     """The Python of a real ROS 2."""
     python = os.environ.get(request.param)
     if not python:
-        pytest.skip(f"{request.param} names no Python with ROS 2's wheels (docs/bridges.md)")
+        pytest.skip(f"{request.param} names no Python with ROS 2's wheels (docs/clients.md)")
     return python
 
 

@@ -133,7 +133,7 @@ def test_unfit_policy_is_an_error_at_first(chunk: Any, what: str) -> None:
     decider, link = asking({"actions": chunk})
     with pytest.raises(UserError, match=what) as caught:
         decider.decide(request(1))
-    assert "docs/policies.md" in caught.value.remedy and link.cuts == 1
+    assert "docs/deciders.md" in caught.value.remedy and link.cuts == 1
 
 
 # -- what is wrong later -----------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_gate_compares_a_number_of_the_report(text: str, holds: bool) -> None:
 
 def test_gates_and_page_know_causes_and_stamps() -> None:
     rows, cause = {}, ""
-    for line in (ROOT / "docs/report.md").read_text().splitlines():
+    for line in (ROOT / "docs/deadlines.md").read_text().splitlines():
         cells = [cell.strip(" `") for cell in line.split("|")]
         if line.startswith("| ") and len(cells) == 5:
             cause = cells[1] or cause

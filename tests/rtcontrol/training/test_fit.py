@@ -314,7 +314,7 @@ def test_the_command_line_takes_a_teachers_file(tmp_path: Path, capsys: pytest.C
 def test_the_page_of_fit_runs_and_its_row_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs/fit.md").read_text("utf-8")
+    page = (ROOT / "docs/training.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     now = itertools.count(step=3.0)  # its minute is twenty steps
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(now)))
