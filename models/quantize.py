@@ -88,9 +88,7 @@ def new_folder(folder: Path, scheme: str, out: Path) -> int:
         raise UserError(f"Unknown scheme {scheme!r}.", f"Choose {', '.join(SCHEMES)}.")
     if chats(str(folder)):
         message = f"{folder} is a chat model: its prompts cannot be calibrated on here."
-        raise UserError(
-            message, "Quantise it elsewhere (docs/engines.md has what is read), or give an ST checkpoint."
-        )
+        raise UserError(message, "Quantise it elsewhere (docs/engines.md has what is read), or give an ST checkpoint.")
     if config.get("quantization_config"):
         raise UserError(f"{folder} is quantised already.", "Give the original.")
     if out.exists():

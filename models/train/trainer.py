@@ -67,7 +67,7 @@ class Position:
 
 
 @dataclass
-class Tally:
+class StepCounts:
     """Losses of the steps since the last line, and how many labels of calls were right."""
 
     losses: list[float] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Trainer:
     ) -> None:
         self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
         self.optimizer = torch.optim.AdamW(self.parameter_groups(), lr=config.learning_rate, betas=self.BETAS)
-        self.at, self.tally, self.norm = Position(), Tally(), 0.0
+        self.at, self.tally, self.norm = Position(), StepCounts(), 0.0
         self._start_s = 0.0
         self._consistent = True  # no step is half done
         out.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ class Trainer:
     def chunk_over(self, progress: Progress | None) -> None:
         """Follow up each chunk."""
         line = self.line()
-        self.tally = Tally()
+        self.tally = StepCounts()
         self.log(line)
         if progress:
             progress(line)
@@ -197,7 +197,7 @@ class Trainer:
         config, at = self.config, self.at
         self._start_s = time.monotonic() - at.seconds
         before, saved_s = (at.samples, at.chunk), self._start_s + at.seconds
-        self.tally = Tally()
+        self.tally = StepCounts()
         self.model.train()
         try:
             while not self.over() and not (config.stop and at.chunk > 0 and at.samples >= config.stop):

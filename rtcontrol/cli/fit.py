@@ -66,7 +66,9 @@ def fit(
     module = {} if teacher is None else vars(load_module(teacher, "fit.teacher"))
     if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
         what = f"{teacher} has no {' and no '.join(lacks)}."
-        raise UserError(what, "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/training.md).")
+        raise UserError(
+            what, "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/training.md)."
+        )
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and "tools" in module:
         chosen = tools_of(module["tools"])

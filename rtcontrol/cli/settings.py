@@ -19,10 +19,10 @@ PAGE = Path("docs/settings.md")
 TITLE = """# Settings
 
 Made by `python -m rtcontrol.cli.settings`. `--set loop.hold_ms=300` and a file (`--config FILE`, TOML, a table for each
-group) give any of them; some have a flag, too (`rtcontrol run --help`). In Python they are keywords, by the last column
-if there is a name, as in `RunConfig(record_max="2G")`. `rtcontrol settings > run.toml` makes a file to edit.
+group) set any of them; some have a flag, too (`rtcontrol run --help`). In Python they are keywords: the last part of
+the path, or the name in brackets, as in `RunConfig(record_max="2G")`. `rtcontrol settings > run.toml` makes a file.
 """
-HEAD = "| setting | default | legal | what | Python |"
+HEAD = "| setting | default | meaning |"
 app = group()
 
 
@@ -64,16 +64,12 @@ def page() -> Iterator[str]:
     """Yield the lines of docs/settings.md."""
     yield TITLE.rstrip()
     for name, each in tree().items():
-        yield from ("", f"## {name}", "", GROUPS[name], "", HEAD, "|---|---|---|---|---|")
+        yield from ("", f"## {name}", "", GROUPS[name], "", HEAD, "|---|---|---|")
         for entry in each:
-            python = "" if entry.name == entry.leaf else f"`{entry.name}`"
-            cells = (
-                f"`{entry.path}`",
-                _shown(entry) and f"`{_shown(entry)}`",
-                entry.legal(),
-                entry.help,
-                python,
-            )
+            python = "" if entry.name == entry.leaf else f" ({entry.name})"
+            legal = f" ({entry.legal()})" if entry.legal() else ""
+            default = f"`{_shown(entry)}`" if _shown(entry) else ""
+            cells = (f"`{entry.path}`{python}", default, entry.help + legal)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

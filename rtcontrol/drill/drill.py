@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.drill.faults import DrillFault
-from rtcontrol.drill.judge import Injection, Judge, RecordedTick, Span, ticks_of, verdict
+from rtcontrol.drill.judge import FaultJudge, Injection, RecordedTick, Span, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
@@ -181,7 +181,7 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
     config = RunOptions(**options)
     agent = assembly.agent(config.agent or assembly.default_agent(config.env))
     hold_ms = agent.fallback.hold_ms if config.hold_ms is None else config.hold_ms
-    judge = Judge(config.period_ns, round(hold_ms * 1e6))
+    judge = FaultJudge(config.period_ns, round(hold_ms * 1e6))
     with DrilledRun(out, options, ending) as run:
         show_line("starting the run ...")
         injections = _inject(run, order, config.seed, show_line)

@@ -25,7 +25,7 @@ Event = Mapping[str, Any]
 Span = tuple[int, int]
 
 
-class Judge:
+class FaultJudge:
     """Checks the calls of one run, of these times. Each violation is an entry of `violations`, with its instant."""
 
     def __init__(self, period_ns: int, hold_ns: int) -> None:

@@ -167,7 +167,7 @@ def _name(tool: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatReply:
     """The decision, and the call that it came to, or the text. `stopped`: why nothing is called."""
 
     timed: Timed
@@ -176,32 +176,32 @@ class Answer:
     stopped: str | None = None
 
 
-async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> Answer:
+async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> ChatReply:
     """Return one call, or why there is none. Raises Refusal."""
     history, answered = [call.text() for call in request.calls()], request.answered()
     may_be_null = bool(answered) and not request.required
     observation = ", ".join(request.environment or [])
     timed = await decide(tools, request.instruction(), observation, history, may_be_null, request.orders())
     if timed.held is not None:
-        return Answer(timed, None, timed.held, timed.held)
+        return ChatReply(timed, None, timed.held, timed.held)
     call = timed.decision.call
     if call is None:
         last = answered[-1].result if answered else None
-        return Answer(timed, None, last or "", "The model calls nothing.")
+        return ChatReply(timed, None, last or "", "The model calls nothing.")
     repeated = next((earlier.result for earlier in reversed(answered) if earlier.call == call), None)
     if repeated is not None and not request.required:  # the same question again would get the same answer, for ever
-        return Answer(timed, None, repeated, f"{call.text()} was called, and its result is known.")
-    return Answer(timed, call)
+        return ChatReply(timed, None, repeated, f"{call.text()} was called, and its result is known.")
+    return ChatReply(timed, call)
 
 
-def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
+def completion(request: ChatRequest, answer: ChatReply) -> dict[str, Any]:
     """Return the whole answer."""
     choice = {"index": 0, "message": _message(answer), "finish_reason": _finish(answer), "logprobs": None}
     envelope = _envelope(request, "chat.completion")
     return {**envelope, "choices": [choice], "usage": _usage(answer.timed), "rtcontrol": _extra(answer)}
 
 
-def chunks(request: ChatRequest, answer: Answer) -> Iterator[str]:
+def chunks(request: ChatRequest, answer: ChatReply) -> Iterator[str]:
     """Return the answer as server-sent events: the message, the reason of its end, its usage where it is asked for."""
     envelope, message = _envelope(request, "chat.completion.chunk"), _message(answer)
     if "tool_calls" in message:
@@ -221,7 +221,7 @@ def _envelope(request: ChatRequest, kind: str) -> dict[str, Any]:
     return {"id": name, "object": kind, "created": int(time.time()), "model": request.model}
 
 
-def _message(answer: Answer) -> dict[str, Any]:
+def _message(answer: ChatReply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
     if (call := answer.call) is None:
         return message
@@ -232,7 +232,7 @@ def _message(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ChatReply) -> str:
     return "stop" if answer.call is None else "tool_calls"
 
 
@@ -245,6 +245,6 @@ def _usage(timed: Timed) -> dict[str, Any]:
     return {**usage, "prompt_tokens_details": {"cached_tokens": decision.reused_tokens}}
 
 
-def _extra(answer: Answer) -> dict[str, Any]:
+def _extra(answer: ChatReply) -> dict[str, Any]:
     confidence = {"confidence": dict(answer.timed.decision.confidence)}
     return {**confidence, **answer.timed.timing(), **({"stopped": answer.stopped} if answer.stopped else {})}

@@ -86,7 +86,7 @@ class ScoreLevel(BaseModel):
         return f"{self.label}: {self.description}" if self.description else self.label
 
 
-class Question(BaseModel):
+class DecisionQuestion(BaseModel):
     type: Kind
     name: str | None = None
     instructions: str | list[TextPart]
@@ -127,7 +127,7 @@ class DecisionsRequest(BaseModel):
 
     model: str
     input: str
-    questions: Annotated[list[Question], Field(min_length=1, max_length=MOST_QUESTIONS)]
+    questions: Annotated[list[DecisionQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
 
 
 # -- System One's shape ------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def routes(decide: Callable[..., Awaitable[Timed]], options: GatewayOptions, met
     """Return both routes; `decide` gets no tools."""
     model = public_name(options.model)
 
-    async def answered(state: str, questions: Sequence[Question | NamedQuestion], places: Sequence[str]) -> Any:
+    async def answered(state: str, questions: Sequence[DecisionQuestion | NamedQuestion], places: Sequence[str]) -> Any:
         """Return the decision, how many tokens it newly keeps, and the answers."""
         typed = [question.typed(f"questions{place}") for question, place in zip(questions, places, strict=True)]
         timed = await decide((), deciders.encode_questions([question.question() for question in typed]), state)

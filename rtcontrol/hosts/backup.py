@@ -41,7 +41,7 @@ class Handover:
 
 
 @dataclass(slots=True, eq=False)
-class Question(layered.Question):
+class PairedRequest(layered.PendingRequest):
     """The `n`th call of a tick. `answer` is the first decider's reply, `spare` the backup's.
 
     `incarnation` is the first one's when it was asked.
@@ -77,7 +77,7 @@ class BackupHost(LayeredHost):
         super().__init__("backup", {FIRST: first, BACKUP: backup}, BACKUP)
         self.recent: deque[bool] = deque(maxlen=RECENT)  # whether the first decider was in time
         self._terms, self._plans = terms, executes_plans(first)
-        self._pending: dict[int, Question] = {}  # of the first decider, by number
+        self._pending: dict[int, PairedRequest] = {}  # of the first decider, by number
         self._failures = self._tried_ns = 0
         self._calls: dict[int, int] = {}  # by tick: how many were requested before
         self._number = FURTHER
@@ -99,12 +99,12 @@ class BackupHost(LayeredHost):
         if n:
             self._number = number = self._number + 1
         due_ns = due_of(now_ns, request.within_ns)
-        question = Question(request, now_ns, due_ns, n=n, incarnation=self.status[FIRST].incarnation)
+        question = PairedRequest(request, now_ns, due_ns, n=n, incarnation=self.status[FIRST].incarnation)
         remember(self.open, number, question)
         self._ask_first(number, question, now_ns)
         self.ask(BACKUP, replace(request, tick=number) if n else request, now_ns)
 
-    def _ask_first(self, number: int, question: Question, now_ns: int) -> None:
+    def _ask_first(self, number: int, question: PairedRequest, now_ns: int) -> None:
         """Ask the first decider, unless so many requests are under way, or it is lost, or fails."""
         resting = self._failures >= FAILURES and now_ns - self._tried_ns < RETRY_NS
         if resting or len(self._pending) >= self._terms.in_flight or not self.status[FIRST].alive:
@@ -159,11 +159,11 @@ class BackupHost(LayeredHost):
         if request.tick >= 0:
             self.reports.append(Report(ended_ns, fields | {"outcome": outcome}))
 
-    def _late_ns(self, question: Question) -> int:
+    def _late_ns(self, question: PairedRequest) -> int:
         """Return when an answer is late; in the warm-up, where it is not awaited, after a period."""
         return question.due_ns or question.sent_ns + self._terms.period_ns
 
-    def _judge(self, question: Question, punctual: bool) -> None:
+    def _judge(self, question: PairedRequest, punctual: bool) -> None:
         if not question.judged:
             question.judged = True
             self.recent.append(punctual)
@@ -191,16 +191,16 @@ class BackupHost(LayeredHost):
         self.gave_up = backup.gave_up if first.gave_up else None
         self._give_up(now_ns)
 
-    def has_other(self, question: Question) -> bool:
+    def has_other(self, question: PairedRequest) -> bool:
         return question.pending and question.spare is not None
 
-    def chosen(self, question: Question, now_ns: int) -> DecisionReply | None:
+    def chosen(self, question: PairedRequest, now_ns: int) -> DecisionReply | None:
         reply = self._best(question, now_ns)
         if reply is None:
             return None
         return replace(reply, tick=question.request.tick, by=FIRST if reply is question.answer else BACKUP)
 
-    def _best(self, question: Question, now_ns: int) -> DecisionReply | None:
+    def _best(self, question: PairedRequest, now_ns: int) -> DecisionReply | None:
         """Return the answer that counts, once it is known."""
         answer, spare = question.answer, question.spare
         if not question.waited:
@@ -214,7 +214,7 @@ class BackupHost(LayeredHost):
         return spare
 
 
-def _outcome(question: Question, now_ns: int) -> str:
+def _outcome(question: PairedRequest, now_ns: int) -> str:
     if not question.confident:
         return "unsure"
     within_ns = question.request.within_ns

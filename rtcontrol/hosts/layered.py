@@ -55,7 +55,7 @@ class Status(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Question:
+class PendingRequest:
     """A request of the loop, and the `answer` to it. Until `due_ns` a better one may be waited for (0: for ever).
 
     `waited`: the loop waits for its one reply.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts.layered import RECENT, LayeredHost, Question, Report, Status, due_of, is_usual, remember
+from rtcontrol.hosts.layered import RECENT, LayeredHost, PendingRequest, Report, Status, due_of, is_usual, remember
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -33,7 +33,7 @@ class PlanTerms:
 
 
 @dataclass(slots=True, eq=False)
-class OpenTick(Question):
+class OpenTick(PendingRequest):
     """`past`: its epoch, or its instruction, is over."""
 
     past: bool = False

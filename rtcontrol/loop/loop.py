@@ -22,7 +22,7 @@ from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.rules import rules_of, settings_of
-from rtcontrol.loop.runner import LoopClock, Ports, Runner, WallClock, lockstep_clock, read
+from rtcontrol.loop.runner import LoopClock, LoopRunner, Ports, WallClock, lockstep_clock, read
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.warmup import Warmup, first_observation
 from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Replied, Stopped
@@ -89,8 +89,8 @@ class RunState:
 class ControlLoop:
     """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
 
-    Its ticks happen on the thread that calls `run` (`Runner`), what reaches the environment on the actuator's; all but
-    `run` and `suspend` may be called by any thread (or signal handler).
+    Its ticks happen on the thread that calls `run` (`LoopRunner`), what reaches the environment on the actuator's; all
+    but `run` and `suspend` may be called by any thread (or signal handler).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ControlLoop:
             answered = self.options.listener.understood
             self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
 
-    def _assemble(self) -> Runner:
+    def _assemble(self) -> LoopRunner:
         """Return what runs the ticks."""
         config, agent, env, host, options = self.config, self.agent, self.env, self.host, self.options
         clock = options.clock
@@ -135,7 +135,7 @@ class ControlLoop:
             report=options.listener.report,
             retake=self._retake,
         )
-        return Runner(core, clock, ports)
+        return LoopRunner(core, clock, ports)
 
     # -- what others look at ------------------------------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ def _leave(loop: ControlLoop, patience_s: float) -> None:
         runner.dispatch(Replied(reply))
 
 
-def _demand_safe(runner: Runner) -> None:
+def _demand_safe(runner: LoopRunner) -> None:
     try:
         runner.dispatch(Left())
     except KeyboardInterrupt:

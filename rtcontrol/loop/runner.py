@@ -115,7 +115,7 @@ def read(agent: Agent, data: Any) -> str:
     return text if isinstance(text, str) and text.isascii() else plain_text(text)
 
 
-class Runner:
+class LoopRunner:
     """Runs a core. `inbox` takes events from any thread; a signal handler sets `halt` to stop the process."""
 
     def __init__(self, core: LoopCore, clock: LoopClock, ports: Ports) -> None:
@@ -226,17 +226,17 @@ class Runner:
 
 
 # Each returns the core's next event, or None.
-DO: dict[type, Callable[[Runner, Any], ev.Event | None]] = {
-    ev.Observe: Runner._observe,
-    ev.Read: Runner._read,
-    ev.Ask: Runner._ask,
-    ev.Execute: Runner._execute,
-    ev.Safe: Runner._demand,
+DO: dict[type, Callable[[LoopRunner, Any], ev.Event | None]] = {
+    ev.Observe: LoopRunner._observe,
+    ev.Read: LoopRunner._read,
+    ev.Ask: LoopRunner._ask,
+    ev.Execute: LoopRunner._execute,
+    ev.Safe: LoopRunner._demand,
     ev.Advance: lambda self, action: ev.Advanced(self.clock.advance(action.dt_ns)),
     ev.Withdraw: lambda self, action: ev.Withdrawn(action.k, self.ports.actuator.withdraw(action.k)),
     ev.TakeSample: lambda self, action: ev.Sampled(action.k, self.ports.sampler.sample(action.since_ns)),
     ev.Cancel: lambda self, action: self.ports.host.cancel(action.k),
-    ev.Retry: Runner._retry,
+    ev.Retry: LoopRunner._retry,
     ev.Tell: lambda self, action: self.ports.actuator.tell(action.emission),
     ev.Guard: lambda self, action: self.ports.actuator.arm(action.until_ns, action.emission),
     ev.Instruct: lambda self, action: self.ports.actuator.instruct(action.text),

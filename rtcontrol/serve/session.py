@@ -13,13 +13,13 @@ from rtcontrol.serve import refusals
 from rtcontrol.serve.negotiate import Terms, negotiate
 from rtcontrol.serve.owner import SessionOwner
 from rtcontrol.serve.runs import CountedLoop, finish
-from rtcontrol.serve.sessions import Need, Runner, Session
+from rtcontrol.serve.sessions import Need, Session, SessionRunner
 from rtcontrol_client.wire import Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
 
 
-class SessionThread(Runner, ABC):
+class SessionThread(SessionRunner, ABC):
     """A session's thread: its turn, its terms, one run of its loop."""
 
     loop: ControlLoop | None = None  # what a viewer may look at

@@ -44,7 +44,7 @@ class Connection(Protocol):
         """Forget the peer, after what was sent; from any thread."""
 
 
-class Runner(Protocol):
+class SessionRunner(Protocol):
     """A session's thread and loop. No method blocks."""
 
     def start(self, first: bool) -> bool:
@@ -78,7 +78,7 @@ class Runner(Protocol):
 class ServerPort(Protocol):
     """What the core needs of its server."""
 
-    def runner(self, session: Session) -> Runner:
+    def runner(self, session: Session) -> SessionRunner:
         """Return what runs a new session."""
 
     def say(self, line: str, /) -> None:
@@ -238,7 +238,7 @@ class Session:
     lines: TokenBucket
     key: str | None = None
     crowd: bool = False
-    runner: Runner = field(init=False)
+    runner: SessionRunner = field(init=False)
     peer: Peer | None = None
     agreed: bool = False
     life: Life = field(default_factory=Life)

@@ -127,8 +127,8 @@ def fit(
     """Fit a controller to rows, a function or a world's expert, and write it to the folder `out`, which `--model` and
     `rtcontrol.load` take.
 
-    `rows` is a file of rows (JSONL, the format of docs/training.md), several, or rows: dicts, or tuples (observation, call)
-    and (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
+    `rows` is a file of rows (JSONL, docs/training.md), several, or rows: dicts, or tuples (observation, call) and
+    (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
     `tools` as `rtcontrol.load(...).session` takes them, or names with descriptions (None: those that the rows name).
     Or `teacher` is a function (instruction, observation) or (observation) that returns such a call, and `situations`
     its arguments: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an

@@ -21,7 +21,7 @@ from rtcontrol.models.intervals import wilson
 from rtcontrol.models.train.encode import with_word_probes
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.scratch import WORD, Learner
-from rtcontrol.models.train.trainer import Progress, Tally, TrainConfig, Trainer, group_rows
+from rtcontrol.models.train.trainer import Progress, StepCounts, TrainConfig, Trainer, group_rows
 
 if TYPE_CHECKING:
     import torch
@@ -320,7 +320,7 @@ class FitRun(Trainer):
         start_s, line = self.at.seconds, self._look()
         if progress:
             progress(line)
-        self.tally = Tally()
+        self.tally = StepCounts()
         self.clock()
         self._due_s = self.at.seconds + max(1.0, 0.12 * self.at.seconds, 10 * (self.at.seconds - start_s))
 

@@ -173,7 +173,7 @@ class ActiveStanding:
         self.kind, self._now, self.expires_ns = kind, now, None
 
 
-class Handover:
+class CallQueue:
     """Calls on their way to the handlers, and those that the server waits to hear of.
 
     `on_call`, `on_safe`: whether there is such a handler; without `on_safe` the other one gets safe calls too.

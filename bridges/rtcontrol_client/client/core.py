@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol_client.client.active import ActiveStanding, Handover, Standing, all_of, keep
+from rtcontrol_client.client.active import ActiveStanding, CallQueue, Standing, all_of, keep
 from rtcontrol_client.client.connection import NO_ANSWER, S, ServerConnection
 from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
@@ -24,7 +24,7 @@ SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # worth nothing later
 
 
 @dataclass
-class Tally:
+class CallCounts:
     """What is counted; `ignored` are messages, by the reason."""
 
     count: Counter[str] = field(default_factory=Counter)
@@ -42,8 +42,8 @@ class Core:
         self.connection = ServerConnection(options.backoff_s, now_ns)
         self.waiting: deque[Message] = deque()  # to be sent, in order
         self.active = ActiveStanding(0, self.safe_calls, options.ttl_ms)
-        self.handover = Handover(options.on_call is not None, options.on_safe is not None)
-        self.ticks, self.tally = ServerTicks(), Tally()
+        self.handover = CallQueue(options.on_call is not None, options.on_safe is not None)
+        self.ticks, self.tally = ServerTicks(), CallCounts()
         self.welcome: messages.Welcome | None = None
         self.error: ClientError | None = None  # why it ended: nothing is sent any more
         self.version = 0  # grows with each call message, and whatever else changes what is active

@@ -23,7 +23,7 @@ from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.loop import RunState, finish
 from rtcontrol.loop.operator_control import OperatorControl
-from rtcontrol.loop.runner import Ports, Runner
+from rtcontrol.loop.runner import LoopRunner, Ports
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
 
@@ -252,7 +252,7 @@ class SimRun:
         world.reach = self._reach
         return world
 
-    def _assemble(self, agent: SimAgent) -> Runner:
+    def _assemble(self, agent: SimAgent) -> LoopRunner:
         scenario = self.scenario
         rules = Rules(
             check=self._check,
@@ -280,7 +280,7 @@ class SimRun:
             report=self._report,
             retake=lambda: None,
         )
-        return Runner(core, SimClock(self.thread, grid, self._spins, move), ports)  # type: ignore[arg-type]
+        return LoopRunner(core, SimClock(self.thread, grid, self._spins, move), ports)  # type: ignore[arg-type]
 
     def _step(self, dt_ns: int) -> int:
         """The world moves on by a period."""

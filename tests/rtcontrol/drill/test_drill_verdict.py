@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.drill.faults import FAULTS
-from rtcontrol.drill.judge import NAMES, Injection, Judge, RecordedTick, ticks_of, verdict
+from rtcontrol.drill.judge import NAMES, FaultJudge, Injection, RecordedTick, ticks_of, verdict
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
 
@@ -113,7 +113,7 @@ def tick(k: int, at_ns: int = 6 * MS, **more: Any) -> Message:
 
 def broken_rules(*acts: Message, end_ns: int, safe: bool = True, excused: tuple[int, int] = (0, 0)) -> list[str]:
     """Of a run that is requested to end then, and whose safe call acts after it."""
-    judge = Judge(PERIOD, HOLD)
+    judge = FaultJudge(PERIOD, HOLD)
     last = [act(end_ns + 2 * MS, None)] if safe else []
     judge.check([{"event": "reset", "t": 0}, *acts, *last], end_ns, [excused])
     return [violation["what"] for violation in judge.violations]
