@@ -24,7 +24,7 @@ async def main(url: str = "http://127.0.0.1:8090") -> None:
             nonlocal before
             result = await client.call_tool(name, arguments)
             told = result.content[0].text
-            shown = told if name not in ("status", "report") else brief(json.loads(told))
+            shown = told if name != "status" else brief(json.loads(told))
             line = f"{name}({', '.join(map(repr, arguments.values()))}) -> {shown}"
             if line != before:
                 print(line, flush=True)
@@ -42,12 +42,12 @@ async def main(url: str = "http://127.0.0.1:8090") -> None:
                 seen = json.loads(await tool("status")).get("text") or ""
                 speeds = [int(n) for n in re.findall(r"\bv[xy] (-?\d+)", seen)]
                 steady = steady + 1 if speeds and max(map(abs, speeds)) <= 8 else 0
-        before_it = json.loads(await tool("report"))
+        before_it = json.loads(await tool("status"))
         await tool("instruct", text="land on the pad")
         async with asyncio.timeout(60):
-            while json.loads(await tool("report"))["episodes"] == before_it["episodes"]:
+            while json.loads(await tool("status"))["episodes"] == before_it["episodes"]:
                 await asyncio.sleep(0.5)
-        report = json.loads(await tool("report"))
+        report = json.loads(await tool("status"))
         print("landed" if report["successes"] > before_it["successes"] else "not landed")
         await tool("stop")
 

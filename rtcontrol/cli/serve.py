@@ -178,7 +178,7 @@ def mcp(
     session: str | None = setting("mcp", None, "One of a server's sessions. (default: the newest)"),
     token_file: Path | None = setting("mcp", None, "The server's access token, if it requires one."),
 ) -> None:
-    """Let a slow agent supervise a fast loop, by MCP: status, misses with their causes, report; pause, stop, deny.
+    """Let a slow agent supervise a fast loop, by MCP: status, misses with their causes; pause, stop, deny.
 
     It instructs, resumes and confirms only with --instruct. No tick waits for it. It starts also before there is a run,
     finds the next one, and ends with its stdin. Needs pip install 'rtcontrol[mcp]'.

@@ -29,26 +29,21 @@ from rtcontrol_client.wire import PROTOCOL
 
 
 class GatewayApp:
-    """The routes for a server's sessions, and what decides for them. `app` is without its gate, `gated` behind it."""
+    """The routes for a server's sessions, and what decides for them. `gated` is the application behind its gate."""
 
     def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._sessions, self._options = sessions, options
         self._tool_sets, self._metrics = ToolSets(pool, options), Metrics(sessions)
-        self._sockets = WebSockets(sessions, self._metrics)
         self._model, self._since = public_name(options.model), int(time.time())
         self._routes = self._all_routes()
-        self.app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._missing})
-        self.gated = behind_gate(self.app, options, self.refused)
-
-    def refused(self, code: str) -> None:
-        """Count a request that went no further."""
-        self._metrics.refused.labels(code).inc()
+        app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._missing})
+        self.gated = behind_gate(app, options)
 
     def start(self) -> None:
         """Do nothing: another server runs the application."""
 
     def close(self) -> None:
-        """End what decides for it."""
+        """Close the tool sets."""
         self._tool_sets.close()
 
     def _all_routes(self) -> list[BaseRoute]:
@@ -59,7 +54,7 @@ class GatewayApp:
             Route("/v1/models", self._models),
             Route("/health", self._health),
             Route("/metrics", self._metrics_text),
-            WebSocketRoute("/ws", self._sockets.serve),
+            WebSocketRoute("/ws", WebSockets(sessions).serve),
             *view.routes(lambda name: view.find(sessions, name), lambda: view.listed(sessions)),
             WebSocketRoute("/{path:path}", self._no_socket),
             *([] if static is None else [Mount("/static", StaticFiles(directory=static, html=True))]),
@@ -93,15 +88,12 @@ class GatewayApp:
         return JSONResponse({**health, "model": self._model, "protocol": list(PROTOCOL)}, 200 if loaded else 503)
 
     async def _metrics_text(self, request: Request) -> Response:
-        self._metrics.websockets.set(self._sockets.open)
-        self._metrics.tool_sets.set(self._tool_sets.open)
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _missing(self, request: Request, error: Exception) -> Response:
-        status, code = 404, "not_found"
         # The page's files take no POST, and they are at every other path.
-        if request.url.path in (route.path for route in self._routes if isinstance(route, Route)):
-            status, code = 405, "method_not_allowed"
+        known = request.url.path in (route.path for route in self._routes if isinstance(route, Route))
+        status, code = (405, "method_not_allowed") if known else (404, "not_found")
         problem = f"There is no {request.method} {request.url.path[:80]} here."
         return Refusal(status, code, problem, "An OpenAI client's base_url ends with /v1.").response()
 
@@ -114,7 +106,7 @@ class Gateway(HTTPServer):
 
     def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._gateway = GatewayApp(sessions, pool, options)
-        super().__init__(self._gateway.app, options, "--http", self._gateway.refused)
+        super().__init__(self._gateway.gated, options)
 
     def close(self) -> None:
         try:

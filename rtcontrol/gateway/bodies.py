@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from rtcontrol.gateway.gate import Refusal, too_large
+from rtcontrol.gateway.gate import MAX_BODY_BYTES, Refusal, too_large
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import each_once
 from rtcontrol_client.wire.errors import WireError
@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is none of its numbers")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)
@@ -28,11 +28,15 @@ DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once
 
 async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
     """Return the body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
+    body = bytearray()
     try:
         async with asyncio.timeout(options.body_timeout_s):
-            body = await _bytes(request, options.max_body_bytes)
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise too_large()
     except (TimeoutError, ClientDisconnect):
-        raise Refusal(408, "timeout", "The body did not come whole, in time.", "Send it at once.") from None
+        raise Refusal(408, "timeout", "The body did not arrive in time.", "Send it at once.") from None
     value: Any = None
     try:
         value = DECODER.decode(body.decode())
@@ -43,27 +47,15 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
         field = _field(first["loc"], value)
-        problem = f"{field or 'body'}: {first['msg'].removeprefix('Value error, ')}."
+        problem = f"{field or 'body'}: {first['msg']}."
         raise Refusal(invalid, "invalid", problem, "Correct this field.", field or None) from None
-    except RecursionError:
-        problem = f"The body is nested deeper than {LIMITS.max_depth}."
-        raise Refusal(invalid, "too_large", problem, "Send less.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refusal(invalid, "malformed", f"The body is not JSON ({error}).", "Send one JSON object.") from None
 
 
-async def _bytes(request: Request, limit: int) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise too_large(limit)
-    return bytes(body)
-
-
 def _field(places: Sequence[int | str], value: Any) -> str:
-    """Return `messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there.
-    The last place may be missing in it."""
+    """Return where the value is wrong, as `messages[0].role`: without pydantic's names of the alternatives it tried.
+    The last place may be missing in the value."""
     path = ""
     for k, place in enumerate(places, start=1):
         if isinstance(place, int):

@@ -94,7 +94,7 @@ class ChatRequest(BaseModel):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=256)]
     tools: list[dict[str, Any]] | None = None
     functions: None = None  # of OpenAI's first API: they would be passed over, and other tools called
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tool_choice: Literal["auto", "required"] | ToolChoice | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = 1
@@ -106,14 +106,9 @@ class ChatRequest(BaseModel):
         texts = [m.text() for m in self.messages if m.role in ("system", "developer")]
         return "\n".join(filter(None, texts))
 
-    def spoke(self) -> int:
-        """Return the number of the user's last message; 0 without one."""
-        return max((i for i, m in enumerate(self.messages) if m.role == "user"), default=0)
-
     def instruction(self) -> str:
         """Return the user's last text."""
-        last = self.messages[self.spoke()]
-        return last.text() if last.role == "user" else ""
+        return next((m.text() for m in reversed(self.messages) if m.role == "user"), "")
 
     def calls(self, since: int = 0) -> list[Made]:
         """Return the calls of the messages from the `since`th on, in their order, with results. Raises Refusal."""
@@ -133,8 +128,9 @@ class ChatRequest(BaseModel):
         ]
 
     def answered(self) -> list[Made]:
-        """Return those with a result since the user last spoke."""
-        return [call for call in self.calls(self.spoke()) if call.result is not None]
+        """Return those with a result after the user's last message."""
+        last = max((i for i, m in enumerate(self.messages) if m.role == "user"), default=0)
+        return [call for call in self.calls(last) if call.result is not None]
 
     @property
     def required(self) -> bool:
@@ -143,22 +139,19 @@ class ChatRequest(BaseModel):
 
     def offer(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
         """Return the tools that may be called; the server's `default` where the request brings none. Raises Refusal."""
-        tools = list(self.tools or default)
-        if not tools or self.tool_choice == "none":
-            problem, param = ("tool_choice is none.", "tool_choice") if tools else ("No tools.", "tools")
-            hint = "This server writes no prose: give `tools`, with tool_choice auto or required."
-            raise Refusal(400, "unsupported", problem, hint, param)
+        tools = tuple(self.tools or default)
+        if not tools:
+            raise Refusal(400, "unsupported", "No tools.", "This server writes no prose: give `tools`.", "tools")
         if not isinstance(self.tool_choice, ToolChoice):
-            return tuple(tools)
+            return tools
         name = self.tool_choice.function.name
-        if not (tools := [tool for tool in tools if _name(tool) == name]):
+        if not (tools := tuple(tool for tool in tools if _name(tool) == name)):
             problem = f"tool_choice names {name[:80]!r}, which is none of the tools."
             raise Refusal(400, "invalid", problem, "Name one of them.", "tool_choice.function.name")
-        return tuple(tools)
+        return tools
 
 
 def _name(tool: dict[str, Any]) -> Any:
-    """Return a tool's name, with or without the wrapper around it."""
     body = tool.get("function", tool)
     return body.get("name") if isinstance(body, dict) else None
 
@@ -168,12 +161,29 @@ def _name(tool: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The decision, and the call that it came to, or the text. `stopped`: why nothing is called."""
+    """The decision, and its call or text. `stopped`: why nothing is called."""
 
     timed: Timed
     call: Call | None
     content: str | None = None
     stopped: str | None = None
+
+    @property
+    def finish_reason(self) -> str:
+        return "stop" if self.call is None else "tool_calls"
+
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self.content, "refusal": None}
+        if self.call is not None:
+            arguments = json.dumps(dict(self.call.arguments), ensure_ascii=False)
+            function = {"name": self.call.name, "arguments": arguments}
+            message["tool_calls"] = [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}]
+        return message
+
+    def extra(self) -> dict[str, Any]:
+        """Return the field `rtcontrol`."""
+        extra = {"confidence": dict(self.timed.decision.confidence), **self.timed.timing()}
+        return extra if self.stopped is None else {**extra, "stopped": self.stopped}
 
 
 async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> ChatReply:
@@ -196,19 +206,19 @@ async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide:
 
 def completion(request: ChatRequest, answer: ChatReply) -> dict[str, Any]:
     """Return the whole answer."""
-    choice = {"index": 0, "message": _message(answer), "finish_reason": _finish(answer), "logprobs": None}
+    choice = {"index": 0, "message": answer.message(), "finish_reason": answer.finish_reason, "logprobs": None}
     envelope = _envelope(request, "chat.completion")
-    return {**envelope, "choices": [choice], "usage": _usage(answer.timed), "rtcontrol": _extra(answer)}
+    return {**envelope, "choices": [choice], "usage": _usage(answer.timed), "rtcontrol": answer.extra()}
 
 
 def chunks(request: ChatRequest, answer: ChatReply) -> Iterator[str]:
-    """Return the answer as server-sent events: the message, the reason of its end, its usage where it is asked for."""
-    envelope, message = _envelope(request, "chat.completion.chunk"), _message(answer)
-    if "tool_calls" in message:
-        message["tool_calls"] = [{"index": k, **call} for k, call in enumerate(message["tool_calls"])]
+    """Return the answer as server-sent events: the message, its finish reason, its usage where it is requested."""
+    envelope, message = _envelope(request, "chat.completion.chunk"), answer.message()
+    for call in message.get("tool_calls", ()):
+        call["index"] = 0
     first = {"index": 0, "delta": message, "finish_reason": None, "logprobs": None}
-    last = {"index": 0, "delta": {}, "finish_reason": _finish(answer), "logprobs": None}
-    events: list[dict[str, Any]] = [{"choices": [first]}, {"choices": [last], "rtcontrol": _extra(answer)}]
+    last = {"index": 0, "delta": {}, "finish_reason": answer.finish_reason, "logprobs": None}
+    events: list[dict[str, Any]] = [{"choices": [first]}, {"choices": [last], "rtcontrol": answer.extra()}]
     if request.stream_options is not None and request.stream_options.include_usage:
         events.append({"choices": [], "usage": _usage(answer.timed)})
     for event in events:
@@ -221,30 +231,10 @@ def _envelope(request: ChatRequest, kind: str) -> dict[str, Any]:
     return {"id": name, "object": kind, "created": int(time.time()), "model": request.model}
 
 
-def _message(answer: ChatReply) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
-    if (call := answer.call) is None:
-        return message
-    function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
-    return {
-        **message,
-        "tool_calls": [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}],
-    }
-
-
-def _finish(answer: ChatReply) -> str:
-    return "stop" if answer.call is None else "tool_calls"
-
-
 def _usage(timed: Timed) -> dict[str, Any]:
+    """Return the tokens; values are chosen, not written: a head counts as a token of the answer."""
     decision = timed.decision
     prompt = decision.reused_tokens + decision.tokens
-    # Values are chosen, not written: a head is what comes nearest to a token of an answer.
     heads = len(decision.confidence)
     usage = {"prompt_tokens": prompt, "completion_tokens": heads, "total_tokens": prompt + heads}
     return {**usage, "prompt_tokens_details": {"cached_tokens": decision.reused_tokens}}
-
-
-def _extra(answer: ChatReply) -> dict[str, Any]:
-    confidence = {"confidence": dict(answer.timed.decision.confidence)}
-    return {**confidence, **answer.timed.timing(), **({"stopped": answer.stopped} if answer.stopped else {})}

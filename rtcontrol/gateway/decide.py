@@ -31,7 +31,6 @@ from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.loop.operator import never_taught
 from rtcontrol.loop.rules import ConfidenceGate
 from rtcontrol.models.call import Decision
-from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
@@ -41,18 +40,13 @@ from rtcontrol.run.model_compatibility import learnt_of, model_for, trained_on
 
 log = logging.getLogger("rtcontrol.gateway")
 
-MAX_WAITING = 64
-MAX_CHARACTERS = 1 << 18  # whatever the model's context: they are counted in tokens first
-OPENING_AT_ONCE = 2
-LOOK_S = 0.2  # between two looks whether the decoder is still there
-BOUND_IT = "Give it an enum, a range, a maxLength or maxItems."
+LOOK_NS = 200_000_000  # between two looks whether the decoder is still there
 # A request cannot choose among models: its `model` is that of the server.
 START_IT = (
     "Start the server with `rtcontrol serve --model M`: {known}, a checkpoint that was trained on these tools, or a "
     "chat model (docs/engines.md)."
 )
 Tools = tuple[dict[str, Any], ...]
-Trained = tuple[bool | None, str | None]  # as `trained` returns it
 
 
 class Unavailable(Refusal):
@@ -67,55 +61,39 @@ def bad_tools(problem: str, hint: str) -> Refusal:
     return Refusal(400, "invalid_request", problem, hint, "tools")
 
 
-def too_long(problem: str, hint: str) -> Refusal:
-    """Return the refusal of a prompt that does not fit."""
-    return Refusal(400, "context_length_exceeded", problem, hint, "messages")
-
-
 # -- what decides ------------------------------------------------------------------------------------------------------
 
 
 def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> DeciderSource:
-    """Return what decides with these tools; with `allow_null` it may call nothing; without tools it answers questions.
-    UserError for a model that cannot serve these."""
+    """Return the decider of a request: with tools, one that calls them (or nothing, with `allow_null`); without, one
+    that answers questions. Raises UserError for a model that cannot."""
     from rtcontrol.models.decider import DeciderSpec
 
     model = options.model
     if not tools:
         if model is None or model in PLAIN or is_endpoint(model):
-            raise UserError(
-                "No model here answers questions." if model is None else f"The model {model} answers no questions.",
-                "Start the server with one: `rtcontrol serve --model CHECKPOINT --http ADDRESS`.",
-            )
+            hint = "Start the server with one that does: `rtcontrol serve --model CHECKPOINT --http ADDRESS`."
+            raise UserError(f"The model {public_name(model)} answers no questions.", hint)
         return QuestionSource(DeciderSpec(model=model, engine=options.engine, tools=()))
     model = model_for(tool_schemas(tools), model, START_IT)
     if model == "noop":
         return NoopSource()
     if model == "random":
         return RandomSource(tools)
-    if model == "expert":
-        raise UserError("The scripted expert knows its own tools only.", "Serve a model: `rtcontrol serve --model M`.")
     if is_endpoint(model):
         return EndpointSource.parse(model, tools, allow_null)
     spec = DeciderSpec(model, tools, engine=options.engine, allow_null=allow_null, value_tokens=options.value_tokens)
     return STSource(spec, patient=True)
 
 
-def trained(model: str | None, tools: Sequence[ToolSchema]) -> Trained:
-    """Return whether the model was trained on these tools, and without any on questions (None: not known, or nothing
-    that is trained), and the warning for everyone who asks it about what it may not have been trained on."""
+def training_of(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None, str | None]:
+    """Return whether the model was trained on these tools, or without tools on questions (None: not known, or not a
+    trained model), and a warning where it may not have been."""
     if model is None or model in PLAIN or is_endpoint(model):
         return model is None or None, None
-    known = trained_on(tools, model)
-    if known:
-        return True, None
-    name, subject = public_name(model), "these tools" if tools else "questions"
-    if known is None and not chats(model):
-        return None, f"Whether the model {name} was trained on {subject} is not known: its answers may be nonsense."
-    return (
-        False,
-        f"The model {name} was not trained on {subject}: its answers may be nonsense, however certain they are.",
-    )
+    known, subject = trained_on(tools, model), "these tools" if tools else "questions"
+    warning = f"As far as is known, the model {public_name(model)} was not trained on {subject}: its answers may be "
+    return known, None if known else f"{warning}nonsense, however certain they are."
 
 
 def public_name(model: str | None) -> str:
@@ -156,9 +134,8 @@ class CheckpointGate:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A decision, and how long it took in all, and in the decider. `trained`: whether the model was on these tools,
-    where that is known; `warning`: what there is to say about that. `held`: why its call must not act, by the
-    checkpoint's gate; None: it may."""
+    """A decision and its milliseconds, in all and in the decider. `trained` and `warning` as `training_of` has them;
+    `held`: why the checkpoint's gate holds the call; None: it may act."""
 
     decision: Decision
     latency_ms: float
@@ -189,19 +166,14 @@ class Timed:
 class ToolSets:
     """Decides with the tools of each request, and without any answers questions. Used on the event loop's thread only.
 
-    At most `options.tool_sets` stay open; the one not used for longest is closed when another was opened.
+    At most `options.tool_sets` stay open; the least recently used one is closed after another was opened.
     """
 
     def __init__(self, pool: DecoderPool, options: GatewayOptions) -> None:
         self._pool, self._options = pool, options
         self._open: OrderedDict[str, ToolSet] = OrderedDict()
-        self._opening: dict[str, asyncio.Task[ToolSet]] = {}
-        self._openers = ThreadPoolExecutor(OPENING_AT_ONCE, thread_name_prefix="opening")
-        self._waiting = self._count = 0
-
-    @property
-    def open(self) -> int:
-        return len(self._open)
+        self._opening = asyncio.Lock()
+        self._count = 0
 
     async def decide(
         self,
@@ -215,116 +187,88 @@ class ToolSets:
         """Decide; `orders`: the text of system messages. Raises Refusal: for tools that cannot be compiled, a prompt
         that does not fit, a value that does not end, and Unavailable."""
         started_s = time.perf_counter()
-        size = len(orders) + len(instruction) + len(observation) + sum(map(len, history))
-        if size > MAX_CHARACTERS:
-            problem = f"The request has {size} characters; {MAX_CHARACTERS} is the most."
-            raise too_long(problem, "Shorten the messages, or the environment.")
-        if self._waiting >= MAX_WAITING:
-            raise Unavailable(f"{MAX_WAITING} requests wait already")
-        self._waiting += 1
-        try:
-            tool_set = await self._tool_set(tools, allow_null)
-            text = tool_set.gate.instruction(orders, instruction)
-            decision, decide_ns = await tool_set.ask(text, observation, tuple(history))
-        finally:
-            self._waiting -= 1
+        tool_set = await self._tool_set(tools, allow_null)
+        text = tool_set.gate.instruction(orders, instruction)
+        decision, decide_ns = await tool_set.ask(observation, text, tuple(history))
         latency_ms = (time.perf_counter() - started_s) * 1e3
-        return Timed(decision, latency_ms, decide_ns / 1e6, *tool_set.trained, tool_set.gate.held(decision))
+        return Timed(decision, latency_ms, decide_ns / 1e6, *tool_set.training, tool_set.gate.held(decision))
 
     def close(self) -> None:
-        self._openers.shutdown(wait=False, cancel_futures=True)
         while self._open:
             self._open.popitem()[1].close()
 
     async def _tool_set(self, tools: Tools, allow_null: bool) -> ToolSet:
-        """Return the set of these tools, which is opened if it is not; what cannot be opened replaces no other one."""
         key = json.dumps([allow_null, *tools])
-        tool_set = self._open.get(key)
-        if tool_set is not None and not tool_set.lost:
-            self._open.move_to_end(key)
-            return tool_set
-        if key not in self._opening:
-            self._opening[key] = asyncio.create_task(self._open_set(key, tools, allow_null))
-        try:
-            async with asyncio.timeout(self._options.open_timeout_s):
-                return await asyncio.shield(self._opening[key])
-        except TimeoutError:
-            raise Unavailable(f"these tools are not open within {self._options.open_timeout_s:g} s") from None
+        if not self._is_open(key):
+            async with self._opening:
+                if not self._is_open(key):
+                    await self._open_set(key, tools, allow_null)
+        self._open.move_to_end(key)
+        return self._open[key]
 
-    async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> ToolSet:
+    def _is_open(self, key: str) -> bool:
+        return key in self._open and not self._open[key].lost
+
+    async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> None:
+        """Open a set, then close what it replaces: nothing is replaced by tools that cannot be opened."""
         self._count += 1
         parts = self._pool, self._options, tools, allow_null, f"http-{self._count}"
-        try:
-            tool_set = await asyncio.get_running_loop().run_in_executor(self._openers, open_set, *parts)
-        finally:
-            del self._opening[key]
+        tool_set = await asyncio.to_thread(open_set, *parts)
         if key in self._open:
             self._open.pop(key).close()
         while len(self._open) >= self._options.tool_sets:
             self._open.popitem(last=False)[1].close()
         self._open[key] = tool_set
-        return tool_set
 
 
 def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> ToolSet:
     """Read the tools, and open their host. Raises Refusal."""
     try:
-        schemas = read_tools(tools)
+        schemas = tool_schemas(tools) if tools else ()
         gate = CheckpointGate.of(options.model, schemas, allow_null)
         host = pool.open(name, source(options, tools, gate.allow_null))
         host.start()
-        return ToolSet(host, gate, trained(options.model, schemas), options.decide_timeout_s)
+        return ToolSet(host, gate, training_of(options.model, schemas), options.decide_timeout_s)
     except DecoderUnavailable as error:
         raise Unavailable(error.what.rstrip(".")) from None
     except UserError as error:
         raise bad_tools(error.what, error.remedy) from None
     except Exception as error:
         log.exception("opening a tool set")
-        raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None
-
-
-def read_tools(tools: Tools) -> tuple[ToolSchema, ...]:
-    """Return the tools of a request; a second time it costs little. Raises UserError."""
-    try:
-        return tool_schemas(tools) if tools else ()
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        problem = f"The tools are not function definitions ({reason})."
-        raise UserError(problem, "Write OpenAI-style function definitions.") from None
+        problem = f"These tools cannot be opened ({type(error).__name__})."
+        raise bad_tools(problem, "Write OpenAI-style function definitions.") from None
 
 
 class ToolSet:
     """One open host. It has a thread of its own, since a host is for one thread, and decides one request at a time."""
 
-    def __init__(self, host: Host, gate: CheckpointGate, trained: Trained, limit_s: float) -> None:
-        self.gate, self.trained = gate, trained
+    def __init__(
+        self, host: Host, gate: CheckpointGate, training: tuple[bool | None, str | None], limit_s: float
+    ) -> None:
+        self.gate, self.training = gate, training
         self.lost = False  # with its decoder
         self._host, self._limit_s = host, limit_s
         self._ticks = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=host.name)
 
-    async def ask(self, instruction: str, observation: str, history: tuple[str, ...]) -> tuple[Decision, int]:
-        """Return the decision and the nanoseconds that the decider took. Raises Refusal."""
-        prompt = observation, instruction, history
-        try:
-            async with asyncio.timeout(self._limit_s):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, *prompt)
-        except TimeoutError:
-            raise Unavailable(f"no decision within {self._limit_s:g} s") from None
+    async def ask(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
+        """Return the decision and the nanoseconds that the decider took. Raises Refusal, also after `limit_s`."""
+        give_up = time.monotonic_ns() + round(self._limit_s * 1e9)
+        parts = give_up, observation, instruction, history
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, *parts)
 
     def close(self) -> None:
         """Close the host; what waits is decided first."""
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
-    def _decide(self, *prompt: Any) -> tuple[Decision, int]:
+    def _decide(self, give_up: int, *prompt: Any) -> tuple[Decision, int]:
         self._ticks += 1
         host, tick = self._host, self._ticks
         host.submit(DecisionRequest(tick, 0, *prompt))
         incarnation = host.incarnation  # a standby takes over with the request
-        give_up = time.monotonic_ns() + round(self._limit_s * 1e9)
         while (left := give_up - time.monotonic_ns()) > 0:
-            reply = host.wait(min(left, round(LOOK_S * 1e9)))
+            reply = host.wait(min(left, LOOK_NS))
             if reply is not None and reply.tick == tick:
                 return decision_of(reply)
             if host.incarnation != incarnation or not host.alive():
@@ -343,10 +287,10 @@ class ToolSet:
 def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
     """Return the reply's decision and its nanoseconds. Raises Refusal."""
     if reply.mistake is not None:
-        raise too_long(*reply.mistake)
+        raise Refusal(400, "context_length_exceeded", *reply.mistake, "messages")
     if reply.decision is None:
         kind, _, detail = str(reply.error).partition(": ")
         if kind == DecodeError.__name__:  # and so it would be the next time
-            raise bad_tools(f"{detail}.", BOUND_IT)
+            raise bad_tools(f"{detail}.", "Give it an enum, a range, a maxLength or maxItems.")
         raise Unavailable(f"the decoder failed ({reply.error})")
     return reply.decision, reply.decide_ns

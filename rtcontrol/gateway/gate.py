@@ -8,23 +8,18 @@ for both.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_address, is_loopback
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
+MAX_BODY_BYTES = 1 << 18
 # Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
 # no secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
@@ -48,8 +43,7 @@ PAGE_HEADERS = HEADERS | {
 
 
 class Refusal(Exception):
-    """A request that goes no further: HTTP status, a code for counting, what and hint, and of OpenAI's requests the
-    `param`, the field that is wrong."""
+    """A request that is not answered: HTTP status, code, problem and hint; `param` is the field that is wrong."""
 
     def __init__(self, status: int, code: str, problem: str, hint: str, param: str | None = None) -> None:
         super().__init__(problem)
@@ -62,16 +56,15 @@ class Refusal(Exception):
         return JSONResponse({"error": error}, self.status, headers)
 
 
-def too_large(limit: int) -> Refusal:
+def too_large() -> Refusal:
     """Return the refusal of a body beyond the limit."""
-    return Refusal(413, "too_large", f"The body is larger than {limit} bytes.", "Send less.")
+    return Refusal(413, "too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.", "Send less.")
 
 
-def behind_gate(app: App, options: GatewayOptions, refused: Callable[[str], None]) -> App:
-    """Return the application behind its gate; `refused` gets the code of every refusal."""
-    gate: Any = AccessGate(app, options, refused)
+def behind_gate(app: ASGIApp, options: GatewayOptions) -> ASGIApp:
+    """Return the application behind its gate."""
     return CORSMiddleware(  # outside: a page of an allowed site can read why it is refused
-        gate,
+        AccessGate(app, options),
         allow_origins=sorted(options.origins),
         allow_methods=("GET", "HEAD", "POST"),
         allow_headers=("*",),
@@ -80,10 +73,10 @@ def behind_gate(app: App, options: GatewayOptions, refused: Callable[[str], None
 
 
 class AccessGate:
-    """ASGI middleware. `refused` gets the code of every refusal."""
+    """ASGI middleware: answers a request that may not enter, and passes on the rest."""
 
-    def __init__(self, app: App, options: GatewayOptions, refused: Callable[[str], None]) -> None:
-        self._app, self._options, self._refused = app, options, refused
+    def __init__(self, app: ASGIApp, options: GatewayOptions) -> None:
+        self._app, self._options = app, options
         self._known = {_host(urlsplit(o).netloc) for o in options.origins} | {options.host}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,7 +86,6 @@ class AccessGate:
         try:
             self._check(HTTPConnection(scope))
         except Refusal as refusal:
-            self._refused(refusal.code)
             more = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
             await refusal.response({"connection": "close", **HEADERS, **more})(scope, receive, send)
             return
@@ -107,8 +99,8 @@ class AccessGate:
         if guarded and (self._options.require_token or not trusted):
             check_token(request, self._options)
         length = request.headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._options.max_body_bytes:
-            raise too_large(self._options.max_body_bytes)
+        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            raise too_large()
 
     def _check_host(self, request: HTTPConnection) -> None:
         # A page of a site whose name is made to point here (DNS rebinding) still names that site as its host.
@@ -142,14 +134,11 @@ def check_token(request: HTTPConnection, options: GatewayOptions) -> None:
     shown, secret = _token(request), options.token
     if secret is not None and shown is not None and hmac.compare_digest(shown.encode(), secret.encode()):
         return
-    raise Refusal(
-        401,
-        "token",
-        "No access token." if shown is None or secret is None else "This is not the access token.",
-        "Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol "
-        f"{TOKEN_SUBPROTOCOL}TOKEN beside {SUBPROTOCOL}); the server reads it from --token-file, "
-        "and has none without.",
+    hint = (
+        f"Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol {TOKEN_SUBPROTOCOL}TOKEN "
+        f"next to {SUBPROTOCOL}); the server reads it from --token-file, and has none without."
     )
+    raise Refusal(401, "token", "This request does not show the access token.", hint)
 
 
 def _token(request: HTTPConnection) -> str | None:
@@ -168,7 +157,7 @@ def with_headers(scope: Scope, send: Send) -> Send:
     """Return `send` with the headers that every answer has."""
     ours = HEADERS if scope["path"].startswith("/static/") else PAGE_HEADERS
 
-    async def wrapped(message: MutableMapping[str, Any]) -> None:
+    async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in ours.items():

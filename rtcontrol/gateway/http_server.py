@@ -7,17 +7,17 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-from rtcontrol.gateway.gate import App, behind_gate
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.wire.limits import LIMITS
 
 ABORT = "rtcontrol.abort"  # an extension of a connection's scope, which cuts off a stuck peer
 IDLE_S = 10.0
@@ -26,27 +26,17 @@ MAX_CONNECTIONS = 256
 
 
 class IdleHTTP(H11Protocol):
-    """Cuts off a connection on which no request starts for `IDLE_S` to twice that; half a head is none. The oldest idle
-    one makes room where three quarters of all places are taken."""
-
-    since_s = 0.0
+    """Close a connection on which no request starts for `IDLE_S` to twice that; half a head is not a start."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.since_s = self.loop.time()
-        idle = [c for c in self.connections if isinstance(c, IdleHTTP) and c.idle() and not c.transport.is_closing()]
-        if idle and len(self.connections) >= MAX_CONNECTIONS * 3 // 4:
-            min(idle, key=lambda c: c.since_s).transport.abort()
         super().connection_made(transport)  # type: ignore[arg-type]
         self.loop.call_later(IDLE_S, self._look, None)
 
-    def idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
     def _look(self, last: Any) -> None:
-        """Cut it off if the request of the `last` look is still the newest, and answered."""
+        """Close it if the request of the `last` look is still the newest, and answered."""
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
-        if self.cycle is last and self.idle():
+        if self.cycle is last and (last is None or last.response_complete):
             self.transport.abort()
         else:
             self.loop.call_later(IDLE_S, self._look, self.cycle)
@@ -67,17 +57,16 @@ class StuckWebSocket(WebSocketsSansIOProtocol):
 
 
 class HTTPServer:
-    """Serves `app` behind its gate. `start` returns when requests are taken; `port` is then the real one. `option`
-    chose the address; `refused` gets the code of every refusal."""
+    """Serve an application. `start` returns once requests are accepted; `port` is the real one from then on."""
 
-    def __init__(self, app: App, options: GatewayOptions, option: str, refused: Callable[[str], None]) -> None:
-        self._options, self._address = options, f"{option} {options.host}:{options.port}"
+    def __init__(self, app: ASGIApp, options: GatewayOptions) -> None:
+        self._options, self._address = options, f"{options.host}:{options.port}"
         config = uvicorn.Config(
-            behind_gate(app, options, refused),
+            app,
             ws=StuckWebSocket,
             http=IdleHTTP,
             loop="asyncio",
-            ws_max_size=options.max_body_bytes,
+            ws_max_size=LIMITS.max_message_bytes,
             ws_per_message_deflate=False,
             lifespan="off",
             # uvicorn's lines show addresses with their query, and so the token.
@@ -104,13 +93,13 @@ class HTTPServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     def start(self) -> None:
-        """Raises UserError when the address cannot be bound."""
+        """Accept requests. Raises UserError when the address cannot be bound."""
         host, port = self._options.host, self._options.port
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
-            problem = f"{self._address} cannot be bound ({error.strerror or error})."
+            problem = f"{self._address} cannot be bound for HTTP ({error.strerror or error})."
             raise UserError(problem, "Choose another port or address.") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._thread = threading.Thread(
@@ -124,7 +113,7 @@ class HTTPServer:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """End all connections; returns within `END_S`."""
+        """End all connections, within twice `END_S`."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(END_S)

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import httpx
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from mcp.server.mcpserver.resources import Resource
+from mcp.server.mcpserver.resources import FunctionResource
 from mcp.types import ToolAnnotations
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
@@ -31,29 +31,25 @@ from rtcontrol_client.wire.pictures import format_of
 
 PICTURE = "rtcontrol://picture"
 INSTRUCTIONS = """A fixed-rate control loop calls functions many times a second by itself: you never call them.
-Look with `status`, `misses` and `report`. `pause` and `stop` activate the safe call at once: use them whenever
-something looks wrong. A stop is final. Where `instruct` is offered, say in one short sentence what to do, in the words
-that the model was trained on (status shows its instruction now), and look at `status` again some seconds later."""
+Look with `status` and `misses`. `pause` and `stop` activate the safe call at once: use them whenever something looks
+wrong. A stop is final. Where `instruct` is offered, say in one short sentence what to do, in the words that the model
+was trained on (status shows its instruction now), and look at `status` again some seconds later."""
 LOOK = ToolAnnotations(read_only_hint=True)
 SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
 ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True)
-SETTLE_S = 5.0  # a run's page shows with its next lines what came of a word
-SHOWN = (
-    *("env", "agent", "model", "hz", "deadline_ms", "phase", "state", "instruction", "call", "confidence", "text"),
-    *("asking", "safe_calls", "counts", "causes", "episodes", "successes", "log"),
-)
-REPORTED = ("counts", "causes", "subcauses", "latency_ms", "episodes", "successes", "judged")
+SETTLE_S = 5.0  # a run's page shows with its next lines what a message led to
+HIDDEN = ("ticks", "number", "data", "seed", "proven", "refusal")  # of a snapshot
 MIME = {"png": "image/png", "jpeg": "image/jpeg"}
 STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 ANSWER_S = 3.0
 RETRY_S = 0.5
 MISSES = 256  # of the newest, kept
-MOST_BYTES = 1 << 24  # a picture's, at the most
+MOST_BYTES = 1 << 24  # of a picture
 
 
 def server(view: ViewClient, may_instruct: bool) -> MCPServer:
-    """Return the server: tools `status`, `misses`, `report`, `pause`, `stop`, `deny`, and the resource
-    `rtcontrol://picture`; where it `may_instruct` also `instruct`, `resume` and `confirm`."""
+    """Return the server: tools `status`, `misses`, `pause`, `stop`, `deny`, and the resource `rtcontrol://picture`;
+    where it `may_instruct` also `instruct`, `resume` and `confirm`."""
     title = "rtcontrol supervisor"
     mcp = MCPServer("rtcontrol", title=title, instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     _looking(mcp, view)
@@ -75,51 +71,28 @@ def _looking(mcp: MCPServer, view: ViewClient) -> None:
     @mcp.tool(annotations=LOOK)
     async def status() -> dict[str, Any]:
         """What happens now: instruction, newest call and what it was decided by, state (running, paused, stopped),
-        whether a call waits for a yes (`asking`, with its number k), counts of ticks, the newest lines of the log."""
+        whether a call waits for a yes (`asking`, with its number k), counts of ticks, misses by cause, latency,
+        episodes, the newest lines of the log. After a run's end (`over`): what it came to."""
         await view.look()
-        if not view.connected:
-            over = {"over": bool(view.snapshot["over"])} if "over" in view.snapshot else {}
-            return {"connected": False, "session": view.session, "why": view.why, **over}
-        shown = {name: view.snapshot.get(name) for name in SHOWN}
-        shown |= {name: view.snapshot[name] for name in ("picture_age_s",) if name in view.snapshot}
-        return {"connected": True, "session": view.session, **shown}
+        known = view.snapshot if view.connected or view.snapshot.get("over") else {"why": view.why}
+        shown = {name: value for name, value in known.items() if name not in HIDDEN}
+        return {"connected": view.connected, "session": view.session, **shown}
 
     @mcp.tool(annotations=LOOK)
     async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
         """The newest ticks that were late, or never started, each with its one cause and the evidence for it."""
         return {"connected": view.connected, "misses": [*view.misses][-last:]}
 
-    @mcp.tool(annotations=LOOK)
-    async def report() -> dict[str, Any]:
-        """What the run came to so far: releases, ticks on time, misses by cause, latency, episodes."""
-        await view.look()
-        if not view.snapshot:
-            raise ToolError(f"There is nothing to report yet: {view.why}.")
-        return {"over": bool(view.snapshot.get("over")), **{name: view.snapshot.get(name) for name in REPORTED}}
-
-    mcp.add_resource(PictureResource.of(view))
-
-
-class PictureResource(Resource):
-    """The newest picture, of the type that it is when it is read."""
-
-    _view: ViewClient = PrivateAttr()
-
-    @classmethod
-    def of(cls, view: ViewClient) -> PictureResource:
-        text = "The world, where it has a picture; status has the age of one that a client sent (picture_age_s)."
-        resource = cls(uri=PICTURE, name="picture", description=text, mime_type=MIME["png"])
-        resource._view = view
-        return resource
-
-    async def read(self) -> bytes:
-        """Raises ResourceError where there is none."""
-        view = self._view
+    async def read() -> bytes:
         if view.picture is None or view.snapshot.get("picture_age_s", 0) is None:
             why = "the world has none, or its client sends none" if view.connected else view.why
             raise ResourceError(f"There is no picture: {why}.")
-        self.mime_type = MIME[format_of(view.picture) or "png"]
+        picture.mime_type = MIME[format_of(view.picture) or "png"]
         return view.picture
+
+    text = "The world, where it has a picture; status has the age of one that a client sent (picture_age_s)."
+    picture = FunctionResource(uri=PICTURE, name="picture", description=text, mime_type=MIME["png"], fn=read)
+    mcp.add_resource(picture)
 
 
 def _safe(mcp: MCPServer, view: ViewClient) -> None:
@@ -163,7 +136,7 @@ class ViewClient:
     """`snapshot` is the newest, empty before it; `misses` the newest of `off_time`. `run` keeps the connection, and
     connects again where it ends, also to a run that starts later. Everything is of the event loop that `run` is in.
 
-    `session`: one of a server's (None: the newest at first, and that one from then on, so that no word is ever for
+    `session`: one of a server's (None: the newest at first, and that one from then on, so that no message is ever for
     another robot); a run has one view, without a name.
     """
 
@@ -178,15 +151,17 @@ class ViewClient:
         self._number = 0  # of the newest tick
         self._looked = asyncio.Event()
         self._socket: ClientConnection | None = None
-        self._answers: deque[asyncio.Future[str]] = deque()  # they come in the order of the questions
+        self._answers: deque[asyncio.Future[str]] = deque()  # they arrive in the order of the questions
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Connect and follow until cancelled."""
         while True:
             try:
                 await self._follow()
             except (InvalidStatus, httpx.HTTPStatusError) as refused:
-                self.why = f"{self.url}: {_refusal(refused.response.status_code)}"
+                status = refused.response.status_code
+                token = " (--token-file: it requires its access token)" if status == 401 else ""
+                self.why = f"{self.url} refused with {status}{token}"
             except ConnectionClosed:
                 pass  # `_ended` has noted why
             except (OSError, httpx.HTTPError, WebSocketException, ValueError, LookupError) as error:
@@ -200,31 +175,29 @@ class ViewClient:
             await asyncio.wait_for(self._looked.wait(), ANSWER_S)
 
     async def answer_to(self, word: str, k: int | None = None) -> str:
-        """Say pause, resume, stop, confirm or deny; return the answer, and the state that it led to. Raises ToolError
-        without a connection."""
-        answer = await self._ask({"say": word} if k is None else {"say": word, "k": k})
+        """Say pause, resume, stop, confirm or deny; return the answer, and the state that it led to within `SETTLE_S`.
+        Raises ToolError without a connection."""
+        answer = await self._ask({"say": word, "k": k})
         wanted = STATE.get(word)
         await self._until(lambda: wanted is None or not self.connected or self.snapshot.get("state") == wanted)
-        state = self.snapshot.get("state", "over")
-        if self.connected and wanted not in (None, state):
-            problem = f"the run{self._of()} received it, and is not {wanted} within {SETTLE_S:g} s"
-            return f"{answer}; {problem}: look at the status"
-        return f"{answer}; the run{self._of()} is {state}"
+        return f"{answer}; the run{self._of()} is {self.snapshot.get('state', 'over')}"
 
     async def instructed(self, text: str) -> str:
-        """Pass an instruction on; return what came of it. Raises ToolError without a connection."""
+        """Pass on an instruction; return whether it is active within `SETTLE_S`. Raises ToolError without a
+        connection."""
         try:
             answer = await self._ask({"instruct": instruction_text(text)})
         except UserError as error:
             raise ToolError(str(error)) from None
+        active = lambda: self.snapshot.get("proven") == text.strip()  # noqa: E731
         refused = lambda: (self.snapshot.get("refusal") or (None,))[0] == text.strip()  # noqa: E731
-        await self._until(lambda: self.snapshot.get("proven") == text.strip() or refused())
-        if self.snapshot.get("proven") != text.strip() and refused():
+        await self._until(lambda: active() or refused())
+        if not active() and refused():
             return f"not taken{self._of()}: {self.snapshot['refusal'][1]}"
         return f"{answer}; active{self._of()}: {self.snapshot.get('instruction')!r}"
 
     def _of(self) -> str:
-        """Of which session, where there are some."""
+        """Return the session's name, where there are several."""
         return "" if self.session is None else f" {self.session}"
 
     async def _until(self, done: Callable[[], bool]) -> None:
@@ -234,7 +207,7 @@ class ViewClient:
                     await asyncio.sleep(0.02)
 
     async def _follow(self) -> None:
-        """One connection, to its end."""
+        """Keep one connection to its end."""
         name = self.session if self.session is not None else await self._newest()
         address = f"ws{self.url.removeprefix('http')}/view/ws" + (f"?session={quote(name)}" if name else "")
         options: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
@@ -303,8 +276,8 @@ class ViewClient:
 
 
 def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return what of a tick's line was not on time: the releases before it that were skipped, and itself, each with its
-    one cause and what that means (a skipped one's `k` is the first of `releases`)."""
+    """Yield what was not on time: the releases before the tick that were skipped (`k`: the first of `releases`), and
+    the tick itself, each with its one cause and what that means."""
     if skipped := tick.get("skipped", 0):
         why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
         yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning(why["cause"])}
@@ -315,7 +288,3 @@ def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _meaning(cause: Any) -> dict[str, Any]:
     return {"meaning": CAUSES[Cause(cause)].meaning if cause in CAUSES else None}
-
-
-def _refusal(status: int) -> str:
-    return "it wants its access token (--token-file)" if status == 401 else f"it refused with {status}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -27,49 +27,32 @@ class Metrics:
     """Counts of one gateway, in its own registry."""
 
     def __init__(self, sessions: SessionManager) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "rtcontrol_http_requests",
-            "/v1 requests by route and HTTP status.",
-            ["route", "status"],
-            registry=self.registry,
-        )
-        self.refused = Counter(
-            "rtcontrol_http_refused", "HTTP and WebSocket requests refused, by code.", ["code"], registry=self.registry
-        )
-        self.latency = Histogram(
-            "rtcontrol_request_decision_seconds",
-            "From a /v1 request's body to its decision.",
-            buckets=BOUNDS_S,
-            registry=self.registry,
-        )
-        self.websockets = Gauge("rtcontrol_websockets", "Open WebSockets.", registry=self.registry)
-        self.slow = Counter(
-            "rtcontrol_websockets_cut_off", "WebSockets cut off as slow readers.", registry=self.registry
-        )
-        self.tool_sets = Gauge("rtcontrol_tool_sets", "Tool sets of /v1 requests kept open.", registry=self.registry)
-        self.registry.register(SessionCounts(sessions))
+        self._registry = CollectorRegistry()
+        text = "/v1 requests by route and HTTP status."
+        self._requests = Counter("rtcontrol_http_requests", text, ["route", "status"], registry=self._registry)
+        text = "From a /v1 request's body to its decision."
+        self.latency = Histogram("rtcontrol_request_decision_seconds", text, buckets=BOUNDS_S, registry=self._registry)
+        self._registry.register(SessionCounts(sessions))
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        return generate_latest(self._registry)
 
     def counted(self, route: str, endpoint: Endpoint) -> Endpoint:
-        """Return an endpoint that answers, or refuses in OpenAI's shape; all are counted by this name of the route."""
+        """Return an endpoint that answers, or refuses in OpenAI's shape, and counts both under the route's name."""
 
         async def respond(request: Request) -> Response:
             try:
                 response = await endpoint(request)
             except Refusal as refusal:
-                self.refused.labels(refusal.code).inc()
                 response = refusal.response()
-            self.requests.labels(route, response.status_code).inc()
+            self._requests.labels(route, response.status_code).inc()
             return response
 
         return respond
 
 
 class SessionCounts(Collector):
-    """The server's sessions, whatever their transport."""
+    """Collect counts of the server's sessions, of all transports."""
 
     def __init__(self, sessions: SessionManager) -> None:
         self._sessions = sessions
@@ -86,10 +69,7 @@ class SessionCounts(Collector):
         yield states
         yield CounterMetricFamily("rtcontrol_sessions_opened", "Sessions ever opened.", value=health["sessions_total"])
         yield GaugeMetricFamily("rtcontrol_connections", "Connections, all transports.", value=health["connections"])
-        refused = CounterMetricFamily("rtcontrol_refused_messages", "Messages refused, by code.", labels=["code"])
-        for code in Code:
-            refused.add_metric([code.value], health["refused"].get(code.value, 0))
-        yield refused
+        yield _by("refused_messages", "code", (code.value for code in Code), health["refused"], "Messages refused.")
         for metric in _sums(self._sessions):
             if metric.type == "counter":
                 metric.samples = [self._rising(sample) for sample in metric.samples]
@@ -104,21 +84,23 @@ class SessionCounts(Collector):
 
 
 def _sums(sessions: SessionManager) -> Iterator[Metric]:
-    """Return sums over all sessions there ever were."""
-    totals = sessions.totals()
+    """Yield sums over all sessions there ever were."""
+    totals, causes = sessions.totals(), [cause.value for cause in Cause]
     for name, text in COUNTS.items():
         yield CounterMetricFamily(f"rtcontrol_{name}", f"{text} All sessions.", value=totals.counts[name])
-    for name, counts, text in (
-        ("misses", totals.misses, "Missed deadlines by cause. All sessions."),
-        ("skipped_releases_by_cause", totals.skipped, "Ticks that were due and not started, by cause. All sessions."),
-    ):
-        family = CounterMetricFamily(f"rtcontrol_{name}", text, labels=["cause"])
-        for cause in sorted({*(c.value for c in Cause), *counts}):
-            family.add_metric([cause], counts[cause])
-        yield family
+    yield _by("misses", "cause", causes, totals.misses, "Missed deadlines. All sessions.")
+    text = "Ticks that were due and not started. All sessions."
+    yield _by("skipped_releases_by_cause", "cause", causes, totals.skipped, text)
     for name, text in TIMES.items():
-        bins, total = totals.bins[name], totals.seconds[name]
-        summed = list(zip(BOUNDS, accumulate(bins), strict=True))
+        summed = list(zip(BOUNDS, accumulate(totals.bins[name]), strict=True))
         seconds = HistogramMetricFamily(f"rtcontrol_{name.removesuffix('_ms')}_seconds", f"{text} All sessions.")
-        seconds.add_metric([], summed, total)
+        seconds.add_metric([], summed, totals.seconds[name])
         yield seconds
+
+
+def _by(name: str, label: str, values: Iterable[str], counts: Mapping[str, int], text: str) -> Metric:
+    """Return a counter by a label, with a zero for each of its values that has no count."""
+    family = CounterMetricFamily(f"rtcontrol_{name}", text, labels=[label])
+    for value in sorted({*values, *counts}):
+        family.add_metric([value], counts.get(value, 0))
+    return family

@@ -23,8 +23,9 @@ from starlette.applications import Starlette
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
-from rtcontrol.envs.pictures import Painter, painter, png
+from rtcontrol.envs.pictures import painter, png
 from rtcontrol.gateway import view
+from rtcontrol.gateway.gate import behind_gate
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.loop.config import instruction_text
@@ -80,9 +81,7 @@ class Fed:
         return view.SENT
 
 
-@cache
-def paints(env: str) -> Painter | None:
-    return painter(env)
+paints = cache(painter)
 
 
 def drawing(env: str, seed: int, data: dict[str, Any]) -> bytes | None:
@@ -113,7 +112,7 @@ def main() -> None:
         os.nice(NICE)
     fed = Fed()
     options = GatewayOptions(host="127.0.0.1", port=int(sys.argv[1]))
-    server = HTTPServer(build(fed), options, "--view-port", lambda code: None)
+    server = HTTPServer(behind_gate(build(fed), options), options)
     try:
         server.start()
     except UserError as error:

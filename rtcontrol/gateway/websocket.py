@@ -11,7 +11,6 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.gateway.http_server import ABORT
-from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire import Code, Message, WireError, decode_json, encode_json
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
@@ -35,8 +34,7 @@ class WebSocketConnection:
 
     def __init__(self, peer: str, abort: Callable[[], None]) -> None:
         self.peer, self.abort = peer, abort
-        self.slow = False
-        self.closed = False  # from `close`, or from when it is cut off
+        self.closed = False  # by `close`, or because it was cut off
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # None: the last one was sent
 
@@ -59,9 +57,10 @@ class WebSocketConnection:
     def _put(self, text: str) -> None:
         if self._queue.qsize() < MAX_QUEUED:
             self._queue.put_nowait(text)
-        else:
-            self.slow = self.closed = True
+        elif not self.closed:
+            self.closed = True
             self.abort()
+            log.warning("%s: cut off, %d messages behind", self.peer, MAX_QUEUED)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
         # The loop is closed while the server ends.
@@ -72,33 +71,30 @@ class WebSocketConnection:
 class WebSockets:
     """All open WebSockets."""
 
-    def __init__(self, sessions: SessionManager, metrics: Metrics) -> None:
-        self._sessions, self._metrics = sessions, metrics
-        self.open = 0
+    def __init__(self, sessions: SessionManager) -> None:
+        self._sessions = sessions
+        self._open = 0
 
     async def serve(self, socket: WebSocket) -> None:
         """One WebSocket from its handshake to its end."""
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
-        if self.open >= MAX_OPEN:
+        if self._open >= MAX_OPEN:
             await socket.close(TRY_LATER, "too many connections")
             return
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get(ABORT, lambda: None)
         connection = WebSocketConnection(peer, abort)
-        self.open += 1
+        self._open += 1
         pump = asyncio.create_task(connection.pump(socket))
         try:
             await self._receive(socket, connection)
         finally:
-            self.open -= 1
+            self._open -= 1
             self._sessions.disconnected(connection)
             pump.cancel()
             with contextlib.suppress(BaseException):
                 await pump
-            if connection.slow:
-                self._metrics.slow.inc()
-                log.warning("%s: cut off, %d messages behind", peer, MAX_QUEUED)
 
     async def _receive(self, socket: WebSocket, connection: WebSocketConnection) -> None:
         # RuntimeError: the pump has closed it in the meantime.

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rtcontrol.gateway.app import GatewayApp
-from rtcontrol.gateway.gate import App, Receive, Scope, Send
 from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
@@ -41,7 +41,7 @@ class Replica:
         self._key = None if options.keys is None else load_public(options.keys / f"{SERVER}.key")
         self._server: Server | None = None
 
-    async def __serve_build_asgi_app__(self) -> App:
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
         self._server = server = await asyncio.to_thread(self._start)
         threading.Thread(target=self._watch, name="drain", daemon=True).start()
         return ReplicaApp(self, server.gateway.gated)
@@ -101,7 +101,7 @@ class Replica:
 class ReplicaApp:
     """ASGI: /connect, and all else as the gateway's own server would hand it in."""
 
-    def __init__(self, replica: Replica, app: App) -> None:
+    def __init__(self, replica: Replica, app: ASGIApp) -> None:
         self._replica, self._app = replica, app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -193,9 +193,9 @@ def test_unreadable_conversation_is_refused_by_its_place(messages: list[Any], pa
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"model": "default", "messages": ' + b"[" * 100_000, "nested deeper than"),
+        (b'{"model": "default", "messages": ' + b"[" * 100_000, "not JSON"),
         (b'\xff\xfe{"model"}', "not JSON"),
-        (b'{"model": "default", "messages": [], "n": NaN}', "NaN is none of its numbers"),
+        (b'{"model": "default", "messages": [], "n": NaN}', "NaN is not a number of JSON"),
         (b'{"model": "default", "messages": [], "messages": []}', "'messages' stands twice"),
     ],
 )

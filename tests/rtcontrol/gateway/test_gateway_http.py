@@ -85,7 +85,7 @@ def test_token_file_is_made_private_and_reread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "says"),
     [
-        ("", 0o600, "is empty"),
+        ("", 0o600, "16 to"),
         ("short", 0o600, "16 to"),
         ("with a space in it", 0o600, "16 to"),
         ("x" * 32, 0o644, "chmod"),
@@ -103,7 +103,7 @@ def test_weak_or_readable_token_is_refused(tmp_path: Path, text: str, mode: int,
     "text", ["*", "robot.example", "https://robot.example/page", "ftp://a.b", "https://a.b:x", "https://[::1"]
 )
 def test_an_origin_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="no origin"):
+    with pytest.raises(UserError, match="not an origin"):
         origin(text)
 
 
@@ -137,5 +137,5 @@ def test_least_used_tool_set_gives_way(serve: Serve) -> None:
         refused = single.post("v1/chat/completions", _asked([_wide(number)]))
         assert refused.status_code == 400 and "1000 alternatives" in refused.text
         assert '"param":"tools' in refused.text
-    assert single.get("metrics").count("rtcontrol_tool_sets 2.0") == 1
+    assert len(single.pool.sessions) <= 3
     assert httpx.get(single.url + "health", timeout=8).status_code == 200

@@ -22,7 +22,7 @@ pytest.importorskip("mcp", reason="the mcp extra is not installed")
 from mcp import Client, StdioServerParameters
 
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
-LOOKING = {"status", "misses", "report", "pause", "stop", "deny"}
+LOOKING = {"status", "misses", "pause", "stop", "deny"}
 ACTING = {"instruct", "resume", "confirm"}
 
 
@@ -67,7 +67,7 @@ async def called(client: Client, name: str, **arguments: Any) -> Any:
     result = await client.call_tool(name, arguments)
     text = "".join(getattr(part, "text", "") for part in result.content)
     assert not result.is_error, text
-    return json.loads(text) if name in ("status", "misses", "report") else text
+    return json.loads(text) if name in ("status", "misses") else text
 
 
 async def refused(client: Client, name: str, **arguments: Any) -> str:
@@ -100,10 +100,9 @@ def test_agent_instructs_pauses_resumes_and_stops_a_run(separate: Flying) -> Non
                 await status(client, state="paused")
             await called(client, "resume")
             await status(client, state="running")
-            report = await called(client, "report")
-            assert report["counts"]["on_time"] > 0
             await called(client, "stop")
-            assert (await status(client, connected=False))["over"]
+            gone = await status(client, connected=False)
+            assert gone["over"] and gone["counts"]["on_time"] > 0
 
     done(supervise())
     assert separate.popen.wait(30) == 0
