@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,9 +57,8 @@ def report(
 ) -> int:
     """Show what a run came to, from its record alone: also after it was killed.
 
-    Without --format and --out, report.json is written again next to the record, too. One that says more of the run,
-    as after a full disk, is kept, and its counts are shown and judged. A gate is a field of report.json (dots lead
-    inwards), a comparison and a number.
+    Without --format and --out, report.json is written next to the record, too, unless the run itself wrote it. A gate
+    is a field of report.json (dots lead inwards), a comparison and a number.
 
     Examples:
 
@@ -74,21 +72,16 @@ def report(
     """
     gates = [parse(text) for text in gate or ()]
     loaded = load(runs)
-    richer = {i: kept for i, run in enumerate(loaded) if (kept := reports.richer(_beside(run), run.report)) is not None}
-    shown = [replace(run, report=richer[i][0]) if i in richer else run for i, run in enumerate(loaded)]
-    require_ticks(shown)
-    results = [(run, g, g.value(run.report), g.holds(run.report)) for run in shown for g in gates]
-    plain = format is Format.TERMINAL and out is None
-    if plain:
-        _terminal(shown, Terminal())
+    require_ticks(loaded)
+    results = [(run, g, g.value(run.report), g.holds(run.report)) for run in loaded for g in gates]
+    if format is Format.TERMINAL and out is None:
+        _terminal(loaded, Terminal())
+        for run in loaded:
+            if not reports.whole(_beside(run)) and (refused := reports.write(run.report, _beside(run))):
+                what = f"The report could not be written to {_beside(run).parent} ({refused})."
+                raise UserError(what, "Free some space.")
     else:
-        _put(_rendered(format, shown, gates), out or (_beside(shown[0], FILES[format]) if format in FILES else None))
-    for i, run in enumerate(loaded):
-        if i in richer:
-            print(printable(f"{_beside(run)} is kept, and shown here: {richer[i][1]}."), file=sys.stderr)
-        elif plain and (refused := reports.write(run.report, _beside(run))):
-            what = f"The report could not be written to {_beside(run).parent} ({refused})."
-            raise UserError(what, "Free some space.")
+        _put(_rendered(format, loaded, gates), out or (_beside(loaded[0], FILES[format]) if format in FILES else None))
     for run, g, value, holds in results:
         measured = "nothing was measured" if value is None else f"{value:g}"
         line = f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({measured})"

@@ -15,106 +15,24 @@ SCHEMA_VERSION = 3  # of the whole format: a reader refuses a later one
 MOST_NUMBERS = 4096  # of a larger array only type and shape are written: a camera's pictures would fill the disk
 MOST_BYTES = 1 << 23  # of one event: a reader takes no message of twice that
 
-NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
-MAYBE_TEXT, MAYBE_FLAG, MAYBE_OBJECT = ({"type": [name, "null"]} for name in ("string", "boolean", "object"))
-MAYBE_ACTIVE = {"type": ["object", "boolean"]}
-TIME = {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}}
-# What viewers know by their own names.
-SCHEMAS = {"/picture": "foxglove.CompressedImage"}
-
-FIELDS: dict[str, tuple[dict[str, Any], str]] = {
-    "k": (INTEGER, "Number of the tick's release."),
-    "n": (INTEGER, "Of a further call: how many calls of the tick came before it."),
-    "t_s": (NUMBER, "When it was; of a tick its release, of an observation when it was captured."),
-    "epoch": (INTEGER, "Of the world: grows with every reset."),
-    "seq": (INTEGER, "Of the observation."),
-    "member": (TEXT, "Of a crowd: whose it is."),
-    "rested": (INTEGER, "Of a crowd: releases before it that were left out, as nothing happened to the member."),
-    "kind": (TEXT, "call, null, held, overtaken, epoch_over or miss."),
-    "cause": (TEXT, "Why it missed, as is known now; without it, it was on time."),
-    "subcause": (TEXT, "What of that cause."),
-    "evidence": (OBJECT, "Evidence of the cause."),
-    "why": (
-        TEXT,
-        "Why a call was held (confirm ...), acted (fresh, late ...) or was safe (miss, exit ...).",
-    ),
-    "action": (TEXT, "What the fallback did: hold, safe, pending, none or stop."),
-    "call": (TEXT, "The call that was decided, or that is meant."),
-    "decided_by": (TEXT, "Where there is a backup: first or backup."),
-    "kept": (OBJECT, "By head: the value that was preferred, where hysteresis kept the active one."),
-    "answers": (INTEGER, "Where the first one's answer, or the plan, is to an older observation: that one's tick."),
-    "step": (INTEGER, "Of a plan: which step decided it, from 0."),
-    "steps": (INTEGER, "Of a plan: how many it has."),
-    "spans_ms": (OBJECT, "When each step was done, from the release on."),
-    "wake_ms": (NUMBER, "How late the loop's thread woke."),
-    "latency_ms": (NUMBER, "From release to effect."),
-    "decide_ms": (NUMBER, "In the decoder."),
-    "age_ms": (NUMBER, "Of the observation, at the effect."),
-    "execute_ms": (NUMBER, "In the executor."),
-    "jitter_ms": (NUMBER, "Of the effect, against one period after the last one."),
-    "superseded": (INTEGER, "Observations that nobody took before it."),
-    "skipped": (INTEGER, "Releases before it that did not start."),
-    "skip_cause": (TEXT, "Why."),
-    "skip_subcause": (TEXT, "What of that cause."),
-    "skip_evidence": (OBJECT, "Evidence of the cause."),
-    "passes": (INTEGER, "Forward passes of the decision."),
-    "tokens": (INTEGER, "Tokens that went through the model."),
-    "reused": (INTEGER, "Tokens that were cached."),
-    "confidence": (NUMBER, "The least of the heads'."),
-    "error": (TEXT, "What was raised, or why it failed."),
-    "where": (TEXT, "In which file and line."),
-    "observation": (TEXT, "As the model saw it."),
-    "instruction": (TEXT, "It is decided by; active from now on."),
-    "history": ({"type": "array", "items": TEXT}, "The last calls."),
-    "in_force": (MAYBE_ACTIVE, "With hysteresis: the active call, as `call`. Of a safe call: whether all are active."),
-    "data": ({}, "As the world gave it; of a large array, type and shape."),
-    "timestamp": (TIME, "When it was taken, UTC."),
-    "frame_id": (TEXT, "world."),
-    "format": (TEXT, "png or jpeg."),
-    "further": (INTEGER, "The tick."),
-    "first": (INTEGER, "The tick whose observation it answers."),
-    "plan": (INTEGER, "The tick whose observation it answers."),
-    "outcome": (TEXT, "Of a further call, a first answer or a plan (docs/record.md, docs/deadlines.md)."),
-    "over": (FLAG, "It ended after the deadline."),
-    "answer": (MAYBE_OBJECT, "The call: name, arguments; null: the active one stays."),
-    "loss": (TEXT, "Why there is none, of an endpoint: timeout, connection, refused, malformed or http_STATUS."),
-    "answer_ms": (NUMBER, "From the request to the answer."),
-    "plan_ms": (NUMBER, "From the request to the plan."),
-    "called": (TEXT, "Name of the function."),
-    "arguments": (OBJECT, "Typed."),
-    "ack": (INTEGER, "The tick."),
-    "status": (TEXT, "executed, expired, refused or failed."),
-    "result": ({}, "What the function gave."),
-    "late": (INTEGER, "The tick whose decision came after its deadline."),
-    "overran": (INTEGER, "The tick whose call ended after its deadline."),
-    "used": (FLAG, "Whether the late call acted."),
-    "waited_ms": (NUMBER, "It was in time, and waited so long for a person's yes."),
-    "effect": (TEXT, "acted, epoch_over, too_late, refused or failed."),
-    "safe": (MAYBE_TEXT, "The safe call; null: the agent has none."),
-    "attempt": (INTEGER, "From 1."),
-    "world": (TEXT, "over, where its last episode has ended: it took none, or makes no step with it."),
-    "refused": (TEXT, "The one that the decider cannot take."),
-    "said": (TEXT, "The words of a person."),
-    "understood": (MAYBE_TEXT, "The canonical instruction; null: it was not understood."),
-    "not_understood": (TEXT, "Why: none, unsure, illegal, timeout, overtaken, or how the interpreter failed."),
-    "detail": (TEXT, "More of that."),
-    "by": (TEXT, "keyboard, page or wire; of words the interpreter (itself: they are canonical, and need none)."),
-    "sure": (NUMBER, "The probability of the least certain part of the answer."),
-    "took_ms": (NUMBER, "How long it took."),
-    "people": (TEXT, "pause, resume, stop, confirm, deny; ask (may this call act?) or unanswered."),
-    "seconds": (NUMBER, "So long the call waits for an answer."),
-    "void": (FLAG, "The answer came too late, or to another call."),
-    "episode": (OBJECT, "seed, return, success, seconds, detail."),
-    "host_event": (OBJECT, "t_s, event, seconds, decider."),
-    "fault": (TEXT, "What it was doing."),
-    "log": (TEXT, "The line."),
-    "header": (OBJECT, "Settings and machine."),
-    "schema_version": (INTEGER, "Of this format."),
-    "start": (OBJECT, "Decoder and warm-up."),
-    "origin_ns": (INTEGER, "The first release, CLOCK_MONOTONIC: all `t_s` count from it."),
-    "end": (MAYBE_TEXT, "Why it ended."),
-    "open": (INTEGER, "Ticks in flight at the end: no releases."),
-    "safe_in_force": (MAYBE_FLAG, "Whether the safe call was active at the end."),
+# Fields by JSON type; all others are text.
+_TYPED = {
+    "integer": "k n epoch seq rested answers step steps superseded skipped passes tokens reused further first plan ack "
+    "late overran attempt schema_version origin_ns open",
+    "number": "t_s wake_ms latency_ms decide_ms age_ms execute_ms jitter_ms answer_ms plan_ms waited_ms took_ms "
+    "seconds confidence sure",
+    "boolean": "over used void",
+    "object": "evidence kept spans_ms skip_evidence arguments episode host_event header start timestamp",
+}
+_TYPES: dict[str, dict[str, Any]] = {
+    **{name: {"type": kind} for kind, names in _TYPED.items() for name in names.split()},
+    **{name: {"type": ["string", "null"]} for name in ("safe", "understood", "end")},
+    "safe_in_force": {"type": ["boolean", "null"]},
+    "answer": {"type": ["object", "null"]},
+    "in_force": {"type": ["object", "boolean"]},
+    "history": {"type": "array", "items": {"type": "string"}},
+    "data": {},
+    "result": {},
 }
 _DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
 _SCORED = "passes tokens reused confidence kept decided_by"
@@ -190,15 +108,19 @@ def topic_of(event: Mapping[str, Any]) -> str:
 
 def schema_name(topic: str) -> str:
     """Return the name of a topic's schema."""
-    return SCHEMAS.get(topic, f"rtcontrol{topic.replace('/', '.')}")
+    if topic == "/picture":
+        return "foxglove.CompressedImage"  # which viewers show
+    return f"rtcontrol{topic.replace('/', '.')}"
 
 
 def schema(topic: str) -> dict[str, Any]:
     """Return the JSON Schema of a topic's messages."""
     about, keys, fields = CHANNELS[topic]
-    properties = {name: {**FIELDS[name][0], "description": FIELDS[name][1]} for name in f"{keys} {fields}".split()}
+    properties = {name: _TYPES.get(name, {"type": "string"}) for name in f"{keys} {fields}".split()}
     if topic == "/picture":
-        properties["data"] = {"type": "string", "contentEncoding": "base64", "description": "The file."}
+        stamp = {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}
+        properties["timestamp"] = {"type": "object", "title": "time", "properties": stamp}
+        properties["data"] = {"type": "string", "contentEncoding": "base64"}
     return {"title": schema_name(topic), "description": about, "type": "object", "properties": properties}
 
 

@@ -15,7 +15,6 @@ from rtcontrol.telemetry.histogram import Series
 
 SCHEMA_VERSION = 3
 MOST_SHOWN = 5  # changes of the instruction, errors, and members of a crowd
-HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a yes"}
 TITLES = {name: title for name, (_, title) in TIMES.items()}
 PARTS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
@@ -151,40 +150,30 @@ def _run(r: Mapping[str, Any]) -> Iterator[Line]:
         f"by {r['agent']} ({r['model']}, {r['engine']}) on host {r['host']}, {r['hz']:g} Hz, deadline "
         f"{r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
     )
-    kinds = _listed({name.replace("_", " "): r[name] for name in KINDS if r[name]})
     share = f"{r['on_time']} of {r['releases']} releases ({100 * (1 - r['miss_rate']):.2f} %)"
-    yield Line("on time", f"{share}{f': {kinds}' if kinds else ''}")
+    yield Line("on time", share, _listed({name.replace("_", " "): r[name] for name in KINDS if r[name]}))
     changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
     later = "".join(f', from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes[:MOST_SHOWN])
-    more = f" and {len(changes) - MOST_SHOWN} more" if len(changes) > MOST_SHOWN else ""
-    yield Line("instruction", f'"{r["instruction"]}"{later}{more}')
+    yield Line("instruction", f'"{r["instruction"]}"{later}')
     if words := [event for event in r.get("understood", ()) if event["by"] != "itself"]:
         goals = [f'"{event["said"]}" as "{event["understood"]}"' for event in words if event["understood"] is not None]
-        whys = _listed(Counter(event["not_understood"] for event in words if event["understood"] is None))
         value = f"{len(goals)} of {len(words)}: {'; '.join(goals[:MOST_SHOWN])}"
-        yield Line("understood", value, whys and f"not: {whys}")
+        yield Line("understood", value, _listed(Counter(filter(None, (e.get("not_understood") for e in words)))))
 
 
 def _decisions(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["held"]:
-        by = {HELD.get(why, why): n for why, n in r["held_by"].items()}
         most = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
-        share = f"{r['held']} of {r['ticks']} decisions ({100 * r['held'] / r['ticks']:.1f} %): {_listed(by)}"
+        share = f"{r['held']} of {r['ticks']} decisions: {_listed(r['held_by'])}"
         yield Line("held back", share, "the instruction is NOT UNDERSTOOD" if most else "")
     if r["backup"]:
-        by, answers = r["decided_by"], _listed(r["first_answers"])
-        yield Line("decided", f"by the first decider {by['first']}, by the backup ({r['backup']}) {by['backup']}")
-        yield Line("the first one's answers", f"{answers}{_took(r['answer_ms'])}", _listed(r["first_losses"]))
+        yield Line("decided", _listed(r["decided_by"]), f"backup: {r['backup']}")
+        answers = f"{_listed(r['first_answers'])}{_took(r['answer_ms'])}"
+        yield Line("the first decider's answers", answers, _listed(r["first_losses"]))
     if plans := r.get("plans"):
         counts = _listed({name.replace("_", " "): plans[name] for name in ("in_force", "over", "failed")})
-        late = "over before they came: give longer plans, or a longer --max-age-ms (docs/safety.md)"
-        hint = late if plans["over"] > plans["in_force"] else _listed(plans["losses"])
-        yield Line("plans", f"{counts}{_took(plans['plan_ms'])}; their steps decided {plans['ticks']} ticks", hint)
-    if kept := r["steadiness"]["kept_by_hysteresis"]:
-        yield Line("kept by hysteresis", f"{kept} ticks")
-    if r["calls_cut"] or r["calls"]["max"] > 1:
-        each = f"{r['calls']['mean']:g} a tick, at most {r['calls']['max']}"
-        yield Line("calls", f"{r['calls']['total']}: {each}; cut {r['calls_cut']}")
+        steps = f"; their steps decided {plans['ticks']} ticks"
+        yield Line("plans", f"{counts}{_took(plans['plan_ms'])}{steps}", _listed(plans["losses"]))
 
 
 def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
@@ -196,29 +185,28 @@ def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
         window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"
         yield Line("worst", window, "which ticks, and why: `rtcontrol report FOLDER --format html`")
         yield Line("late calls", f"used {r['late_used']}, dropped {r['late_dropped']}")
-    yield Line("safe calls", str(r["safe_calls"] or ""))
     for e in r["errors"][:MOST_SHOWN]:
         yield Line(f"{e['count']} x {e['cause']}", f"{e['error']} ({e['where']})" if e["where"] else e["error"])
-    if len(r["errors"]) > MOST_SHOWN:
-        yield Line("other errors", str(len(r["errors"]) - MOST_SHOWN), "report.json has them")
 
 
 def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
+    counted = {
+        "safe calls": r["safe_calls"],
+        "kept by hysteresis": r["steadiness"]["kept_by_hysteresis"],
+        "calls cut": r["calls_cut"],
+        "errors that are not shown": max(0, len(r["errors"]) - MOST_SHOWN),
+        "lines of the record were lost": r["record"]["lost_lines"],
+        "the record was full (--record-max), and starts at tick": r["record"].get("ticks_from"),
+    }
+    yield from (Line(label, str(count or "")) for label, count in counted.items())
     if crowd := r.get("crowd"):
-        kept = f"{crowd['without_a_miss']} of {crowd['members']} without a miss"
         worst = [f"{name} {one['misses']}" for name, one in crowd["by_member"].items() if one["misses"]][:MOST_SHOWN]
-        yield Line("crowd", f"{kept}; {crowd['rested']} releases left out where nothing happened", ", ".join(worst))
+        yield Line("crowd", f"{crowd['without_a_miss']} of {crowd['members']} without a miss", ", ".join(worst))
     yield Line("people", _listed(Counter(event["people"] for event in r["people"])))
     yield Line("calls at the client", _listed(r["acknowledged"]))
     yield Line("decoders", _listed(Counter(f"{decoder(event)} {event['event']}" for event in r["host_events"])))
     if episodes := r["outcome"]["episodes"]:
-        outcome, took = r["outcome"], sum(episode["seconds"] for episode in episodes) / len(episodes)
-        judged = f"{outcome['successes']} of {outcome['judged']} succeeded, " if outcome["judged"] else ""
-        yield Line("episodes", f"{len(episodes)}: {judged}{took:.1f} s of their own time on average")
-    if first := r["record"].get("ticks_from"):
-        yield Line("record", f"it was full (--record-max), and has the ticks from {first} on")
-    if lost := r["record"]["lost_lines"]:
-        yield Line("lost", f"{lost} lines of the record were lost: the disk took no more", "all are counted")
+        yield Line("episodes", f"{len(episodes)}: {r['outcome']['successes']} of {r['outcome']['judged']} succeeded")
 
 
 def decoder(event: Mapping[str, Any]) -> str:
@@ -261,16 +249,9 @@ def write(report: dict[str, Any], path: Path) -> str | None:
     return None
 
 
-def richer(path: Path, report: dict[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """Return the report that lies at `path`, and why it says more of the same run than `report`; else None."""
+def whole(path: Path) -> bool:
+    """Return whether there is a report that says how its run ended: it counts all, which a record may not hold."""
     try:
-        old = json.loads(path.read_text("utf-8"))
-        if any(old[name] != report[name] for name in ("schema_version", "started_at")):
-            return None
-        if old["releases"] > report["releases"]:
-            return old, f"it counts {old['releases']} releases, and the record only {report['releases']}"
-        if report["ended_by"] == "killed" != old["ended_by"]:
-            return old, f"it says how the run ended ({old['ended_by']}), and the record does not"
+        return bool(json.loads(path.read_text("utf-8"))["ended_by"] != "killed")
     except (OSError, ValueError, LookupError, TypeError):
-        pass
-    return None
+        return False

@@ -185,23 +185,23 @@ def _of_tick(why: str) -> str:
     return why if why in ("safe", "further") else "fresh"
 
 
+# Of what else happens to a run, by topic: the fields that say it.
+MARKS = {
+    "/people": ("people", "by", "call"),
+    "/instruction": ("refused", "instruction"),
+    "/understood": ("said", "understood", "not_understood"),
+    "/fault": ("fault", "error"),
+    "/log": ("log",),
+}
+
+
 def _mark(topic: str, event: Mapping[str, Any]) -> str | None:
     """Return what an event says happened to the run, apart from ticks and calls; None for nothing."""
-    match topic:
-        case "/host":
-            return f"{decoder(event['host_event'])} {event['host_event']['event']}"
-        case "/understood":
-            goal = event["understood"] or f"nothing ({event['not_understood']})"
-            return f"understood: {event['said']} as {goal}"
-        case "/people":
-            by, call = (f" {word} {event[key]}" if key in event else "" for word, key in (("by", "by"), ("of", "call")))
-            return f"{event['people']}{by}{call}{', too late' if event.get('void') else ''}"
-        case "/instruction":
-            return f"refused: {event['refused']}" if "refused" in event else f"instruction: {event['instruction']}"
-        case "/episode":
-            return "an episode ended"
-        case "/fault":
-            return f"the world raised: {event['fault']}: {event.get('error', '')}"
-        case "/safe":
-            return f"safe call, because of {event['why']}" if event.get("attempt", 1) == 1 else None
-    return event.get("log")
+    if topic == "/host":
+        return f"{decoder(event['host_event'])} {event['host_event']['event']}"
+    if topic == "/episode":
+        return "an episode ended"
+    if topic == "/safe":
+        return f"safe call, because of {event['why']}" if event.get("attempt", 1) == 1 else None
+    values = [str(event[name]) for name in MARKS.get(topic, ()) if event.get(name)]
+    return f"{topic[1:]}: {', '.join(values)}" if values else None

@@ -20,7 +20,6 @@ RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
 AROUND = 16
 # What stops everything, whatever the rate, is replayed in its own place; what misses at any rate does so again.
 OUTAGES, NEVER = replayed_as("outage"), replayed_as("always")
-WORK = ("observe", "send", "queue", "deliver", "wait", "execute")
 Outages = Sequence[tuple[float, float]]
 
 
@@ -86,26 +85,24 @@ def _after(outages: Outages, t: float, work: float = 0.0) -> float:
 
 
 def steps_of(timeline: Timeline) -> list[Step]:
-    """Return the work of a finished timeline's ticks, as far as it was measured; a stage that was not (a call that was
-    dropped had no execution) took what it took the last time. How long a tick that was stopped worked is not known."""
+    """Return the work of a finished timeline's ticks, as far as it was measured; what was not (a call that was dropped
+    had no execution) took what it took the last time. How long a tick that was stopped worked is not known."""
     steps: list[Step] = []
-    numbers, took, free = timeline.numbers, dict.fromkeys(WORK, 0.0), -math.inf
+    numbers, words = timeline.numbers, timeline.words
+    prepare = reply = execute = 0.0
     for row in range(len(timeline.k)):
-        cause, subcause = timeline.words["cause"][row], timeline.words["subcause"][row]
-        t_ms, decide = 1e3 * numbers["t_s"][row], numbers["decide_ms"][row]
-        t_s = numbers["t_s"][row] - numbers["t_s"][0]
+        decide, t_s = numbers["decide_ms"][row], numbers["t_s"][row] - numbers["t_s"][0]
+        cause, subcause = words["cause"][row], words["subcause"][row]
         if cause in NEVER or (cause == "decide" and subcause in ("error", *LOSSES)):
             steps.append(Step(decide=_known(decide), fails=True, t_s=t_s))
         elif cause not in OUTAGES and not math.isnan(decide):
-            now = {name: timeline.stage_ms(row, name) for name in WORK}
-            if t_ms + numbers["submitted"][row] < free:  # the decoder was busy: to wait for it is not work
-                now["queue"] = math.nan
-            if math.isnan(numbers["begun"][row]):  # of a decoder elsewhere the way there and back
-                now["deliver"] = numbers["replied"][row] - numbers["submitted"][row] - decide
-            took |= {name: ms for name, ms in now.items() if not math.isnan(ms)}
-            before = _known(numbers["wake_ms"][row]) + took["observe"] + took["send"] + took["queue"]
-            steps.append(Step(before, decide, took["deliver"] + took["wait"], took["execute"], t_s=t_s))
-        free = max(free, t_ms + _known(numbers["decided"][row]))
+            submitted, decided = numbers["submitted"][row], numbers["decided"][row]
+            if math.isnan(decided):  # of a decoder elsewhere the way there and back
+                decided = submitted + decide
+            prepare = _known(submitted, prepare)
+            reply = _known(numbers["executing"][row] - decided, reply)
+            execute = _known(numbers["execute_ms"][row], execute)
+            steps.append(Step(prepare, decide, reply, execute, t_s=t_s))
     return steps
 
 
@@ -117,13 +114,12 @@ def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
     for row, k in enumerate(timeline.k):
         lost = 0.0
         if words["cause"][row] in OUTAGES:
-            explained = timeline.details.get(k, {}).get("evidence", {}).get("explained_ms")
-            latency = _known(numbers["latency_ms"][row]) - _known(numbers["decide_ms"][row])
-            lost = max(0.0, latency if explained is None else explained) or float(header.get("deadline_ms", 0.0))
+            evidence = timeline.details.get(k, {}).get("evidence", {})
+            lost = evidence.get("explained_ms") or float(header["deadline_ms"])
         elif words["skip_cause"][row] in OUTAGES:
             lost = _known(numbers["wake_ms"][row])
         t_ms = 1e3 * (numbers["t_s"][row] - numbers["t_s"][0])
-        start, end = t_ms - _known(numbers["skipped"][row]) * float(header.get("period_ms") or 0.0), t_ms + lost
+        start, end = t_ms - _known(numbers["skipped"][row]) * float(header["period_ms"]), t_ms + lost
         if lost and outages and start <= outages[-1][1]:
             outages[-1] = outages[-1][0], max(outages[-1][1], end)
         elif lost:
@@ -134,15 +130,15 @@ def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
 def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict[str, Any]]:
     """Return a line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. Nothing
     of a run that measured no decision. A deadline that was not the period stays, up to the decisions in flight."""
-    header, own_hz = timeline.header, float(timeline.header.get("hz") or 0.0)
-    if not len(timeline.k) or own_hz <= 0 or header.get("clock") == "lockstep" or not (steps := steps_of(timeline)):
+    header, own_hz = timeline.header, float(timeline.header["hz"])
+    if header.get("clock") == "lockstep" or not (steps := steps_of(timeline)):
         return []
-    period_ms, deadline_ms = float(header["period_ms"]), header.get("deadline_ms")
+    period_ms, deadline_ms = float(header["period_ms"]), float(header["deadline_ms"])
     seconds = (timeline.k[-1] + 1 - timeline.k[0]) * period_ms / 1e3
     outages, lines = outages_of(timeline), []
     for hz in sorted({*rates_hz, own_hz}):
         deadline = 1e3 / hz
-        if deadline_ms is not None and not math.isclose(deadline_ms, period_ms, rel_tol=1e-6):
+        if not math.isclose(deadline_ms, period_ms, rel_tol=1e-6):
             deadline = min(deadline_ms, header.get("pipeline", 1) * 1e3 / hz)
         missed = replay(steps, hz, seconds, deadline, outages)
         rate = sum(end - start for start, end in missed) / max(1, int(seconds * hz))
@@ -151,5 +147,5 @@ def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict
     return lines
 
 
-def _known(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
+def _known(value: float, otherwise: float = 0.0) -> float:
+    return otherwise if math.isnan(value) else value

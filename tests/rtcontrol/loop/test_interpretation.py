@@ -196,4 +196,4 @@ def test_failing_interpreter_stops_no_loop_and_notifies(tmp_path: Path) -> None:
     assert "The instruction before stays active. It can be said so: go to -2.0; wait; " in told
     assert events(flight)[-1]["not_understood"] == "http" and events(flight)[-1]["understood"] is None
     (line,) = [line for line in report.lines(report_of(flight.path)) if line.label == "understood"]
-    assert line.hint == "not: http 1"
+    assert line.hint == "http 1"

@@ -151,22 +151,12 @@ def test_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
 
-@pytest.mark.parametrize(
-    ("old", "stays"),
-    [
-        ({}, False),
-        ({"releases": 6}, True),
-        ({"releases": 6, "started_at": "before"}, False),
-        ({"ended_by": "SIGTERM"}, True),
-        ({"schema_version": 0, "releases": 6}, False),
-        ({"releases": None}, False),
-    ],
-)
-def test_richer_report_of_the_same_run_is_kept(tmp_path: Path, old: dict[str, object], stays: bool) -> None:
-    new = {"schema_version": 1, "started_at": "now", "releases": 5, "ended_by": "killed"}
-    report.write(new | old, tmp_path / "report.json")
-    assert (report.richer(tmp_path / "report.json", new) is not None) == stays
-    assert report.richer(tmp_path / "none.json", new) is None
+def test_report_of_a_run_that_ended_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    assert not report.whole(path)
+    for ended_by, whole in (("killed", False), ("SIGTERM", True)):
+        report.write({"ended_by": ended_by}, path)
+        assert report.whole(path) == whole
 
 
 @pytest.mark.parametrize("damage", [None, b"\x89MCAP1" * 99, b"hello", b""])

@@ -279,12 +279,12 @@ def test_run_that_was_held_throughout_says_so_with_its_instruction(run_shown: Re
     held = {"held": ticks, "held_by": {"confidence": ticks - 3, "confirm": 3}, "instruction_changes": changes}
     by_label = {line.label: line for line in lines(run_shown.report | held)}
     assert by_label["instruction"].value == '"go to 0", from 2.5 s on "both"'
-    assert f"{ticks} of {ticks} decisions (100.0 %)" in by_label["held back"].value
+    assert f"{ticks} of {ticks} decisions" in by_label["held back"].value
     assert "NOT UNDERSTOOD" in by_label["held back"].hint
     (line,) = [
         line for line in lines(run_shown.report | {"held": 1, "held_by": {"confirm": 1}}) if "held" in line.label
     ]
-    assert "waited for a yes 1" in line.value and not line.hint
+    assert "confirm 1" in line.value and not line.hint
 
 
 in_chromium = pytest.mark.skipif(BINARY is None, reason="there is no Chromium to show the page")

@@ -58,7 +58,7 @@ def test_pause_stays_where_it_was() -> None:
     events = [*synthetic(16, 10, lambda k: 20.0)]
     for event in events:
         if event.get("k") == 80 and "kind" in event:
-            event |= {"kind": "miss", "cause": "pause", "subcause": "gc", "latency_ms": 320.0, "decide_ms": 20.0}
+            event |= {"kind": "miss", "cause": "pause", "subcause": "gc", "evidence": {"explained_ms": 300.0}}
             event.pop("call")
     ((begin, end),) = outages_of(timeline_of(events))
     assert begin == 5000 and 250 <= end - begin <= 320
