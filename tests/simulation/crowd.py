@@ -295,7 +295,7 @@ def crowds(seeds: Iterable[int], periods: int = PERIODS, trace: bool = False) ->
                 run.fly(periods)
         except Violation as violation:
             total.failures[seed] = f"crowd {seed}: {violation}\n  python -m tests.simulation.crowd {seed}"
-        total.add(SimTally(run.account.releases, run.faults.count, words=run.causes))
+        total.add(SimTally(run.account.releases, run.faults.count, causes=run.causes))
     return total
 
 

@@ -46,7 +46,7 @@ def test_million_ticks_have_their_faults_attributed(hundred: int) -> None:
     assert total.ticks >= 1_000_000 / HUNDREDS
     assert total.injected.total() >= 100_000 / HUNDREDS
     others = total.unknown.total() - total.unknown["delivered_late"]  # which leaves no evidence, in every tick of a run
-    assert others <= total.cases.total() / 500
+    assert others <= total.causes.total() / 500
 
 
 @pytest.mark.integration

@@ -6,13 +6,13 @@ import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol.drill.simulation.faults import SIMULATED, Faults
+from rtcontrol.drill.simulation.faults import SIMULATED
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.remote import RemoteRun
-from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, scenario, simulated
+from rtcontrol.drill.simulation.run import SimRun, Trace, scenario
 
 TICKS = 500  # of one seed
 
@@ -20,7 +20,7 @@ TICKS = 500  # of one seed
 @dataclass(slots=True)
 class SimTally:
     """What runs came to. By kind of fault: how many were `injected`, were `felt` (cost a tick), and their misses that
-    are `attributed`, or `unknown`. `cases` counts misses, `words` their causes, `acts` calls, `modes` ticks.
+    are `attributed`, or `unknown`. `causes` counts those of all misses.
 
     `failures`: by seed, the law that is broken, and the command that replays it."""
 
@@ -29,29 +29,24 @@ class SimTally:
     felt: Counter[str] = field(default_factory=Counter)
     attributed: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
-    cases: Counter[str] = field(default_factory=Counter)
-    words: Counter[str] = field(default_factory=Counter)
-    acts: Counter[str] = field(default_factory=Counter)
-    modes: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
     failures: dict[int, str] = field(default_factory=dict)
 
     def add(self, other: SimTally) -> None:
-        for counter in fields(SimTally):
-            mine, theirs = getattr(self, counter.name), getattr(other, counter.name)
-            setattr(self, counter.name, mine | theirs if counter.name == "failures" else mine + theirs)
+        self.ticks += other.ticks
+        self.failures |= other.failures
+        for name in ("injected", "felt", "attributed", "unknown", "causes"):
+            getattr(self, name).update(getattr(other, name))
 
     def table(self) -> str:
         """Return what was injected, what the misses were called, and how many were attributed."""
-        misses, unknown = sum(self.cases.values()), sum(self.unknown.values())
-        head = f"{self.ticks:,} ticks, {self.injected.total():,} injected faults, {misses:,} misses judged"
-        lines = [head, f"unknown {unknown:,}, laws broken by {len(self.failures)} seeds", ""]
+        head = f"{self.ticks:,} ticks, {self.injected.total():,} injected faults, {self.causes.total():,} misses judged"
+        lines = [head, f"unknown {self.unknown.total():,}, laws broken by {len(self.failures)} seeds", ""]
         lines.append(f"{'fault':17}{'injected':>10}{'cost ticks':>12}{'attributed':>12}{'unknown':>9}")
         for name in SIMULATED:
             counts = (self.injected[name], self.felt[name], self.attributed[name], self.unknown[name])
             lines.append("{:17}{:>10,}{:>12,}{:>12,}{:>9,}".format(name, *counts))
-        titled = {"misses": self.cases, "causes": self.words, "calls": self.acts, "ticks": self.modes}
-        for title, counter in titled.items():
-            lines += ["", title, *(f"  {n:>9,}  {name}" for name, n in counter.most_common())]
+        lines += ["", "causes", *(f"  {n:>9,}  {name}" for name, n in self.causes.most_common())]
         return "\n".join([*lines, *self.failures.values()])
 
 
@@ -92,34 +87,12 @@ def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] =
         remote.run(ticks)
         runs, faults = remote.runs, remote.faults
     else:
-        runs, faults = local(chosen, ticks, trace)
-    tally = SimTally(0, faults.count, faults.felt, faults.attributed, faults.unknown)
-    for run in runs:
-        referee = run.referee
-        tally.ticks += referee.ticks + referee.skipped
-        tally.cases += referee.cases
-        tally.words += referee.words
-        tally.acts += Counter({"fresh": len(referee.acts), "safe": len(referee.safes)})
-    tally.modes[chosen.mode] = tally.ticks
-    return tally
-
-
-def local(chosen: Scenario, ticks: int, trace: Trace = None) -> tuple[list[SimRun], Faults]:
-    """Run a loop for so many releases; where its decoder gives up, another one after it. Raises Violation."""
-    machine, runs = Machine(chosen), list[SimRun]()
-    time, period_ns = machine.time, chosen.settings.period_ns
-    end_ns = time.now_ns + ticks * period_ns
-    with simulated(time):
-        machine.faults.start()
-        while time.now_ns < end_ns - period_ns and sum(run.referee.ticks for run in runs) < ticks:
-            if runs:
-                machine.faults.settle()
-            run = SimRun(chosen, trace, machine)
-            runs.append(run)
-            run.limit = ticks
-            time.at(end_ns, run.end)
-            run.loop()
-    return runs, machine.faults
+        run = SimRun(chosen, trace)
+        run.run(ticks)
+        runs, faults = [run], run.faults
+    ticks = sum(run.referee.ticks for run in runs)
+    causes = sum((run.referee.words for run in runs), Counter[str]())
+    return SimTally(ticks, faults.count, faults.felt, faults.attributed, faults.unknown, causes)
 
 
 def traced(run: SimRun, line: dict[str, Any]) -> str:

@@ -55,7 +55,6 @@ class SimDecoder:
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._under_way = 0
         self._last: DecisionReply | None = None
-        self._gone: SimFault | None = None  # for which it gave up
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -181,8 +180,8 @@ class SimDecoder:
         self.woken = True
         fault.touch(fault.end_ns + self.period_ns)
         if fault.kind.name == "give_up":
-            self.gave_up, self._gone = "it died too often", fault
-            self.time.at(lost_ns, lambda: fault.touch(lost_ns + 3600 * S))  # for good: until another run starts
+            self.gave_up = "it died too often"
+            self.time.at(lost_ns, lambda: fault.touch(lost_ns + 3600 * S))  # for good
         else:
             self.time.at(fault.end_ns, lambda: self._restart(lost_ns))
 
@@ -197,10 +196,6 @@ class SimDecoder:
         """Let another run start with it."""
         self.inbox.clear()
         self.events = []
-        if self.gave_up is not None:
-            assert self._gone is not None, "it gave up for it"
-            self.gave_up, self.there, self._gone.end_ns = None, True, self.time.now_ns
-            self.incarnation += 1
 
     def stray(self) -> None:
         """Reply to no request, or to one of long ago."""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from rtcontrol.drill.simulation.timeline import MS, SimTimeline
 from rtcontrol.hosts.protocol import LOSSES
 
-# A run ends with it; a world that waits would wait for ever.
-ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
+ENDS = ("give_up",)  # a run ends with it
 # Of a world in the loop's process, and of one behind the wire.
 WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
 NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")
@@ -111,7 +110,7 @@ class Faults:
         self.effects: dict[str, Callable[[SimFault], None]] = {}
         self.recent: list[SimFault] = []
         self.running = True
-        self._period_ns, self._every, self._calm_ns = period_ns, every, 0
+        self._period_ns, self._every = period_ns, every
         self._chance: random.Random = time.chance("faults")
         self._open: dict[str, SimFault] = {}
         self._next: dict[str, SimFault] = {}
@@ -120,12 +119,6 @@ class Faults:
         """Inject from now on, after some ticks that show what is usual."""
         if self.kinds:
             self.time.at(self.time.now_ns + 8 * self._period_ns, self._inject)
-
-    def settle(self) -> None:
-        """Another run starts: let it learn what is usual."""
-        self._open.clear()
-        self._next.clear()
-        self._calm_ns = self.time.now_ns + 8 * self._period_ns
 
     def on(self, name: str) -> SimFault | None:
         """Return the fault of this kind that is under way."""
@@ -150,9 +143,6 @@ class Faults:
 
     def _inject(self) -> None:
         if not self.running:
-            return
-        if self.time.now_ns < self._calm_ns:
-            self.time.at(self._calm_ns, self._inject)
             return
         kind = SIMULATED[self._chance.choice(self.kinds)]
         periods = kind.periods

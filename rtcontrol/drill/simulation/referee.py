@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,6 @@ from rtcontrol.loop.core import LoopSettings
 
 # A thread that is free takes up to 60 us to wake, and the two of the loop and the actuator come one after the other.
 SOON_NS = 400 * US
-STEPS = ("lockstep", "arrivals")  # in these modes the world waits: no deadline is enforced
 TICK_KINDS = frozenset({"call", "null", "held", "overtaken", "repeated", "epoch_over", "miss"})
 
 
@@ -46,25 +46,22 @@ class Act:
 
 
 class Referee:
-    """Judges one run, of these settings and mode. `cases` counts misses: attributed, or unknown and why; `words` the
-    causes that were reported. `retry_ns`: a safe call that failed is tried again by then."""
+    """Judges one run, of these settings and mode. `words` counts the causes that were reported. `retry_ns`: a safe call
+    that failed is tried again by then."""
 
     def __init__(self, time: SimTimeline, faults: Faults, rules: LoopSettings, mode: str, process: Process) -> None:
         self.time, self.faults, self.rules, self.mode, self.process = time, faults, rules, mode, process
-        self.enforced = mode not in STEPS
-        self.retry_ns = min(rules.period_ns, S) if self.enforced else None
+        self.retry_ns = min(rules.period_ns, S)
         self.threads: list[Thread] = []
-        self.cases, self.words = Counter[str](), Counter[str]()
-        self.lines: deque[dict[str, Any]] = deque(maxlen=60)
+        self.absent: Callable[[int], list[tuple[int, int]]] = lambda now: []  # under way, whose end is not known
+        self.words = Counter[str]()
         self.violation: Violation | None = None
         self.origin_ns = 0
-        self.next_k = self.ticks = self.skipped = 0
+        self.next_k = self.ticks = 0
         self.order = self.demand = 0  # counts orders and demands; the last demand
-        self.orders: dict[int, int] = {}  # by tick
-        self.ordered_ns: dict[int, int] = {}  # by tick, when
+        self.orders: dict[int, tuple[int, int]] = {}  # by tick: its order, and when
         self.missed_ns: deque[int] = deque(maxlen=32)  # when the safe call was demanded for a miss
         self.acted_k, self.acted_n = -1, 0  # the newest tick that acted, and how many calls of it
-        self.bare = 0  # misses since what is active was renewed
         self.received_ks: deque[int] = deque(maxlen=32)
         self.counted: set[int] = set()  # of those from `next_k` on
         self.left_ns: int | None = None
@@ -87,13 +84,12 @@ class Referee:
         """The loop gives the call of tick `k` to the actuator."""
         rules = self.rules
         due_ns = self.origin_ns + k * rules.period_ns + rules.deadline_ns
-        if self.enforced and not confirmed and self.time.now_ns > due_ns:
+        if not confirmed and self.time.now_ns > due_ns:
             self.fail(f"the call of tick {k} is ordered after its deadline")
         self.order += 1
-        self.orders[k], self.ordered_ns[k] = self.order, self.time.now_ns
+        self.orders[k] = self.order, self.time.now_ns
         if len(self.orders) > 64:
-            first = next(iter(self.orders))
-            del self.orders[first], self.ordered_ns[first]
+            del self.orders[next(iter(self.orders))]
 
     def demanded(self, why: str) -> None:
         """The safe call is demanded."""
@@ -110,15 +106,15 @@ class Referee:
 
     def performs(self, k: int) -> None:
         """The actuator starts the call of tick `k`, and may have to wait for the world."""
-        if self.orders[k] < self.demand:
+        if self.orders[k][0] < self.demand:
             self.fail(f"the call of tick {k} starts after the safe call was demanded")
 
     def acts_now(self, act: Act) -> None:
         """A call starts to act."""
         k, now, rules = act.k, self.time.now_ns, self.rules
         release_ns = self.origin_ns + k * rules.period_ns
-        late = self.enforced and not act.confirmed and now > release_ns + rules.deadline_ns
-        stale = self.enforced and act.captured_ns < release_ns - rules.max_age_ns - rules.period_ns
+        late = not act.confirmed and now > release_ns + rules.deadline_ns
+        stale = act.captured_ns < release_ns - rules.max_age_ns - rules.period_ns
         again = k < self.acted_k or (k == self.acted_k and self.acted_n == rules.calls_per_tick)
         wrong = {
             "after its deadline": late,
@@ -134,13 +130,11 @@ class Referee:
             self.fail(f"the call of tick {k} acts {'; '.join(law for law, broken in wrong.items() if broken)}")
         self.acted_n = self.acted_n + 1 if k == self.acted_k else 1
         self.acted_k = max(self.acted_k, k)
-        self.bare = 0
         self.acts.append(now)
 
     def renewed(self) -> None:
         """A fresh call has acted, or an epoch starts: the hold limit runs from here."""
         self.renewals.append(self.time.now_ns)
-        self.bare = 0
 
     def attempted(self) -> None:
         """A safe call is attempted."""
@@ -149,7 +143,7 @@ class Referee:
     def failed(self) -> None:
         """An attempt failed: another one comes within a period of the retries, unless a newer call acts."""
         now = self.time.now_ns
-        if self.left_ns is None and self.retry_ns is not None:
+        if self.left_ns is None:
             self.expect_safe(now, now + self.retry_ns, len(self.safes))
 
     def commanded(self, word: str) -> None:
@@ -189,48 +183,38 @@ class Referee:
     def _free_ns(self) -> int | None:
         """Return until when loop or actuator cannot act; None: they can."""
         now = self.time.now_ns
-        ends = [end for start, end in self._absences(now) if start - SOON_NS <= now < end + SOON_NS]
-        return max(ends) + SOON_NS if ends else None
-
-    def _absences(self, now: int) -> list[tuple[int, int]]:
-        spans = list(self.process.stood[-3:])
+        spans = [*self.process.stood[-3:], *self.absent(now)]
         for thread in self.threads:
             spans += thread.away[-3:]
-        return spans + self.extra(now)
-
-    def extra(self, now: int) -> list[tuple[int, int]]:
-        """Return absences under way whose end is not known: it is asked again then."""
-        return []
+        ends = [end for start, end in spans if start - SOON_NS <= now < end + SOON_NS]
+        return max(ends) + SOON_NS if ends else None
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
     def write(self, line: dict[str, Any]) -> None:
         """Take a line of the record."""
-        self.lines.append(line)
-        if "k" in line and line.get("kind") in TICK_KINDS:
+        period_ns = self.rules.period_ns
+        if line.get("kind") in TICK_KINDS and "k" in line:
             self._tick(line)
         elif "further" in line and line.get("subcause", "slow") != "slow":  # that it began just before its deadline
-            start_ns = self.origin_ns + line["further"] * self.rules.period_ns
-            self._judge(line | {"k": line["further"]}, "cause", "subcause", start_ns, self.time.now_ns)
+            self._judge(line, line["further"], self.origin_ns + line["further"] * period_ns)
         elif "origin_ns" in line:
             self.origin_ns = line["origin_ns"]
 
     def _tick(self, line: dict[str, Any]) -> None:
-        k, skipped = line["k"], line.get("skipped", 0)
-        release_ns = self.origin_ns + round(line["t_s"] * 1e9)
-        if self.enforced:
-            release_ns, shown_ns = self.origin_ns + k * self.rules.period_ns, release_ns
-            if abs(shown_ns - release_ns) > 1000:
-                self.fail(f"tick {k} is of {line['t_s']} s")
+        k, skipped, period_ns = line["k"], line.get("skipped", 0), self.rules.period_ns
+        release_ns = self.origin_ns + k * period_ns
+        if abs(self.origin_ns + round(line["t_s"] * 1e9) - release_ns) > 1000:
+            self.fail(f"tick {k} is of {line['t_s']} s")
         self._count(k, skipped)
         if skipped:
-            self._judge(line, "skip_cause", "skip_subcause", release_ns - skipped * self.rules.period_ns, release_ns)
-        end_ns = min(self.time.now_ns, release_ns + self.rules.deadline_ns)
+            self._judge(line, k, release_ns - skipped * period_ns, release_ns, "skip_")
         if "cause" in line:
-            self._judge(line, "cause", "subcause", release_ns, self.time.now_ns)
+            self._judge(line, k, release_ns)
         elif line["kind"] == "miss":
             self.fail(f"tick {k} missed without a cause")
-        if line["kind"] == "miss" and self.rules.on_miss != "stop":
+        if line["kind"] == "miss":
+            end_ns = min(self.time.now_ns, release_ns + self.rules.deadline_ns)
             if line["cause"] == "stale_observation":
                 end_ns = release_ns + int(line["wake_ms"] * MS)
             self._missed(self.sampled.pop(release_ns, end_ns))
@@ -246,101 +230,64 @@ class Referee:
             self.next_k += 1
         if len(self.counted) > 64:
             self.fail(f"release {self.next_k} is not counted")
-        self.ticks += 1
-        self.skipped += skipped
+        self.ticks += 1 + skipped
 
     def _missed(self, missed_ns: int) -> None:
         """A miss is over at `missed_ns`: what is active may be held until the end of its hold."""
-        if not self.enforced:
-            self._held()
-            return
         i = bisect_right(self.renewals, missed_ns) - 1
         limit_ns = self.renewals[max(i, 0)] + self.rules.hold_ns
         by_ns = max(missed_ns, limit_ns) if self.rules.on_miss == "hold" else missed_ns
         self.expect_safe(missed_ns, max(by_ns, self.time.now_ns))
 
-    def _held(self) -> None:
-        """Where the world waits a hold is so many of its periods, and no tick starts before the safe call was tried."""
-        self.bare += 1
-        rules = self.rules
-        most = 2 + rules.hold_ns // rules.period_ns if rules.on_miss == "hold" else 1
-        last_act = self.acts[-1] if self.acts else 0
-        if self.bare > most + 1 and not (self.safes and self.safes[-1] > last_act):
-            self.fail(f"no safe call after {self.bare} misses")
-
     # -- the cause of a miss ------------------------------------------------------------------------------------------
 
-    def _judge(self, line: dict[str, Any], cause: str, subcause: str, start_ns: int, end_ns: int) -> None:
-        word = line[cause] if line.get(subcause) is None else f"{line[cause]}.{line[subcause]}"
+    def _judge(self, line: dict[str, Any], k: int, start_ns: int, end_ns: int | None = None, prefix: str = "") -> None:
+        """Check that a fault from the release before `start_ns` on explains the cause; of `unknown`, that one leaves no
+        evidence, or that none of several explains half."""
+        word = ".".join(filter(None, (line[f"{prefix}cause"], line.get(f"{prefix}subcause"))))
         self.words[word] += 1
-        near = self._faults_of(start_ns - self.rules.period_ns, end_ns)
-        if word == "unknown" and self.left_ns is not None:
-            self.cases["unknown: the run ended"] += 1
-        elif word == "unknown":
-            self._judge_unknown(line, near)
-        elif guilty := [fault for fault in near if word in fault.kind.causes]:
-            self.cases["attributed"] += 1
-            self.faults.costs(guilty[-1], True)
-        elif why := self._follows(line, word, start_ns):
-            self.cases[f"attributed: {why}"] += 1
-        else:
-            names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
-            self.fail(f"tick {line['k']} missed with cause {word}, where there was {names}: {line}")
+        near = self._faults_of(start_ns - self.rules.period_ns, self.time.now_ns if end_ns is None else end_ns)
+        guilty = [fault for fault in near if word in fault.kind.causes]
+        names = {fault.kind.name for fault in near}
+        if word == "unknown":
+            guilty = [fault for fault in near if fault.kind.silent] or (near if len(names) > 1 else [])
+        if guilty:
+            self.faults.costs(guilty[-1], word != "unknown")
+        elif not self._follows(line.get("error", ""), k, word, start_ns):
+            self.fail(f"tick {k} missed with cause {word}, where there was {sorted(names) or 'no fault'}: {line}")
 
-    def _follows(self, line: dict[str, Any], word: str, start_ns: int) -> str | None:
-        """Return how the miss follows from a fault of a while ago; None: it does not."""
-        rules, error = self.rules, line.get("error", "")
+    def _follows(self, error: str, k: int, word: str, start_ns: int) -> bool:
+        """Return whether the miss follows from a fault of a while ago, from the end of a hold, or of the run."""
+        rules = self.rules
         gave_way = word == "execute.busy" and error.endswith("gave way to the safe call")
-        if gave_way and self._hold_ended(line["k"]):
-            return "gave way at the hold's end"
-        if not self._faults_of(start_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns), self.time.now_ns):
-            return None
-        if gave_way:
-            return "gave way to the safe call of a miss before"
-        if word == "decide.error" and error.startswith("the plan was over, or too old"):
-            return "its plan was of an old observation"
-        if self.mode == "plans" and word in LATE.split():
-            return "no step was there, and the planner was at work"
-        return "it waited for the tick before" if word == "decide.queued" and not self.enforced else None
+        if (word == "unknown" and self.left_ns is not None) or (gave_way and self._hold_ended(k)):
+            return True
+        before_ns = start_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns)
+        if not self._faults_of(before_ns, self.time.now_ns):
+            return False
+        old_plan = word == "decide.error" and error.startswith("the plan was over, or too old")
+        return gave_way or old_plan or (self.mode == "plans" and word in LATE.split())
 
     def _hold_ended(self, k: int) -> bool:
-        """Whether a hold ended just when the call of tick `k` was ordered: what acted before it was not renewed for so
-        long, whatever kept the ticks before (a doubt, or a yes that did not come, is no fault)."""
-        ordered_ns = self.ordered_ns[k]
-        renewed_ns = self.renewals[bisect_right(self.renewals, ordered_ns) - 1]
-        ends_ns = renewed_ns + self.rules.hold_ns
+        """Return whether a hold ended just when the call of tick `k` was ordered: what acted before it was not renewed
+        for so long, whatever kept the ticks before (a doubt, or a yes that did not come, is no fault)."""
+        ordered_ns = self.orders[k][1]
+        ends_ns = self.renewals[bisect_right(self.renewals, ordered_ns) - 1] + self.rules.hold_ns
         demanded_ns = next((t_ns for t_ns in self.missed_ns if t_ns >= max(ordered_ns, ends_ns)), None)
         if self.rules.on_miss != "hold" or demanded_ns is None:
             return False
         return abs(ordered_ns - ends_ns) < SOON_NS and demanded_ns < ends_ns + SOON_NS
-
-    def _judge_unknown(self, line: dict[str, Any], near: list[SimFault]) -> None:
-        if silent := [fault for fault in near if fault.kind.silent]:
-            self.cases["unknown: no evidence"] += 1
-            self.faults.costs(silent[-1], False)
-        elif len({fault.kind.name for fault in near}) > 1 or (near and not self.enforced):  # also the tick's before
-            self.cases["unknown: several, none half"] += 1
-            self.faults.costs(near[-1], False)
-        else:
-            names = ", ".join(sorted({fault.kind.name for fault in near})) or "no fault"
-            self.fail(f"tick {line['k']} missed with cause unknown, where there was {names}: {line}")
 
     def _faults_of(self, start_ns: int, end_ns: int) -> list[SimFault]:
         return [f for f in self.faults.recent if f.start_ns <= end_ns and max(f.end_ns, f.late_ns) >= start_ns]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def leaves(self) -> None:
-        """The ticks are over."""
-        self.left_ns = self.time.now_ns
-
-    def ended(self, end_ns: int, open_ticks: int, open_skipped: int) -> None:
+    def ended(self, end_ns: int, open_releases: int) -> None:
         """The run is over. Every release until `end_ns` has its line, but those that were not over."""
-        last = max(self.counted, default=0)
-        if self.enforced:
-            last = (end_ns - self.origin_ns) // self.rules.period_ns
+        last = (end_ns - self.origin_ns) // self.rules.period_ns
         missing = [k for k in range(self.next_k, last) if k not in self.counted]
-        if len(missing) > open_ticks + open_skipped:
-            self.fail(f"of {last + 1} releases {missing} are not counted, where {open_ticks} ticks are open")
+        if len(missing) > open_releases:
+            self.fail(f"of {last + 1} releases {missing} are not counted, where {open_releases} are open")
         if not self.safes or (self.acts and self.safes[-1] < self.acts[-1]):
             self.fail("the run ended without the safe call")

@@ -14,13 +14,13 @@ from typing import Any
 
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
-from rtcontrol.drill.simulation.faults import ENDS, NETWORK, SIMULATED, UNKNOWABLE, WORLD, Faults, SimFault
-from rtcontrol.drill.simulation.referee import STEPS, Act, Referee
+from rtcontrol.drill.simulation.faults import ENDS, NETWORK, SIMULATED, WORLD, Faults, SimFault
+from rtcontrol.drill.simulation.referee import Act, Referee
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
-from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
+from rtcontrol.loop.grid import WallGrid
 from rtcontrol.loop.loop import RunState, finish
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.runner import LoopRunner, Ports
@@ -34,7 +34,7 @@ MOST_TURNS = 200  # of the loop, within 10 ms
 REMOTE = 0.04  # the share of worlds behind the wire
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
 # What the ticks, calls and decisions of a local world are like: half of them as they are for most users.
-MODES = (*("plain",) * 7, "lockstep", "arrivals", "calls", "plans", "backup", "standby", "ends")
+MODES = (*("plain",) * 7, "calls", "plans", "backup", "standby", "ends")
 TIMED = ("rtcontrol.envs.", "rtcontrol.hosts.", "rtcontrol.loop.", "rtcontrol.serve.")  # rooms that read the clock
 Trace = Callable[[Any, dict[str, Any]], None] | None
 
@@ -96,14 +96,12 @@ def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
     if mode == "calls":
         settings = replace(settings, calls_per_tick=other.choice((2, 3)))
     names = sorted(set(SIMULATED) - set(ENDS) - set(WORLD if remote else NETWORK))
-    if mode in STEPS:
-        names = [name for name in names if name not in UNKNOWABLE]
     mixed = chance.random() < 0.25
     kinds = tuple(names) if mixed else (chance.choice(names),)
     if mode == "ends":
         kinds = (*kinds, *ENDS)
     if only:
-        kinds = tuple(name for name in only if name in (*names, *ENDS))
+        kinds = tuple(name for name in only if name in (*names, *(() if remote else ENDS)))
     safe_calls = (Call("stop"), Call("open"))[: chance.choice((1, 1, 2))]
     doubts = chance.choice((0.0, 0.0, 0.1))
     confirm = frozenset({"grip"}) if chance.random() < 0.15 and not remote else frozenset[str]()
@@ -148,13 +146,10 @@ class SimSampler:
 
 
 class SimClock:
-    """Lets simulated time pass until the loop has something to do. A loop that turns all the time `spins`. `move` lets
-    a world that waits move on."""
+    """Lets simulated time pass until the loop has something to do. A loop that turns all the time `spins`."""
 
-    def __init__(
-        self, thread: Thread, grid: ReleaseGrid, spins: Callable[[], None], move: Callable[[int], int | None]
-    ) -> None:
-        self.thread, self.grid, self._spins, self.advance = thread, grid, spins, move
+    def __init__(self, thread: Thread, grid: WallGrid, spins: Callable[[], None]) -> None:
+        self.thread, self.grid, self._spins = thread, grid, spins
         self._turns = self._since_ns = 0
 
     def wait(self, core: LoopCore, host: Any) -> Any:
@@ -183,8 +178,7 @@ class Machine:
         self.worker = Thread(self.process, time.chance("actuator"))
         self.people = time.chance("people")
         self.scenario, self.chance = scenario, time.chance("machine")
-        every = scenario.every / 4 if scenario.mode == "lockstep" else scenario.every  # as time costs it nothing
-        self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, every)
+        self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, scenario.every)
         self.decoders = [self._decoder(i) for i in range(2 if scenario.mode in ("backup", "standby") else 1)]
         faults.effects |= {"stop_decoder": lambda fault: self._any().stop(fault)}
         faults.effects |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: self._any().kill(fault))
@@ -226,10 +220,9 @@ class SimRun:
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
         self.host = machine.host()
         self.point = ""
-        self.steps = scenario.mode in STEPS
         self.referee = Referee(self.time, self.faults, scenario.settings, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
-        self.referee.extra = self._absent  # type: ignore[method-assign]
+        self.referee.absent = self._absent
         self.env: Any = env or self._world()
         self.agent = SimAgent(self.thread, self.faults, scenario.safe_calls, scenario.settings.deadline_ns)
         self.host.reach = self.agent.reach = self._reach
@@ -237,7 +230,6 @@ class SimRun:
         self.actuator = SimActuator(self.agent, self.env, self.host.wake, self.worker, self.referee)
         self.actuator.confirm = scenario.confirm
         self.confirmed: set[int] = set()  # ticks to whose call a person said yes
-        self.limit = 0  # of ticks, where the world waits
         self.state = RunState(launched=True)
         self.recorder = SimpleNamespace(write=self._write)
         self.runner = self._assemble(self.agent)
@@ -246,9 +238,8 @@ class SimRun:
 
     def _world(self) -> SimWorld:
         settings = self.scenario.settings
-        step_ns, starts = settings.period_ns // (1 if self.steps else 3), self.referee.renewed
+        step_ns, starts = settings.period_ns // 3, self.referee.renewed
         world = SimWorld(self.time, self.process, self.faults, step_ns, settings.deadline_ns, self._acts, starts)
-        world.waits = self.steps
         world.reach = self._reach
         return world
 
@@ -263,9 +254,7 @@ class SimRun:
             confirm=scenario.confirm,
             history=3,
         )
-        period_ns, move = scenario.settings.period_ns, self._arrival if scenario.mode == "arrivals" else self._step
-        by = "arrival" if scenario.mode == "arrivals" else "lockstep"
-        grid = StepGrid(period_ns, by) if self.steps else WallGrid(period_ns)  # type: ignore[arg-type]
+        grid = WallGrid(scenario.settings.period_ns)
         core = LoopCore(scenario.settings, rules, grid)
         ports = Ports(
             agent=agent,  # type: ignore[arg-type]
@@ -280,19 +269,7 @@ class SimRun:
             report=self._report,
             retake=lambda: None,
         )
-        return LoopRunner(core, SimClock(self.thread, grid, self._spins, move), ports)  # type: ignore[arg-type]
-
-    def _step(self, dt_ns: int) -> int:
-        """The world moves on by a period."""
-        self.env.step()
-        self.thread.pause(50 * US)
-        return self.time.now_ns
-
-    def _arrival(self, dt_ns: int) -> int | None:
-        """Wait for the next observation."""
-        self.thread.sleep(max(self.env.arrives_ns, self.time.now_ns), lambda: False)
-        arrived_ns: int | None = self.env.take()
-        return arrived_ns
+        return LoopRunner(core, SimClock(self.thread, grid, self._spins), ports)  # type: ignore[arg-type]
 
     @property
     def config(self) -> LoopSettings:
@@ -308,12 +285,19 @@ class SimRun:
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
+    def run(self, ticks: int) -> None:
+        """Run with its own machine for so many releases, or until the decoder gives up. Raises Violation."""
+        with simulated(self.time):
+            self.faults.start()
+            self.time.at(self.time.now_ns + ticks * self.scenario.settings.period_ns, self.end)
+            self.loop()
+
     def loop(self) -> None:
         """Run until it is stopped, and end with the safe call. Raises Violation."""
         self.referee.renewed()
         self.runner.run(None)
         self.state.t_end_ns = self.time.now_ns
-        self.referee.leaves()
+        self.referee.left_ns = self.time.now_ns
         finish(self, 10.0)  # type: ignore[arg-type]
         if self.referee.violation is not None:
             raise self.referee.violation  # it may have been raised within user code, whose errors cost a tick
@@ -337,10 +321,8 @@ class SimRun:
         if self.trace is not None:
             self.trace(self, line)
         self.referee.write(line)
-        if self.steps and self.referee.ticks >= self.limit:
-            self.end()
         if "end" in line:
-            self.referee.ended(self.state.t_end_ns, line["open"], line.get("skipped", 0))
+            self.referee.ended(self.state.t_end_ns, line["open"] + line.get("skipped", 0))
 
     # -- what the referee receives -------------------------------------------------------------------------------------
 
@@ -364,8 +346,7 @@ class SimRun:
         """The loop takes a reply: one to go on, in time, renews what is active."""
         settings, decision = self.scenario.settings, reply.decision
         due_ns = self.referee.origin_ns + reply.tick * settings.period_ns + settings.deadline_ns
-        in_time = self.steps or self.time.now_ns <= due_ns
-        if decision is not None and decision.call is None and in_time:
+        if decision is not None and decision.call is None and self.time.now_ns <= due_ns:
             self.referee.renewed()
 
     def _spins(self) -> None:
@@ -404,7 +385,7 @@ class SimRun:
 
     def _reach(self, point: str) -> None:
         """A thread is at a point where a word of a person comes between, or hangs in the agent's code."""
-        if point == "hang" and not self.steps:
+        if point == "hang":
             self.time.at(self.time.now_ns + self.scenario.settings.guard_ns, partial(self._guard, self.agent.since_ns))
         if self.point != point:
             return

@@ -1,6 +1,4 @@
-"""The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs.
-
-It runs by itself, or `waits`: for `step` (lockstep), or until the observation before was decided upon (`take`)."""
+"""The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs."""
 
 from __future__ import annotations
 
@@ -41,12 +39,11 @@ class SimWorld:
         self.bindings: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "stop", "open"))
         self.reach: Callable[[str], None] = lambda point: None
         self.epoch = self.seq = 0
-        self.finished = self.waits = False
+        self.finished = False
         self.episodes: list[Episode] = []
         self.blind_ns = time.now_ns
         self.free_ns = 0
-        self._from_ns = self._stepped_ns = time.now_ns
-        self._steps = 0
+        self._from_ns = time.now_ns
         self._newest: Observation | None = None
         self._blinding: SimFault | None = None
         faults.effects |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
@@ -64,7 +61,7 @@ class SimWorld:
             if newest is None and self._blinding is not None:
                 self._blinding.touch(now + self.deadline_ns)
             return newest
-        seq, captured_ns = (self._steps, self._stepped_ns) if self.waits else self._step_at(now)
+        seq, captured_ns = self._step_at(now)
         if newest is None or seq > newest.seq or newest.epoch != self.epoch:
             if newest is None or newest.epoch != self.epoch:
                 self._starts()
@@ -83,29 +80,6 @@ class SimWorld:
             if start < captured_ns:  # it was frozen when this step was due: the next thing it did was this step
                 captured_ns = end
         return seq, captured_ns
-
-    def step(self) -> None:
-        """Move on by a period."""
-        self._steps, self._stepped_ns = self._steps + 1, self.time.now_ns
-
-    @property
-    def arrives_ns(self) -> int:
-        """When the next observation arrives, at the earliest."""
-        return self._from_ns + (self._steps + 1) * self.step_ns
-
-    def take(self) -> int | None:
-        """Return when the next observation in order arrived; None: it is not there. It was not made while the world
-        was frozen. As long as some wait the newest fault has an effect."""
-        now = self.time.now_ns
-        if now < self.blind_ns or self._stands(now):
-            self._steps = max(self._steps, (now - self._from_ns) // self.step_ns)
-            return None
-        if now < self.arrives_ns:
-            return None
-        self._stepped_ns, self._steps = self.arrives_ns, self._steps + 1
-        if now >= self.arrives_ns and self.faults.recent:
-            self.faults.recent[-1].touch(now + self.deadline_ns)
-        return self._stepped_ns
 
     def close(self, *arguments: Any) -> None:
         """Do nothing."""
