@@ -1,11 +1,10 @@
-"""Carries out what is active: publishes calls, repeats them, and nothing but the safe call once closed."""
+"""Publish the active call, and repeat it; once closed, nothing but the safe call."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 from rtcontrol_client import Standing
@@ -19,25 +18,26 @@ MARGIN_NS = 2_000_000
 
 
 class Ros2Actuator:
-    """Thread-safe; `apply` is called whenever what is active may have changed and at least every tick."""
+    """Thread-safe; call `apply` whenever the active call may have changed, and at least every tick."""
 
     def __init__(
-        self, mapper: Mapper, outputs: Mapping[str, Any], hz: float, stamp_ns: Callable[[], int] = time.time_ns
+        self,
+        mapper: Mapper,
+        outputs: Mapping[str, Any],
+        hz: float,
+        stamp_ns: Callable[[], int] = time.time_ns,
+        heartbeat: Callable[[float | None], None] = lambda left_ms: None,
     ) -> None:
-        """`stamp_ns`: the time by which messages are stamped."""
-        self._mapper, self._outputs, self._stamp_ns = mapper, outputs, stamp_ns
-        # Gets how long what is published next may be active, and None once the safe call is out, or without a limit.
-        self.heartbeat: Callable[[float | None], None] = lambda left_ms: None
+        """`stamp_ns`: the time by which messages are stamped. `heartbeat` gets how long what is published next may be
+        active, and None once the safe call is out, or without a limit."""
+        self._mapper, self._outputs, self._stamp_ns, self._heartbeat = mapper, outputs, stamp_ns, heartbeat
         self._ends_ns: int | None = None  # of what was published last
         self._repeat_ns = int(REPEAT * 1e9 / hz)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._last: tuple[str, dict[str, Any]] | None = None
         self._last_ns = 0
         self._unwritten: set[str] = set()  # topics that did not take their message
-        self._refused: Standing | None = None
         self._closed = False
-        self.state = ""  # status of what was carried out last
-        self.count: Counter[str] = Counter()
 
     def apply(self, active: Callable[[], Standing]) -> None:
         """Publish the active call: all of it where it is new, else what repeats, where that is due.
@@ -49,37 +49,33 @@ class Ros2Actuator:
         started_ns = time.monotonic_ns()
         with self._lock:
             now_ns = time.monotonic_ns()
-            standing = active()
-            safe = self._mapper.config.safe
-            name, arguments, state, ends_ns = safe.name, safe.arguments, "safe", None
-            if standing.status != "safe" and standing.call is not None and not self._closed:
-                name, arguments, state = standing.call.name, standing.call.arguments, standing.status
+            standing, safe = active(), self._mapper.config.safe
+            name, arguments, ends_ns = safe.name, safe.arguments, None
+            drives = standing.status != "safe" and standing.call is not None and not self._closed
+            if drives and standing.call is not None:
+                name, arguments = standing.call.name, standing.call.arguments
                 if standing.left_ms is not None:
                     ends_ns = now_ns + int(standing.left_ms * 1e6)
             if self._ends_ns is not None and now_ns > self._ends_ns:
                 self._last = None  # it ran out while this process did not run: the guard may have published meanwhile
             self._ends_ns = ends_ns
-            if state != "safe":
-                self.heartbeat(standing.left_ms)
+            if drives:
+                self._heartbeat(standing.left_ms)
             try:
                 self._publish(name, arguments, started_ns, ends_ns)
-                self.state = state
             except Exception as error:
-                # One call is one refusal, in however many ticks it is still active.
-                if self._refused is None or self._refused.call is not standing.call:
-                    self.count["refused"] += 1
-                self._refused, self.state, self._ends_ns = standing, "safe", None
+                self._ends_ns = None
                 self._publish(safe.name, safe.arguments, started_ns)
-                self._beat()
+                self._report_safe()
                 if isinstance(error, Unmappable):
                     raise
                 raise Unmappable(f"{name} could not be published ({error})") from error
-            if state == "safe":
-                self._beat()
+            if not drives:
+                self._report_safe()
 
-    def _beat(self) -> None:
+    def _report_safe(self) -> None:
         if not self._unwritten:
-            self.heartbeat(None)
+            self._heartbeat(None)
 
     def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int, ends_ns: int | None = None) -> None:
         call = (name, dict(arguments))
@@ -98,19 +94,17 @@ class Ros2Actuator:
         # What could not be written is tried again in the next tick, the safe call above all.
         self._unwritten = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
         self._last, self._last_ns = call, now_ns
-        self.count["calls" if new else "repeats"] += 1
 
     def renew(self) -> None:
         """Publish the next call whole, whatever was before."""
         with self._lock:
             self._last = None
 
-    def close(self, standing: Standing) -> None:
-        """Publish the safe call three times; from now on nothing else is published. Of one message a best-effort
-        subscriber could miss."""
+    def close(self) -> None:
+        """Publish the safe call three times, as a best-effort subscriber could miss one; and nothing else after."""
         with self._lock:
             self._closed = True
         for _ in range(3):
             self.renew()
-            self.apply(lambda: standing)
+            self.apply(lambda: Standing(None, "safe", cause="closed"))
             time.sleep(0.02)

@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import logging
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ A call may also pursue the goal of an action and send a service's request.
 
 It is a ROS 2 node, and runs in a Python that has rclpy and the robot's message packages: source the robot's ROS set-up,
 or pip install 'ros-rclpy[fastrtps]'. ROS's variables act as for every node, and so does what follows --ros-args.
-A line typed while it runs is the new instruction; Ctrl-C ends it with the safe call.
+Ctrl-C ends it with the safe call.
 
 examples:
   rtcontrol bridge ros2 --example > robot.yaml      (or --example NAME, see below)
@@ -31,39 +30,28 @@ examples:
   rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall" --set hz=10 --set session.ttl_ms=400
   rtcontrol bridge ros2 --config robot.yaml --ros-args -r __ns:=/robot1 -p use_sim_time:=true
 
-Exit status: 0; 2 an error in what was given, or no server within connect_timeout_s; 7 none within --duration; 129
-SIGHUP, 130 Ctrl-C, 143 SIGTERM.
+Exit status: 0; 2 an error in the arguments or the file, no server within connect_timeout_s, or the guard has ended;
+7 no server within duration_s; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
-# Flags that are keys of the file, shown or (of an earlier version) hidden.
-SHOWN = {"connect": ("connect", "the server, or http://HOST:PORT/connect (default: the file's, or this machine's)")}
-SHOWN |= {"instruct": ("instruction", "the instruction (default: the file's)")}
-SHOWN |= {"duration": ("duration_s", "end after so many seconds")}
-HIDDEN = {"hz": "hz", "keys": "keys", "server-key": "server_key", "connect-timeout": "connect_timeout_s"}
 
 
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
-    """Parse the command line; `changes` are keys of the file."""
+    """Parse the command line; `connect` and `instruction` are keys of the file."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=EXAMPLES.replace("rtcontrol bridge ros2", prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, help="the robot's file (robot.yaml)")
-    for flag, (key, text) in SHOWN.items():
-        parser.add_argument(f"--{flag}", dest=key, help=text)
-    for flag, key in HIDDEN.items():
-        parser.add_argument(f"--{flag}", dest=key, help=argparse.SUPPRESS)
-    parser.add_argument("--no-guard", dest="guard", action="store_const", const=False, help=argparse.SUPPRESS)
+    parser.add_argument("--connect", help="the server, or http://HOST:PORT/connect (default: the file's)")
+    parser.add_argument("--instruct", dest="instruction", help="the instruction (default: the file's)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the file, as YAML")
     parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
     examples = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
     parser.add_argument(
         "--example", nargs="?", const=EXAMPLE.stem, choices=examples, help="print an example file (default: %(const)s)"
     )
-    options = parser.parse_args(given)
-    keys = [*(key for key, _ in SHOWN.values()), *HIDDEN.values(), "guard"]
-    options.changes = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
-    return options
+    return parser.parse_args(given)
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.ros2") -> int:
@@ -92,15 +80,16 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
 
     if options.config is None:
         raise Ros2BridgeError("There is no --config.", f"Start with: {prog} --example > robot.yaml")
-    robot = config.load(options.config, options.changes, options.set)
+    changes = {key: getattr(options, key) for key in ("connect", "instruction") if getattr(options, key) is not None}
+    robot = config.load(options.config, changes, options.set)
     if not options.check:
         _need_ros()
     mapper = Mapper(robot, str(options.config))
-    Options(**mapper.hello(None)).hello(0)  # finds what a server would refuse
+    Options(**mapper.hello(None)).hello(0)  # names what a server would refuse
     for warning in mapper.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:
-        print("\n".join(map(printable, _listed(mapper))))
+        print("\n".join(map(printable, mapper.listed())))
         return 0
     return _bridge(ros, mapper)
 
@@ -125,38 +114,10 @@ def _bridge(ros: Sequence[str], mapper: Any) -> int:
         bridge = Ros2Bridge(mapper, network)
         form = "%(asctime)s %(levelname)s %(message)s"
         with Shutdown(lambda name: bridge.stop(), bridge.suspend) as ending, StandardStreams(log=form):
-            if sys.stdin is not None and sys.stdin.isatty():
-                threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
             if mapper.config.guard:
-                bridge.protect(Guard(mapper.config, bridge.promise_ms, guard_arguments(node, network.resolved, ros)))
+                bridge.protect(Guard(mapper.config, guard_arguments(node, network.resolved, ros)))
             try:
                 bridge.run(ending.retake)
             finally:
-                print(_summary(bridge.figures()), file=sys.stderr)
+                print(", ".join(f"{name} {count}" for name, count in bridge.figures().items()), file=sys.stderr)
     return ending.status
-
-
-def _read_instructions(bridge: Any) -> None:
-    for line in sys.stdin:
-        if text := line.strip():
-            bridge.instruct(text)
-
-
-def _listed(mapper: Any) -> list[str]:
-    sources = [(source.topic, ", ".join(source.readers)) for source in mapper.sources]
-    if mapper.instructions is not None:
-        sources.append((mapper.instructions, "the instruction"))
-    lines = [f"reads     {topic.name}  {topic.type}  -> {fields}" for topic, fields in sources]
-    lines += [f"publishes {topic.name}  {topic.type}" for topic in mapper.topics.values()]
-    for name, tool in mapper.config.tools.items():
-        ends = [f"no goal of {action}" for action in mapper.cancels(name)]
-        does = ", ".join([*tool.publish, *tool.goal, *tool.request, *ends]) or "nothing"
-        lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {does}")
-    return [*lines, f"safe call {mapper.config.safe.name}"]
-
-
-def _summary(figures: dict[str, Any]) -> str:
-    share = figures["on_time_share"]
-    on_time = "no tick" if share is None else f"{share:.2%} on time"
-    names = ("fresh", "held", "safe", "expired", "refused", "reconnects")
-    return f"{on_time} ({', '.join(f'{name} {figures[name]}' for name in names)})"

@@ -21,18 +21,11 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$", max_length=64)]
 Scalar = bool | int | float | str
 As = Literal["value", "yaw", "pitch", "roll", "norm", "sector"]
 # Factor from ROS's unit (REP 103: metre, radian, second, ratio) to the one shown.
-UNITS = {
-    "deg": 57.29577951308232,
-    "cm": 100.0,
-    "mm": 1000.0,
-    "km/h": 3.6,
-    "percent": 100.0,
-    "ms": 1000.0,
-}
+UNITS = {"deg": 57.29577951308232, "percent": 100.0}
 
 
 class ConfigPart(BaseModel):
-    """Base of all: unknown keys are mistakes."""
+    """Base of all: unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="constants")
 
@@ -59,7 +52,7 @@ class FieldSpec(ConfigPart):
     kind: Annotated[As, Field(alias="as")] = "value"
     from_deg: Finite | None = None
     to_deg: Finite | None = None
-    unit: Literal["deg", "cm", "mm", "km/h", "percent", "ms"] | None = None
+    unit: Literal["deg", "percent"] | None = None
     scale: Finite = 1.0
     offset: Finite = 0.0
     min: Finite | None = None
@@ -73,12 +66,6 @@ class FieldSpec(ConfigPart):
     def _path_alone(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _in_order(self) -> FieldSpec:
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError("min is above max")
-        return self
-
 
 class TopicSpec(ConfigPart):
     """A topic that is read. `max_age_ms`: an older message is no news; `required`: without news nothing is observed,
@@ -91,8 +78,8 @@ class TopicSpec(ConfigPart):
     fields: Annotated[dict[Name, FieldSpec], Field(min_length=1)]
 
 
-class ServedSpec(ConfigPart):
-    """What is observed of an action or a service: fields of its `state`, `feedback` and `result`, or `response`."""
+class ActionSpec(ConfigPart):
+    """What is observed of an action: fields of its `state`, `feedback` and `result`."""
 
     fields: Annotated[dict[Name, FieldSpec], Field(min_length=1)]
 
@@ -102,15 +89,12 @@ class ObserveSpec(ConfigPart):
 
     text: str | None = None
     topics: Annotated[dict[TopicName, TopicSpec], Field(min_length=1)]
-    actions: dict[TopicName, ServedSpec] = {}
-    services: dict[TopicName, ServedSpec] = {}
+    actions: dict[TopicName, ActionSpec] = {}
 
 
 class SetSpec(ConfigPart):
-    """What a published field becomes: a constant (`value`, or the constant alone), `now` (of a number of microseconds
-    `now_us`), or an argument:
-    `argument * scale + offset` (or `values[argument]`), clamped to `min` and `max`. `default`: the argument where the
-    call leaves it out."""
+    """What a published field becomes: a constant (`value`, or the constant alone), `now`, or an argument:
+    `argument * scale + offset` (or `values[argument]`), clamped to `min` and `max`."""
 
     value: Scalar | list[Scalar] | None = None
     source: Annotated[str | None, Field(alias="from")] = None
@@ -119,7 +103,6 @@ class SetSpec(ConfigPart):
     min: Finite | None = None
     max: Finite | None = None
     values: dict[Scalar, Scalar] | None = None
-    default: Scalar | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -134,8 +117,8 @@ class SetSpec(ConfigPart):
 
 
 class PublishSpec(ConfigPart):
-    """A message that a call publishes. `repeat`: anew each tick while the call is in force (velocities), else once
-    when it begins (goals). `set`: field path to a constant, `now`, or an argument's mapping."""
+    """A message that a call publishes. `repeat`: again each tick while the call is active (velocities), else once
+    when it starts (goals). `set`: field path to a constant, `now`, or an argument's mapping."""
 
     type: str
     repeat: bool = True
@@ -152,31 +135,18 @@ class RequestSpec(ConfigPart):
 
 class ToolSpec(ConfigPart):
     """A function the model may call: JSON schemas of its parameters, what it publishes, the goals that it pursues, the
-    services that it asks, and the actions whose goals it cancels."""
+    requests that it sends, and the actions whose goals it cancels."""
 
     description: str
     parameters: dict[Name, dict[str, Any]] = {}
-    required: list[str] | None = None
     publish: dict[TopicName, PublishSpec] = {}
     goal: dict[TopicName, RequestSpec] = {}
     request: dict[TopicName, RequestSpec] = {}
     cancel: list[TopicName] = []
 
-    @field_validator("required")
-    @classmethod
-    def _known(cls, value: list[str] | None, info: Any) -> list[str] | None:
-        for name in value or []:
-            if name not in info.data.get("parameters", {}):
-                raise ValueError(f"there is no parameter {name!r}")
-        return value
-
-    def needs(self) -> list[str]:
-        """The parameters that every call has."""
-        return list(self.parameters) if self.required is None else self.required
-
     def openai(self, name: str) -> dict[str, Any]:
-        """The definition that the server is told."""
-        schema = {"type": "object", "properties": self.parameters, "required": self.needs()}
+        """Return the definition for the server."""
+        schema = {"type": "object", "properties": self.parameters, "required": list(self.parameters)}
         return {"name": name, "description": self.description, "parameters": schema}
 
 
@@ -188,7 +158,7 @@ class SafeSpec(ConfigPart):
 
 
 class SessionSpec(ConfigPart):
-    """What the hello asks for; None: the server's. docs/protocol.md has the fields."""
+    """What the hello requests; None: the server's. docs/protocol.md has the fields."""
 
     model: str | None = None
     deadline_ms: Positive | None = None
@@ -200,18 +170,17 @@ class SessionSpec(ConfigPart):
 
 class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and requested decisions, a second; `instruction_topic`: a std_msgs/msg/String
-    that changes the instruction; `answer_ms`: how long an answer of a service or of an action's server is waited for.
+    that changes the instruction.
 
-    `connect` to `duration_s` are also set on the command line: the server, how long its first welcome is waited for (0:
-    for ever), this client's `.key_secret` file and the server's `.key` (default: server.key next to it), whether a
-    guard stops the robot of a killed bridge, and when to end.
+    `connect` to `duration_s`: the server, how long its first welcome is waited for (0: for ever), this client's
+    `.key_secret` file and the server's `.key` (default: server.key next to it), whether a guard stops the robot of a
+    killed bridge, and when to end.
     """
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     hz: Annotated[float, Field(ge=0.1, le=200)] = 16.0
     instruction: str
     instruction_topic: TopicName | None = None
-    answer_ms: Positive = 2000.0
     observe: ObserveSpec
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
     safe: SafeSpec
@@ -228,12 +197,11 @@ class RobotConfig(ConfigPart):
     def _by_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _reachable(self) -> RobotConfig:
-        check_client(self.connect)
-        if self.server_key is not None and self.keys is None:
-            raise ValueError("server_key is given without keys, this client's .key_secret file")
-        return self
+    @field_validator("connect")
+    @classmethod
+    def _reachable(cls, value: str) -> str:
+        check_client(value)
+        return value
 
 
 class _Loader(yaml.SafeLoader):
@@ -255,23 +223,21 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(path: Path, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()) -> RobotConfig:
-    """Return the file's config. Raises Ros2BridgeError naming file and key.
-
-    `changes` and `settings` (`session.ttl_ms=300`, as YAML) take the place of the file's keys.
-    """
+    """Return the file's config. Raises Ros2BridgeError naming file and key."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        remedy = f"Copy {EXAMPLE} and adapt it, and save it as UTF-8."
-        raise Ros2BridgeError(f"{path} cannot be read ({reason}).", remedy) from None
+        raise Ros2BridgeError(f"{path} cannot be read ({error}).", f"Copy {EXAMPLE} and adapt it.") from None
     return parse(text, str(path), changes, settings)
 
 
 def parse(
     text: str, where: str, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()
 ) -> RobotConfig:
-    """Return the config in a text; `where` names it in errors. Raises Ros2BridgeError."""
+    """Return the config in a text; `where` names it in errors. Raises Ros2BridgeError.
+
+    `changes` and `settings` (`session.ttl_ms=300`, as YAML) take the place of the file's keys.
+    """
     try:
         values = yaml.load(text, _Loader)
         if isinstance(values, dict):

@@ -18,7 +18,6 @@ from typing import Any, Literal
 from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.config import UNITS, FieldSpec, Scalar, SetSpec, ToolSpec
 
-FORMS = {"msg": "message", "srv": "service", "action": "action"}
 FLOAT32, FLOAT64 = 3.4028234663852886e38, sys.float_info.max
 MAX_INDEX = 1023
 Kind = Literal["bool", "integer", "real", "text", "time", "quaternion", "vector", "message", "list"]
@@ -38,13 +37,13 @@ def find(name: str, form: str) -> tuple[str, Any]:
     """
     full = name if name.count("/") != 1 else name.replace("/", f"/{form}/")
     if not re.fullmatch(rf"[A-Za-z]\w*/{form}/[A-Za-z]\w*", full):
-        raise ValueError(f"{name!r} is not the name of a {FORMS[form]} type, such as package/{form}/Name")
+        raise ValueError(f"{name!r} is not the name of a type, such as package/{form}/Name")
     package, _, short = full.split("/")
     try:
         return full, getattr(import_module(f"{package}.{form}"), short)
     except (ImportError, AttributeError) as error:
         hint = f"source the ROS set-up or the workspace that has {package}, or install its wheel"
-        raise ValueError(f"unknown {FORMS[form]} type {name!r} in this Python ({error}); {hint}") from None
+        raise ValueError(f"unknown type {name!r} in this Python ({error}); {hint}") from None
 
 
 @dataclass(frozen=True)
@@ -166,19 +165,18 @@ def compile_path(cls: Any, text: str) -> Path:
         if attribute:
             known = at.fields()
             if attribute not in known:
-                shown = ", ".join(known) or "none: it is not a message"
-                raise ValueError(f"there is no {attribute!r} in {at.short}; its fields are {shown}")
+                raise ValueError(
+                    f"there is no {attribute!r} in {at.short}, which has {', '.join(known) or 'no fields'}"
+                )
             at = known[attribute]
             steps.append((attribute, at))
             continue
         if not at.many:
             raise ValueError(f"{steps[-1][0]} is not a list")
         if not element.isdecimal():
-            if (i, len(parts)) != (1, 2):
-                raise ValueError(f"[{element}] can only follow a field of the message itself: position[{element}]")
             names = next((name for name in ("name", "joint_names") if name in FieldType(cls=cls).fields()), None)
-            if names is None:
-                raise ValueError(f"{cls.__name__} has no list of names to look up [{element}] in")
+            if names is None or (i, len(parts)) != (1, 2):
+                raise ValueError(f"[{element}] can only follow a field of a message with a list of names")
             return Path(text, at.element, tuple(steps), element, names)
         index = int(element)
         if index >= (at.length or at.most or MAX_INDEX + 1):
@@ -312,8 +310,14 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
     def nearest(message: Any) -> float:
         scan = path.get(message)
         shape = (scan.angle_min, scan.angle_increment, len(scan.ranges))
-        wider = _beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN)
-        return _nearest(scan, _beams(shape, start, width), wider)
+        beams = _beams(shape, start, width)
+        found = _nearest(scan, beams)
+        if found is None and all(math.isfinite(scan.ranges[i]) for i in beams):
+            # All are without an echo (0, in an open corridor): the beams next to them count, too.
+            found = _nearest(scan, _beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
+        if not beams or found is None:
+            raise Unmappable("no beam in this direction gave a range")
+        return min(found, scan.range_max) if scan.range_max > 0 else found
 
     return nearest
 
@@ -327,22 +331,12 @@ def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[
     return [i for i in range(count) if (first + i * step - start + slack) % math.tau <= width + 2 * slack]
 
 
-def _nearest(scan: Any, beams: list[int], wider: list[int]) -> float:
-    """Return the smallest range of the sector's beams in metres. If all are without an echo (0, in an open corridor):
-    that of `wider`, which has the beams next to it, too."""
-    if not beams:
-        raise Unmappable("the scan has no beam in this direction")
-    nearest = _smallest(scan, beams)
-    if nearest is None and all(math.isfinite(scan.ranges[i]) for i in beams):
-        nearest = _smallest(scan, wider)
-    if nearest is None:
-        raise Unmappable("no beam in this direction gave a range")
-    return min(nearest, scan.range_max) if scan.range_max > 0 else nearest
+def _nearest(scan: Any, beams: list[int]) -> float | None:
+    """Return the smallest range of the beams in metres, None where none says anything.
 
-
-def _smallest(scan: Any, beams: list[int]) -> float | None:
-    """Return None where no beam says anything. By REP 117 +inf is free, and -inf alone too near to measure: NaN, 0 and
-    what is below `range_min` are drivers' codes for an error or no echo. A bound that is not a number counts as 0."""
+    By REP 117 +inf is free, and -inf alone too near to measure: NaN, 0 and what is below `range_min` are drivers' codes
+    for an error or no echo. A bound that is not a number counts as 0.
+    """
     low = float(scan.range_min) if 0 < scan.range_min < math.inf else 0.0
     ranges = [float(scan.ranges[i]) for i in beams]
     valid = [low if value == -math.inf else value for value in ranges if value == -math.inf or value >= max(low, 1e-9)]
@@ -367,8 +361,6 @@ def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
     if name not in tool.parameters:
         known = ", ".join(tool.parameters) or "none"
         raise ValueError(f"there is no parameter {name!r}; the tool's are {known}")
-    if name not in tool.needs() and spec.default is None:
-        raise ValueError(f"{name} may be left out of a call: add `default`")
     if path.type.kind in ("message", "quaternion", "vector", "list"):
         raise ValueError(f"{path.text} is a {path.type.kind}, not a single value: name a field in it")
     listed = tool.parameters[name].get("enum")
@@ -390,13 +382,9 @@ def _constant(cls: Any, path: Path, value: Any) -> Setter:
         if path.type.kind != "time":
             raise ValueError("`now` is for a time stamp")
         return lambda message, _, stamp_ns: path.set(message, _time(path.type, stamp_ns))
-    if value == "now_us" and path.type.kind == "integer":
-        if path.type.bounds[1] < 2**62:
-            raise ValueError("`now_us` does not fit a number of less than 64 bits")
-        return lambda message, _, stamp_ns: path.set(message, stamp_ns // 1000)
 
     def set_constant(message: Any, *_: Any) -> None:
-        path.set(message, _fitted(path.text, path.type, value, of_file=True))
+        path.set(message, _fitted(path.text, path.type, value))
 
     set_constant(cls())
     return set_constant
@@ -424,7 +412,6 @@ def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> No
 
 
 def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
-    value = spec.default if value is None else value
     if value is None:
         raise Unmappable("it is missing")
     if spec.values is not None:
@@ -433,7 +420,7 @@ def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | Non
                 return mapped
         raise Unmappable(f"nothing is given for {value!r}")
     # A server is not believed: what the tool's schema does not list is not an argument of it.
-    if listed is not None and not any(_same(allowed, value) for allowed in [*listed, spec.default]):
+    if listed is not None and not any(_same(allowed, value) for allowed in listed):
         raise Unmappable(f"{value!r} is none of {', '.join(map(str, listed))}")
     if path.type.kind in ("text", "bool"):
         return value
@@ -448,9 +435,8 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
-def _fitted(text: str, of: FieldType, value: Any, of_file: bool = False) -> Any:
-    """Return the value as a field of the type takes it: ROS checks nothing. A file may give NaN (`of_file`): PX4 does
-    not control what is NaN. Raises Unmappable."""
+def _fitted(text: str, of: FieldType, value: Any) -> Any:
+    """Return the value as a field of the type takes it: ROS checks nothing. Raises Unmappable."""
     kind = of.kind
     if kind in ("real", "integer") and _is_finite(value):
         low, high = of.bounds
@@ -458,8 +444,6 @@ def _fitted(text: str, of: FieldType, value: Any, of_file: bool = False) -> Any:
         if not low <= fitting <= high:
             raise Unmappable(f"{value!r} is not between {low:g} and {high:g}")
         return bytes([int(fitting)]) if of.name == "octet" else fitting
-    if kind == "real" and of_file and isinstance(value, float) and math.isnan(value):
-        return value
     if kind == "time" and _is_finite(value) and -(2**31) <= value < 2**31:
         return _time(of, round(value * 1e9))
     if kind == "text" and isinstance(value, str):
@@ -470,7 +454,7 @@ def _fitted(text: str, of: FieldType, value: Any, of_file: bool = False) -> Any:
     if kind == "bool" and isinstance(value, bool):
         return value
     if kind == "list" and isinstance(value, list) and _takes(of, len(value)):
-        return [_fitted(text, of.element, each, of_file) for each in value]
+        return [_fitted(text, of.element, each) for each in value]
     raise Unmappable(f"{value!r} does not fit {text}, which is of the kind {kind}")
 
 

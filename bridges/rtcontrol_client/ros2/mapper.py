@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable
-from rtcontrol_client.ros2.config import FieldSpec, Qos, RobotConfig, Scalar, ServedSpec, SetSpec, ToolSpec, TopicSpec
+from rtcontrol_client.ros2.config import ActionSpec, FieldSpec, Qos, RobotConfig, Scalar, SetSpec, ToolSpec, TopicSpec
 from rtcontrol_client.ros2.fields import Reader, Setter, find, reader, setter
 
 UNKNOWN = "unknown"
@@ -67,7 +67,7 @@ class Order:
 
 
 class StateView:
-    """What is observed of a service or an action: its state in a word, and the messages that have come."""
+    """What is observed of an action: its state in a word, and the messages that have come."""
 
     parts: ClassVar[dict[str, Any]]
     state: str
@@ -86,17 +86,13 @@ class StateView:
 
 
 @dataclass(frozen=True)
-class ServedLink:
-    """An action or a service of the robot, its type's full name and class."""
+class ActionLink:
+    """An action of the robot, its type's full name and class."""
 
     name: str
     form: str
     cls: Any
     view: type[StateView]
-
-    @property
-    def is_action(self) -> bool:
-        return "feedback" in self.view.parts
 
 
 @dataclass(frozen=True)
@@ -132,16 +128,13 @@ class Mapper:
         self.config, self._where = config, where
         self._types: dict[str, str] = {}  # of each name in the file
         self.topics: dict[str, Topic] = {}  # that calls write
-        self.links: dict[str, ServedLink] = {}  # actions and services
+        self.actions: dict[str, ActionLink] = {}
+        self.services: dict[str, Any] = {}  # name -> class
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
-        published = {name: self._published(name, tool) for name, tool in config.tools.items()}
-        requested = {name: self._requested(name, tool) for name, tool in config.tools.items()}
-        self._outputs = {
-            name: [*published[name], *self._canceled(name, tool), *requested[name]]
-            for name, tool in config.tools.items()
-        }
-        self.sources += [self._served("actions", *pair) for pair in config.observe.actions.items()]
-        self.sources += [self._served("services", *pair) for pair in config.observe.services.items()]
+        sent = {name: self._sent(name, tool) for name, tool in config.tools.items()}
+        # The cancellations first: they free the robot for what is sent.
+        self._outputs = {name: [*self._canceled(name, tool), *sent[name]] for name, tool in config.tools.items()}
+        self.sources += [self._action_source(name, spec) for name, spec in config.observe.actions.items()]
         self.instructions: Topic | None = None
         if config.instruction_topic is not None:
             qos = Qos(reliability="reliable", depth=10)
@@ -179,14 +172,16 @@ class Mapper:
             raise Unmappable(f"{name} is not a tool of this robot")
         return [output.publication(arguments, stamp_ns) for output in self._outputs[name]]
 
-    def cancels(self, tool: str) -> list[str]:
-        """Return the actions whose goals a call of the tool cancels."""
-        return [output.name for output in self._outputs[tool] if output.cls is None]
-
-    def steady(self) -> set[str]:
-        """Return the topics that every call publishes in each tick, so that their silence means that nothing drives."""
-        repeated = [{output.name for output in outputs if output.repeat} for outputs in self._outputs.values()]
-        return set.intersection(*repeated)
+    def listed(self) -> list[str]:
+        """Return a line for each topic, tool, and the safe call."""
+        lines = [f"reads     {s.topic.name}  {s.topic.type}  -> {', '.join(s.readers)}" for s in self.sources]
+        lines += [f"publishes {topic.name}  {topic.type}" for topic in self.topics.values()]
+        for name, tool in self.config.tools.items():
+            does = [
+                f"no goal of {output.name}" if output.cls is None else output.name for output in self._outputs[name]
+            ]
+            lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {', '.join(does) or 'nothing'}")
+        return [*lines, f"safe call {self.config.safe.name}"]
 
     def warnings(self) -> list[str]:
         """Return what is allowed, and dangerous."""
@@ -242,11 +237,11 @@ class Mapper:
         topic = self._topic(name, spec.type, spec.qos, key)
         return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
 
-    def _served(self, kind: str, name: str, spec: ServedSpec) -> Source:
-        """An action or a service as a topic that need not be there, each field by itself."""
-        key, link = f"observe.{kind}.{name}", self.links.get(name)
+    def _action_source(self, name: str, spec: ActionSpec) -> Source:
+        """Return an action as a topic that need not be there, each field by itself."""
+        key, link = f"observe.actions.{name}", self.actions.get(name)
         if link is None:
-            raise self._error("no tool has a goal or a request for it, where its type would be", key)
+            raise self._error("no tool has a goal for it, where its type would be", key)
         fields = {
             label: field if field.missing is not None else field.model_copy(update={"missing": UNKNOWN})
             for label, field in spec.fields.items()
@@ -254,7 +249,8 @@ class Mapper:
         topic = Topic(link.name, link.form, link.view, Qos())
         return Source(topic, math.inf, False, self._readers(link.view, fields, key))
 
-    def _published(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+    def _sent(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+        """Return what a call publishes, its goals and its requests."""
         outputs = []
         for name, spec in tool.publish.items():
             key = f"tools.{tool_name}.publish.{name}"
@@ -262,43 +258,34 @@ class Mapper:
             if self.topics.setdefault(name, topic) != topic:
                 raise self._error(f"{name} has another QoS in another tool", key)
             outputs.append(_Output(name, topic.cls, self._setters(topic.cls, spec.set, tool, key), spec.repeat))
-        return outputs
-
-    def _requested(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
-        """The goals and the requests of a call."""
-        outputs = []
-        for part, form, specs in (("goal", "action", tool.goal), ("request", "srv", tool.request)):
-            for name, spec in specs.items():
-                key = f"tools.{tool_name}.{part}.{name}"
-                full, cls = self._class(name, spec.type, form, key)
-                pursues = part == "goal"
-                sent = cls.Goal if pursues else cls.Request
-                shown = {"feedback": cls.Feedback, "result": cls.Result} if pursues else {"response": cls.Response}
-                view = type("StateView", (StateView,), {"parts": shown})
-                self.links.setdefault(name, ServedLink(name, full, cls, view))
-                outputs.append(_Output(name, sent, self._setters(sent, spec.set, tool, key), pursues=pursues))
+        for name, goal in tool.goal.items():
+            key = f"tools.{tool_name}.goal.{name}"
+            full, cls = self._class(name, goal.type, "action", key)
+            view = type("StateView", (StateView,), {"parts": {"feedback": cls.Feedback, "result": cls.Result}})
+            self.actions.setdefault(name, ActionLink(name, full, cls, view))
+            outputs.append(_Output(name, cls.Goal, self._setters(cls.Goal, goal.set, tool, key), pursues=True))
+        for name, request in tool.request.items():
+            key = f"tools.{tool_name}.request.{name}"
+            self.services[name] = cls = self._class(name, request.type, "srv", key)[1]
+            outputs.append(_Output(name, cls.Request, self._setters(cls.Request, request.set, tool, key)))
         return outputs
 
     def _canceled(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
-        """The actions of which a call of the tool wants no goal: the safe call, of all that it has no goal for."""
-        actions = [name for name, link in self.links.items() if link.is_action]
+        """Return the actions whose goals a call ends: those in `cancel`, and by the safe call all."""
         for name in tool.cancel:
-            if name not in actions:
-                raise self._error(f"no tool has a goal for {name}", f"tools.{tool_name}.cancel")
-            if name in tool.goal:
-                raise self._error(f"the tool has a goal for {name}, too", f"tools.{tool_name}.cancel")
-        wanted = actions if tool_name == self.config.safe.name else tool.cancel
+            if name not in self.actions or name in tool.goal:
+                raise self._error(f"no other tool has a goal for {name}", f"tools.{tool_name}.cancel")
+        wanted = self.actions if tool_name == self.config.safe.name else tool.cancel
         return [_Output(name) for name in wanted if name not in tool.goal]
 
     def _parse_text(self) -> list[tuple[str, str | None]] | None:
-        """The observation's text as words and the field after them."""
+        """Return the observation's text as words and the field after them."""
         text, fields = self.config.observe.text, [field for source in self.sources for field in source.readers]
         if twice := sorted({field for field in fields if fields.count(field) > 1}):
             raise self._error(f"the field {twice[0]!r} is given twice", "observe")
         if text is None:
             return None
         with self._at("observe.text"):
-            text.encode()
             parts = list(string.Formatter().parse(text))
             for _, name, form, conversion in parts:
                 if name is not None and name not in fields:
@@ -314,10 +301,6 @@ class Mapper:
         if spec is None:
             raise self._error(f"there is no tool {safe.name!r}; there are {', '.join(self.config.tools)}", "safe")
         with self._at("safe.arguments"):
-            for name in spec.needs():
-                if name not in safe.arguments:
-                    raise ValueError(f"the argument {name!r} of {safe.name} is missing")
-            for name in safe.arguments:
-                if name not in spec.parameters:
-                    raise ValueError(f"the argument {name!r} of {safe.name} is not a parameter of it")
+            if safe.arguments.keys() != spec.parameters.keys():
+                raise ValueError(f"{safe.name} takes {', '.join(spec.parameters) or 'none'}")
             self.publications(safe.name, safe.arguments, 0)

@@ -16,7 +16,7 @@ from rclpy.clock import JumpThreshold
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 
 from rtcontrol_client.ros2 import Ros2BridgeError
@@ -25,6 +25,7 @@ from rtcontrol_client.ros2.observer import Delays
 
 NAME = "rtcontrol_bridge"
 PAUSE_S = 0.01  # after a message that cannot be converted
+SELDOM_S = 10.0  # how often it is logged that a topic is not written
 log = logging.getLogger("rtcontrol.ros2")
 
 
@@ -60,33 +61,29 @@ class RosInput:
 
 
 class RosOutput:
-    """A publisher. `promise_ms`: it is written at least so often while the bridge lives, which subscribers are offered
-    as a deadline, and, with `lease`, twice that as the time after which they count it as dead."""
+    """A publisher."""
 
-    def __init__(self, node: Node, topic: Topic, promise_ms: float | None, lease: bool) -> None:
-        self.topic, qos = topic, _qos(topic, "reliable")
-        if promise_ms is not None:
-            qos.deadline = Duration(nanoseconds=int(promise_ms * 1e6))
-        if promise_ms is not None and lease:
-            qos.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
-            qos.liveliness_lease_duration = Duration(nanoseconds=int(2 * promise_ms * 1e6))
-        self._publisher = node.create_publisher(topic.cls, topic.name, qos)
+    def __init__(self, node: Node, topic: Topic) -> None:
+        self.topic = topic
+        self._publisher = node.create_publisher(topic.cls, topic.name, _qos(topic, "reliable"))
+        self._log = node.get_logger()
         self.resolved = self._publisher.topic_name
-        self.failed = 0
 
     def write(self, message: Any) -> bool:
+        """Return whether the middleware took it."""
         try:
             self._publisher.publish(message)
-        except RuntimeError as error:  # rclpy's own base: the middleware did not take it
-            self.failed += 1
-            log.debug("%s: %s", self.resolved, error)
+        except RuntimeError as error:  # rclpy's own base
+            self._log.warning(f"{self.resolved}: not written ({error})", throttle_duration_sec=SELDOM_S)
             return False
         return True
 
     def readers(self) -> int:
+        """Return how many subscribers there are."""
         return int(self._publisher.get_subscription_count())
 
     def flush(self, seconds: float) -> None:
+        """Wait until what was written has arrived."""
         self._publisher.wait_for_all_acked(Duration(seconds=seconds))
 
 
@@ -94,6 +91,7 @@ class RosService:
     """A client that keeps the response to its newest request."""
 
     def __init__(self, node: Node, name: str, cls: Any) -> None:
+        self.name = name
         self._client = node.create_client(cls, name)
         self.resolved = self._client.service_name
         self._lock = threading.Lock()
@@ -101,13 +99,22 @@ class RosService:
         self._newest: Any = None
 
     def ready(self) -> bool:
+        """Return whether a server is there."""
         return bool(self._client.service_is_ready())
 
-    def send(self, request: Any) -> None:
+    def readers(self) -> int:
+        """Return whether a server is there."""
+        return int(self.ready())
+
+    def write(self, request: Any) -> bool:
+        """Send a request; False where no server is there yet."""
+        if not self.ready():
+            return False
         future = self._client.call_async(request)
         with self._lock:
             self._newest, self._answers = future, []
         future.add_done_callback(self._receive)
+        return True
 
     def _receive(self, future: Any) -> None:
         with self._lock:
@@ -115,18 +122,20 @@ class RosService:
                 self._answers.append(future.result())
 
     def answers(self) -> list[Any]:
+        """Return the response, once."""
         with self._lock:
             answers, self._answers = self._answers, []
         return answers
 
 
 class RosNetwork:
-    """The topics and services of a node."""
+    """The topics and services of a node. Of what is `watched` it is a problem that no other node has it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._inputs: list[RosInput] = []
         self._outputs: list[RosOutput] = []
+        self._services: list[RosService] = []
         self.resolved: dict[str, str] = {}  # a name of the file -> its name in the graph
         self.jumped = False  # a simulator's time was set back; the reader clears it
         back = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False)
@@ -139,42 +148,39 @@ class RosNetwork:
         """Return the node's time: by /clock where its parameter use_sim_time is set."""
         return int(self._node.get_clock().now().nanoseconds)
 
-    def input(self, topic: Topic) -> RosInput:
-        self._inputs.append(self.feed(topic))
-        return self._inputs[-1]
+    def input(self, topic: Topic, watched: bool) -> RosInput:
+        """Return a subscription."""
+        made = RosInput(self._node, topic)
+        self.resolved[topic.name] = made.resolved
+        self._inputs += [made] if watched else []
+        return made
 
-    def feed(self, topic: Topic) -> RosInput:
-        """Return an input without a problem where no node publishes it."""
-        feed = RosInput(self._node, topic)
-        self.resolved[topic.name] = feed.resolved
-        return feed
+    def output(self, topic: Topic) -> RosOutput:
+        """Return a publisher."""
+        made = RosOutput(self._node, topic)
+        self.resolved[topic.name] = made.resolved
+        self._outputs.append(made)
+        return made
 
-    def output(self, topic: Topic, promise_ms: float | None = None, lease: bool = True) -> RosOutput:
-        output = RosOutput(self._node, topic, promise_ms, lease)
-        self.resolved[topic.name] = output.resolved
-        self._outputs.append(output)
-        return output
-
-    def service(self, name: str, cls: Any) -> RosService:
-        service = RosService(self._node, name, cls)
-        self.resolved[name] = service.resolved
-        return service
+    def service(self, name: str, cls: Any, watched: bool = True) -> RosService:
+        """Return a service's client."""
+        made = RosService(self._node, name, cls)
+        self.resolved[name] = made.resolved
+        self._services += [made] if watched else []
+        return made
 
     def problems(self) -> dict[str, str]:
-        """Return topics without another node, by their names in the file. rclpy logs types and QoS that differ."""
-        hint = "Start the robot, or correct the topic's name, type, QoS, ROS_DOMAIN_ID or the network."
-        silent = {
-            feed.topic.name: f"No node publishes {feed.resolved}. {hint}"
-            for feed in self._inputs
-            if not self._node.count_publishers(feed.resolved)
-        }
-        return silent | {
-            out.topic.name: f"No node subscribes to {out.resolved}. {hint}"
-            for out in self._outputs
-            if not out.readers()
-        }
+        """Return what has no other node, by its name in the file. rclpy logs types and QoS that differ."""
+        silent: list[tuple[str, str, Any]] = [
+            (i.topic.name, "publishes", i) for i in self._inputs if not self._node.count_publishers(i.resolved)
+        ]
+        silent += [(o.topic.name, "subscribes to", o) for o in self._outputs if not o.readers()]
+        silent += [(service.name, "serves", service) for service in self._services if not service.ready()]
+        hint = "Start the robot, or correct the name, type, QoS, ROS_DOMAIN_ID or the network."
+        return {name: f"No node {does} {end.resolved}. {hint}" for name, does, end in silent}
 
     def flush(self, seconds: float) -> None:
+        """Wait until what was written has arrived."""
         for output in self._outputs:
             output.flush(seconds)
 
@@ -232,7 +238,7 @@ def _spin(executor: SingleThreadedExecutor) -> None:
 
 
 def guard_arguments(node: Node, resolved: dict[str, str], ros: Sequence[str]) -> list[str]:
-    """Return those of the guard, whose node has another name: what is resolved by this node's name
-    (`-r pilot:/cmd_vel:=/base`) is written out. The first rule for a name holds; what was given besides comes after."""
+    """Return the guard's arguments. Its node has another name, so what this node's name resolves
+    (`-r pilot:/cmd_vel:=/base`) is written out; the first rule for a name holds."""
     rules = {"__node": f"{node.get_name()}_guard", "__ns": node.get_namespace(), **resolved}
     return ["--ros-args", *(word for name, to in rules.items() for word in ("-r", f"{name}:={to}")), *ros[1:]]

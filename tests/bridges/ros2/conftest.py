@@ -81,10 +81,6 @@ class SimulatedRobot(Node):
     def report(self) -> dict[str, Any]:
         return dict(self.ask("report"))
 
-    def since(self, mark: float) -> dict[str, Any]:
-        """What it received since an instant of the monotonic clock."""
-        return dict(self.ask(f"since {mark}"))
-
     def until_it_moves(self, seconds: float = 90.0) -> None:
         until(lambda: self.report()["moving"] != [0.0, 0.0], "the robot does not move", seconds, 0.05)
 

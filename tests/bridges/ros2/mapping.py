@@ -59,9 +59,8 @@ def put(*keys: str, value: Any) -> Any:
 LINKED: dict[str, Any] = {
     "hz": 16,
     "instruction": "wait",
-    "answer_ms": 1000,
     "observe": {
-        "text": "beat {beat} count {count} at {at} got {got} lamp {lamp} on {on} knock {knock}",
+        "text": "beat {beat} count {count} at {at} got {got}",
         "topics": {"/beat": {"type": "std_msgs/Float64", "fields": {"beat": "data"}}},
         "actions": {
             "/count": {
@@ -71,10 +70,6 @@ LINKED: dict[str, Any] = {
                     "got": {"path": "result.sequence[2]", "digits": 0},
                 }
             }
-        },
-        "services": {
-            "/lamp": {"fields": {"lamp": "state", "on": "response.message"}},
-            "/knock": {"fields": {"knock": {"path": "state"}}},
         },
     },
     "tools": {

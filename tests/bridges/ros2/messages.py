@@ -19,11 +19,6 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 EXTRA = {
     "ackermann_msgs/msg/AckermannDrive": "float32 steering_angle\nfloat32 speed",
     "ackermann_msgs/msg/AckermannDriveStamped": "std_msgs/Header header\nackermann_msgs/AckermannDrive drive",
-    "px4_msgs/msg/OffboardControlMode": "uint64 timestamp\n"
-    + "\n".join(f"bool {name}" for name in ("position", "velocity", "acceleration", "attitude", "body_rate")),
-    "px4_msgs/msg/TrajectorySetpoint": "uint64 timestamp\nfloat32[3] position\nfloat32[3] velocity\n"
-    "float32[3] acceleration\nfloat32[3] jerk\nfloat32 yaw\nfloat32 yawspeed",
-    "px4_msgs/msg/VehicleLocalPosition": "float32 x\nfloat32 y\nfloat32 z\nfloat32 vz\nfloat32 heading",
     "std_srvs/msg/SetBool_Request": "bool data",
     "std_srvs/msg/SetBool_Response": "bool success\nstring message",
     "std_srvs/msg/Trigger_Request": "",

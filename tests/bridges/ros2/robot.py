@@ -2,10 +2,9 @@
 
 `python -m tests.bridges.ros2.robot [X]`, run by that ROS's Python, X metres in front of the room's middle. A
 differential-drive robot that obeys /cmd_vel without a watchdog of its own, so that only the bridge stops it. It
-publishes /odom at 50 Hz, /scan and /battery_state at 10 Hz. Lines on stdin: `report` prints its figures as JSON, `since
-T` what it received since an instant of the monotonic clock, `mute TOPIC` and `unmute TOPIC`, `poison NUMBER` adds it to
-the odometry's place, `instruct TEXT` publishes it, `clock START RATE` publishes /clock from now on, `picture FORMAT
-FILE` publishes the file as an image. It imports nothing of rtcontrol.
+publishes /odom at 50 Hz, /scan and /battery_state at 10 Hz. Lines on stdin: `report` prints its figures as JSON, `mute
+TOPIC` and `unmute TOPIC`, `poison NUMBER` adds it to the odometry's place, `instruct TEXT` publishes it, `clock START
+RATE` publishes /clock from now on. It imports nothing of rtcontrol.
 """
 
 from __future__ import annotations
@@ -20,17 +19,14 @@ from typing import Any
 import rclpy
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
-from rclpy.duration import Duration
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import LivelinessPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.qos import qos_profile_sensor_data
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import BatteryState, LaserScan
 from std_msgs.msg import String
 
 HALF, RADIUS, STEP_S, BEAMS = 3.0, 0.2, 0.02, 180
-DEADLINE_NS = 200_000_000
 
 
 class Robot:
@@ -40,25 +36,12 @@ class Robot:
         self.x, self.y, self.heading, self.v, self.w = x, 0.0, 0.0, 0.0, 0.0
         self.travelled, self.collisions, self.place = 0.0, 0, 0.0
         self.commands: list[tuple[float, float, float]] = []
-        self.times: dict[str, list[float]] = {"met": [], "missed": [], "dead": []}  # of a subscriber that watches
         self.clock: tuple[float, float, float] | None = None
         node = self.node = Node("robot")
         kinds = {"/odom": (Odometry, 10), "/scan": (LaserScan, qos_profile_sensor_data), "/clock": (Clock, 10)}
         kinds |= {"/battery_state": (BatteryState, 10), "/rtcontrol/instruction": (String, 10)}
         self.outputs = {topic: node.create_publisher(cls, topic, qos) for topic, (cls, qos) in kinds.items()}
         node.create_subscription(Twist, "/cmd_vel", self._obey, 10)
-        watching = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
-        watching.deadline = Duration(nanoseconds=DEADLINE_NS)
-        watching.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
-        watching.liveliness_lease_duration = Duration(nanoseconds=2 * DEADLINE_NS)
-        events = SubscriptionEventCallbacks(
-            deadline=lambda _: self._note("missed"),
-            liveliness=lambda e: self._note("dead") if e.alive_count_change < 0 else None,
-        )
-        node.create_subscription(Twist, "/cmd_vel", lambda _: self._note("met"), watching, event_callbacks=events)
-
-    def _note(self, what: str) -> None:
-        self.times[what].append(time.monotonic())
 
     def _obey(self, twist: Any) -> None:
         self.v, self.w = twist.linear.x, twist.angular.z
@@ -110,15 +93,9 @@ class Robot:
             "turning": max((abs(w) for _, _, w in self.commands), default=0.0),
         }
 
-    def since(self, begin: float) -> dict[str, Any]:
-        times = {what: [t for t in when if t >= begin] for what, when in self.times.items()}
-        return {"commands": [entry for entry in self.commands if entry[0] >= begin], **times}
-
     def do(self, verb: str, rest: str) -> None:
         if verb == "report":
             print(json.dumps(self.report()), flush=True)
-        elif verb == "since":
-            print(json.dumps(self.since(float(rest))), flush=True)
         elif verb == "poison":
             self.place = float(rest)
         elif verb == "instruct":

@@ -24,10 +24,10 @@ from test_msgs.action import Fibonacci
 
 
 class Server:
-    """What it does: `delay_s` before each answer of a service, `step_s` of a goal, and whether goals are taken."""
+    """What it does: `step_s` of a goal, and whether goals are taken."""
 
     def __init__(self) -> None:
-        self.delay_s, self.step_s, self.accepts = 0.0, 0.05, True
+        self.step_s, self.accepts = 0.05, True
         self.seen: list[Any] = []
         node = self.node = Node("server")
         group = ReentrantCallbackGroup()
@@ -48,14 +48,12 @@ class Server:
 
     def _lamp(self, request: Any, response: Any) -> Any:
         self.seen.append(["lamp", request.data])
-        time.sleep(self.delay_s)
-        response.success, response.message = request.data, "on" if request.data else "off"
+        response.success = request.data
         return response
 
     def _knock(self, _: Any, response: Any) -> Any:
         self.seen.append(["knock"])
-        time.sleep(self.delay_s)
-        response.success, response.message = True, "who is there"
+        response.success = True
         return response
 
     def _goal(self, request: Any) -> Any:

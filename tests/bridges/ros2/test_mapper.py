@@ -71,14 +71,6 @@ def test_ackermann_string_float_and_trajectory_are_published() -> None:
     assert message.points[0].time_from_start.nanosec == 250_000_000
 
 
-def test_an_optional_argument_takes_its_default() -> None:
-    def change(value: dict[str, Any]) -> None:
-        value["tools"]["drive"]["required"] = ["speed"]
-        value["tools"]["drive"]["publish"]["/cmd_vel"]["set"]["angular.z"]["default"] = "straight"
-
-    assert mapper(change).publications("drive", {"speed": 10}, 0)[0].message.angular.z == 0.0
-
-
 @given(st.floats(-3.1, 3.1), st.sampled_from("xyz"))
 def test_angles_of_a_turn_about_one_axis(angle: float, axis: str) -> None:
     found = {"x": roll, "y": pitch, "z": yaw}[axis](about(axis, angle))
@@ -116,7 +108,7 @@ NAN, INF = math.nan, math.inf
         # No value: no beam, no direction, no range.
         ({}, [1.0, 1.0, NAN, 1.0], "no beam in this direction gave a range"),
         ({}, [1.0, 1.0, 0.099, 1.0], "no beam in this direction gave a range"),
-        (ROUND, [], "the scan has no beam in this direction"),
+        (ROUND, [], "no beam in this direction gave a range"),
         ({**ROUND, "angle_increment": 0.0}, [1.0] * 9, "the scan says no directions"),
         ({**ROUND, "angle_min": INF}, [1.0] * 9, "the scan says no directions"),
         ({**ROUND, "range_max": 0.0}, [INF] * 360, "it is infinite"),
@@ -165,7 +157,7 @@ def test_what_is_not_a_number_has_no_value(kind: str, message: Any, spec: dict[s
 def test_units_rounding_norms_words_and_times() -> None:
     twist = geometry_msgs.Twist(linear=geometry_msgs.Vector3(x=3.0, y=4.0))
     assert reads("geometry_msgs/msg/Twist", twist, path="linear", **{"as": "norm"}) == 5.0
-    assert reads("geometry_msgs/msg/Twist", twist, path="linear.x", unit="km/h", digits=0) == 11
+    assert reads("geometry_msgs/msg/Twist", twist, path="linear.x", unit="percent", digits=0) == 300
     assert str(reads("geometry_msgs/msg/Twist", geometry_msgs.Twist(), path="linear.x", scale=-1)) == "0.0"
     battery = sensor_msgs.BatteryState(power_supply_status=2)
     path = "power_supply_status"
@@ -215,28 +207,18 @@ def test_a_safe_call_that_leaves_a_topic_running_is_warned_of() -> None:
 
 @pytest.mark.parametrize("name", ["nowhere_msgs/msg/X", "geometry_msgs/msg/twist"])
 def test_type_that_is_not_installed_is_an_error_with_a_hint(name: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown message type '{name}'.*source the ROS set-up or the workspace"):
+    with pytest.raises(ValueError, match=f"unknown type '{name}'.*source the ROS set-up or the workspace"):
         find(name, "msg")
 
 
-@pytest.mark.parametrize(
-    ("value", "fits"), [([1, 2, 3], True), ([1.5, math.nan, 0], True), ([1, 2], False), ([1, 2, "x"], False)]
-)
+@pytest.mark.parametrize(("value", "fits"), [([1.5] * 36, True), ([1.5], False), ([1.5] * 35 + ["x"], False)])
 def test_list_in_the_file_fits_the_field_or_is_an_error(value: list[Any], fits: bool) -> None:
-    fields = {"position": value}
+    kind = "geometry_msgs/msg/PoseWithCovariance"
     if fits:
-        made = publishes("px4_msgs/msg/TrajectorySetpoint", fields, {}, {})
-        assert [math.isnan(x) for x in made.position] == [math.isnan(x) for x in value]
+        assert list(publishes(kind, {"covariance": value}, {}, {}).covariance) == value
     else:
-        with pytest.raises(Ros2BridgeError, match="does not fit position"):
-            publishes("px4_msgs/msg/TrajectorySetpoint", fields, {}, {})
-
-
-def test_topics_that_every_call_publishes_each_tick_are_steady() -> None:
-    elsewhere = put("tools", "stop", "publish", "/brake", value={"type": "std_msgs/msg/Bool"})
-    once = put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False)
-    assert mapper().steady() == mapper(elsewhere).steady() == {"/cmd_vel"}
-    assert mapper(once).steady() == set()
+        with pytest.raises(Ros2BridgeError, match="does not fit covariance"):
+            publishes(kind, {"covariance": value}, {}, {})
 
 
 # What mistakes in robot.yaml are told as.
@@ -252,8 +234,9 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put("speed", value=3), "robot.yaml: speed: it is not a key of this format"),
         (lambda c: c.pop("safe"), "robot.yaml: safe: it is missing"),
         (put("safe", value="halt"), "robot.yaml: safe: there is no tool 'halt'"),
-        (put("safe", value="drive"), "safe.arguments: the argument 'speed' of drive is missing"),
-        (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown message type 'nav_msgs/msg/Odometri'"),
+        (put("safe", value="drive"), "safe.arguments: drive takes speed, turn"),
+        (put("safe", value={"name": "stop", "arguments": {"at": 1}}), "safe.arguments: stop takes none"),
+        (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown type 'nav_msgs/msg/Odometri'"),
         (put(*ODOM, "fields", "x", "path", value="pose.position.x"), "/odom.fields.x: path: there is no 'position' in"),
         (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw is of a quaternion"),
         (put(*ODOM, "fields", "x", "unit", value="furlong"), "observe.topics./odom.fields.x.unit: input should be"),
@@ -264,7 +247,6 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put(*CMD, "set", "linear.x", value="now"), "`now` is for a time stamp"),
         (put(*CMD, "set", "linear", value=1.0), "does not fit linear, which is of the kind vector"),
         (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "values has nothing for 'straight'"),
-        (put("tools", "drive", "required", value=["speed"]), "turn may be left out of a call: add `default`"),
         (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "/cmd_vel is said to be"),
         (put("observe", "text", value="x {x:.1f}"), "observe.text: {x} has a format"),
         (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is not"),
@@ -296,7 +278,7 @@ def test_a_text_that_is_no_config_is_told(text: str, says: str) -> None:
 
 def test_what_is_no_text_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "robot.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(Ros2BridgeError, match=r"cannot be read \(it is not UTF-8 text\).*Copy .*examples/robot.yaml"):
+    with pytest.raises(Ros2BridgeError, match=r"cannot be read \(.*utf-8.*\)\. Copy .*examples/robot.yaml"):
         config.load(tmp_path / "robot.yaml")
 
 
@@ -390,12 +372,12 @@ GOAL = ("tools", "count", "goal", "/count")
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (put(*GOAL, "type", value="test_msgs/Fibonaci"), "unknown action type 'test_msgs/Fibonaci'"),
+        (put(*GOAL, "type", value="test_msgs/Fibonaci"), "unknown type 'test_msgs/Fibonaci'"),
         (put(*GOAL, "set", "order", value={"from": "to"}), "goal./count.set.order: add `min` and `max`"),
         (put(*GOAL, "set", "orders", value=1), "goal./count.set.orders: there is no 'orders' in Fibonacci_Goal"),
-        (put("tools", "wait", "cancel", value=["/other"]), "tools.wait.cancel: no tool has a goal for /other."),
-        (put("tools", "count", "cancel", value=["/count"]), "tools.count.cancel: the tool has a goal for /count, too."),
-        (put("observe", "services", "/lamp", "fields", "on", value="response.massage"), "fields.on: path: there is no"),
+        (put("tools", "wait", "cancel", value=["/other"]), "tools.wait.cancel: no other tool has a goal for /other."),
+        (put("tools", "count", "cancel", value=["/count"]), "tools.count.cancel: no other tool has a goal for /count."),
+        (put("observe", "actions", "/count", "fields", "at", value="result.massage"), "fields.at: path: there is no"),
         (
             put("observe", "topics", "/lamp", value={"type": "std_msgs/Bool", "fields": {"b": "data"}}),
             "/lamp is said to be std_msgs/msg/Bool and std_srvs/srv/SetBool",

@@ -37,11 +37,9 @@ class Wheels:
     def __init__(self, takes: Callable[[float], bool] = lambda speed: True) -> None:
         self.told: list[float] = []
         self.takes = takes
-        self.failed = 0
 
     def write(self, message: Any) -> bool:
         taken = self.takes(message.linear.x)
-        self.failed += not taken
         self.told += [message.linear.x] if taken else []
         return taken
 
@@ -73,7 +71,7 @@ def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_wh
     for _ in range(4):
         actuator.apply(lambda: SAFE)
         time.sleep(0.002)
-    assert (wheels.told, wheels.failed) == ([0.0], 2)
+    assert wheels.told == [0.0] and next(stuck, None) is None
 
 
 def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() -> None:
@@ -92,15 +90,15 @@ def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() 
     actuator.apply(lambda: SAFE)
     with pytest.raises(Unmappable, match="drive could not be published .no such device."):
         actuator.apply(lambda: drive(500.0))
-    assert (wheels.told, broken.told, actuator.state) == ([0.0, 0.3, 0.0], [0.0, 0.0], "safe")
+    assert (wheels.told, broken.told) == ([0.0, 0.3, 0.0], [0.0, 0.0])
 
 
 @pytest.mark.integration
 def test_once_closed_nothing_but_the_safe_call_is_published_or_told(actuator: Ros2Actuator, wheels: Wheels) -> None:
     actuator.apply(lambda: drive(500.0))
-    actuator.close(SAFE)
+    actuator.close()
     actuator.apply(lambda: drive(500.0, speed=20))
-    assert (wheels.told[0], set(wheels.told[1:]), actuator.state) == (0.3, {0.0}, "safe")
+    assert (wheels.told[0], set(wheels.told[1:])) == (0.3, {0.0})
 
 
 def test_call_in_force_is_not_repeated_when_its_time_is_as_good_as_over(actuator: Ros2Actuator, wheels: Wheels) -> None:
@@ -145,7 +143,7 @@ class Net:
         self.fails: Exception | None = None
         self.stuck = self.jumped = False
 
-    def input(self, topic: Topic) -> Any:
+    def input(self, topic: Topic, watched: bool) -> Any:
         message = SENSES.get(topic.name)
 
         def poll() -> tuple[Any, int] | None:
@@ -155,9 +153,9 @@ class Net:
 
         return SimpleNamespace(poll=poll)
 
-    def output(self, topic: Topic, promise_ms: float | None = None) -> Any:
+    def output(self, topic: Topic) -> Any:
         told = self.told.setdefault(topic.name, [])
-        return SimpleNamespace(failed=0, write=lambda message: told.append(message) or True)
+        return SimpleNamespace(write=lambda message: told.append(message) or True)
 
     def problems(self) -> dict[str, str]:
         return {}
@@ -269,7 +267,6 @@ def test_it_is_a_command_of_rtcontrol_that_checks_its_file(tmp_path: Path, capsy
     assert main(["--config", ROBOT, "--check"]) == 0
     shown = capsys.readouterr()
     assert not shown.err and "publishes /cmd_vel  geometry_msgs/msg/Twist" in shown.out
-    assert "reads     /rtcontrol/instruction  std_msgs/msg/String  -> the instruction" in shown.out
     wrong = tmp_path / "robot.yaml"
     wrong.write_text("hz: 16\n")
     done = python("-m", "rtcontrol", "bridge", "ros2", "--config", str(wrong), "--check")
@@ -281,12 +278,9 @@ def test_it_is_a_command_of_rtcontrol_that_checks_its_file(tmp_path: Path, capsy
     ("given", "says"),
     [
         (["--set", "hz=.nan"], f"{ROBOT}: hz: input should be less than or equal to 200."),
-        (["--hz", "1000"], f"{ROBOT}: hz: input should be less than or equal to 200."),
-        (["--connect-timeout", "-1"], f"{ROBOT}: connect_timeout_s: input should be greater than or equal to 0."),
         (["--set", "sesion.ttl_ms=3"], f"{ROBOT}: sesion: it is not a key of this format."),
         (["--connect", "http://127.0.0.1:8000"], "http://127.0.0.1:8000 names no path. Write http://127.0.0.1:8000/c"),
         (["--connect", "127.0.0.1:5555"], "127.0.0.1:5555 is no endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:"),
-        (["--server-key", "server.key"], f"{ROBOT}: the file: server_key is given without keys"),
         (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
     ],
 )
@@ -301,10 +295,8 @@ def test_a_mistake_is_told_before_anything_is_connected(
 @pytest.mark.parametrize(
     ("given", "ours", "ros"),
     [
-        (["--hz", "8"], ["--hz", "8"], []),
-        (["--hz", "8", "--ros-args", "-r", "a:=b"], ["--hz", "8"], ["--ros-args", "-r", "a:=b"]),
-        (["--ros-args", "-p", "x:=1", "--", "--hz", "8"], ["--hz", "8"], ["--ros-args", "-p", "x:=1"]),
-        (["--", "--ros-args"], ["--"], []),
+        (["--check"], ["--check"], []),
+        (["--check", "--ros-args", "-r", "a:=b"], ["--check"], ["--ros-args", "-r", "a:=b"]),
     ],
 )
 def test_arguments_of_ros_are_split_from_ours(given: list[str], ours: list[str], ros: list[str]) -> None:
