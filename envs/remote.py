@@ -101,15 +101,16 @@ class RemoteEnvironment:
     that the client should know. It outlives a loop: a session that is resumed starts a new one on it.
     """
 
+    name = "remote"
+
     def __init__(
         self,
-        name: str,
         terms: RemoteTerms,
         send: Callable[[Message], None],
         started: Callable[[], None] = lambda: None,
         failed: Callable[[Emission, int | None], None] = lambda emission, seq: None,
     ) -> None:
-        self.name, self.terms, self.traffic = name, terms, MessageCounts()
+        self.terms, self.traffic = terms, MessageCounts()
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
         self._episodes = Episodes()

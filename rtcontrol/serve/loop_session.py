@@ -62,7 +62,7 @@ class LoopSession(SessionThread, Listener):
         """Return the client's world."""
         if self.env is None:
             remote = terms.remote(self.facts.token)
-            self.env = RemoteEnvironment("remote", remote, self.send, self.warm, self._undecided)
+            self.env = RemoteEnvironment(remote, self.send, self.warm, self._undecided)
         return self.env
 
     def attach(self, loop: ControlLoop) -> None:

@@ -25,7 +25,7 @@ class World:
     def __init__(self, paced_by_client: bool = False, acknowledges: bool = False, queue: int = 4, **terms: int) -> None:
         self.sent: list[Message] = []
         agreed = RemoteTerms(TOKEN, ("go",), paced_by_client, 500.0, acknowledges, queue, **terms)
-        self.env = RemoteEnvironment("remote", agreed, self.sent.append)
+        self.env = RemoteEnvironment(agreed, self.sent.append)
         self.env.start("wall")
 
     def observe(self, seq: int, epoch: int = 0, **fields: object) -> None:
@@ -242,7 +242,7 @@ def test_errors_of_a_tick_reach_whoever_listens() -> None:
     received: list[tuple[str | None, str | None, int | None]] = []
     terms = RemoteTerms(TOKEN, ("go",))
     env = RemoteEnvironment(
-        "remote", terms, lambda message: None, failed=lambda of, seq: received.append((of.cause, of.error, seq))
+        terms, lambda message: None, failed=lambda of, seq: received.append((of.cause, of.error, seq))
     )
     env.emit(Emission(0, 0, -1, 0, "held", cause="decide", error="out of ideas"))
     assert received == [("decide", "out of ideas", None)]

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,24 +174,37 @@ def obey_safe(driver: Driver, standing: Standing) -> None:
             driver.obey(STOP.name, STOP.arguments)
 
 
+@dataclass(slots=True)
+class Drive:
+    """How long a drive lasted since the first welcome, and the steps that were passed over."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    simulated_s: float = 0.0
+    skipped: int = 0
+
+
 class CarlaBridge:
     """Drives the ego vehicle of an open world. `run` blocks; `stop` may be called from anywhere, signals too."""
 
     def __init__(self, world: CarlaWorld) -> None:
-        self._world, self._options = world, world.options
-        self._road = TownRoad(world.map)
-        govern(self._road, world.lamps())
-        self._driver = Driver(self._road, self._options.step_s)
+        self._world = world
+        road = TownRoad(world.map)
+        govern(road, world.lamps())
+        self._driver = Driver(road, world.options.step_s)
         self._scene: Scene = world.scene()
         self._driver.look(self._scene)
         self._session = CarlaSession(self._options)
-        self._started_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0  # since the first welcome
+        self._drive = Drive()
         self._obeyed: tuple[int, int | None] | None = None
         self._stopped = False
         self._retake: Callable[[], object] = lambda: None
         self._suspends: Callable[[], None] | None = None  # what stops the process, once the car is braked
         self._ended = threading.Event()
         self._trace: Trace | None = None
+
+    @property
+    def _options(self) -> DriveOptions:
+        return self._world.options
 
     def stop(self) -> None:
         """End the run: the car is braked to a halt, the session closed."""
@@ -241,12 +255,13 @@ class CarlaBridge:
 
     def summary(self) -> str:
         """Return what the drive came to, in a line."""
-        calls, driver = self._session.counts(("fresh", "held", "safe", "expired")), self._driver.counts
+        calls = self._session.counts(("fresh", "held", "safe", "expired"))
+        drive, driver = self._drive, self._driver.counts
         counts = ", ".join(f"{name} {count}" for name, count in calls.items())
         return (
-            f"{self._world.what}, {self._world.town}: {self._simulated_s:.1f} s driven, {driver.distance_m:.0f} m, "
+            f"{self._world.what}, {self._world.town}: {drive.simulated_s:.1f} s driven, {driver.distance_m:.0f} m, "
             f"top {driver.top_kmh:.0f} km/h, lane changes {driver.lane_changes}, emergency brakes "
-            f"{driver.emergencies}; {self._skipped} steps passed over ({counts})"
+            f"{driver.emergencies}; {drive.skipped} steps passed over ({counts})"
         )
 
     # The two ways to drive.
@@ -254,7 +269,7 @@ class CarlaBridge:
     def _paced(self) -> None:
         grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
         while not self._over():
-            self._skipped += grid.wait()
+            self._drive.skipped += grid.wait()
             self._keep()
             self._step(self._session.standing())
             if k % steps == 0:
@@ -287,14 +302,13 @@ class CarlaBridge:
             return True
         limit_s = self._options.duration_s
         lockstep = self._options.clock == "lockstep"
-        spent_s = self._simulated_s if lockstep else time.monotonic() - self._started_s
+        spent_s = self._drive.simulated_s if lockstep else time.monotonic() - self._drive.started_s
         return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
 
     def _keep(self) -> None:
         """Look after the session; from its first welcome on the drive counts, and is traced."""
         if self._session.keep() and self._session.number == 1:
-            self._started_s, self._simulated_s, self._skipped = time.monotonic(), 0.0, 0
-            self._driver.counts = Counts()
+            self._drive, self._driver.counts = Drive(), Counts()
             if self._options.trace is not None:
                 try:
                     self._trace = Trace(self._options.trace)
@@ -310,7 +324,7 @@ class CarlaBridge:
         self._world.control(control)
         self._world.tick()
         self._scene = self._world.scene()
-        self._simulated_s += self._options.step_s
+        self._drive.simulated_s += self._options.step_s
         if self._trace is not None:
             self._trace.write(self._world.frame, self._scene.own, standing, control)
 
@@ -364,7 +378,7 @@ class CarlaBridge:
     def _halt(self) -> None:
         """The last thing that the car does is to stop."""
         grid = Grid(self._options.step_s)
-        ended, simulated_s = Standing(None, "safe", cause="ended"), self._simulated_s
+        ended, simulated_s = Standing(None, "safe", cause="ended"), self._drive.simulated_s
         try:
             for _ in range(round(HALT_S / self._options.step_s)):
                 if self._scene.own.speed < HALTED_MPS:
@@ -374,7 +388,7 @@ class CarlaBridge:
                 self._step(ended)
         except Exception as error:
             log.warning("not braked to a halt: %s (%s)", error, type(error).__name__)
-        self._simulated_s = simulated_s
+        self._drive.simulated_s = simulated_s
         speed = self._scene.own.speed
         log.info("the car %s", "stands" if speed < 0.5 else f"was still at {3.6 * speed:.0f} km/h")
 

@@ -157,21 +157,42 @@ class Counts:
     top_kmh: float = 0.0
 
 
+@dataclass(slots=True)
+class Braking:
+    """Why the emergency brake acts. `could_stop`: at the stop line ahead; `for_line`: it brakes for that line."""
+
+    active: bool = False
+    could_stop: bool = False
+    for_line: bool = False
+
+
+class RefusalLog:
+    """Logs refused calls, each kind at most every LOG_EVERY_S of the drive: a model repeats its calls at each tick."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+        self._next_s: dict[str, float] = {}
+
+    def write(self, reason: str) -> None:
+        """Log a reason; what stands before its first colon is its kind."""
+        kind = reason.split(":")[0]
+        if self.time_s >= self._next_s.get(kind, 0.0):
+            self._next_s[kind] = self.time_s + LOG_EVERY_S
+            log.warning("not done: %s", reason)
+
+
 class Driver:
     """Drives one vehicle over a road at a fixed step."""
 
     def __init__(self, road: TownRoad, dt_s: float) -> None:
-        self.road, self.dt_s = road, dt_s
+        self.dt_s = dt_s
         self.intent, self.counts = Intent(), Counts()
         self._track, self._occupancy = Track(road), LaneOccupancy(road)
         self._steer, self._throttle = Steer(dt_s), Throttle(dt_s)
         self._change: LaneChange | None = None
         self._scene: Scene | None = None
         self.view: View | None = None  # of the last look
-        self._braking = False
-        self._could = self._at_line = False  # of the stop line ahead
-        self._time_s = 0.0  # of the steps
-        self._log_s: dict[str, float] = {}  # when a refusal is logged again
+        self._braking, self._refusals = Braking(), RefusalLog()
 
     @property
     def shift(self) -> int:
@@ -206,12 +227,12 @@ class Driver:
         """Take a call; return why it is refused, or None. No lane is changed before the first look."""
         reason = self._obey(name, arguments)
         if reason is not None:
-            self._log_refusal(reason)
+            self._refusals.write(reason)
         return reason
 
     def step(self, scene: Scene) -> Control:
         """Return what the vehicle does until the next step."""
-        self._time_s += self.dt_s
+        self._refusals.time_s += self.dt_s
         try:
             view = self.look(scene)
         except ValueError:
@@ -224,13 +245,6 @@ class Driver:
         return replace(pedals, steer=self._steering(view, speed))
 
     # Calls.
-
-    def _log_refusal(self, reason: str) -> None:
-        """Now and then: a model repeats its calls at each tick."""
-        kind = reason.split(":")[0]
-        if self._time_s >= self._log_s.get(kind, 0.0):
-            self._log_s[kind] = self._time_s + LOG_EVERY_S
-            log.warning("not done: %s", reason)
 
     def _too_late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
         late = observing.late(route, s, speed)
@@ -245,7 +259,7 @@ class Driver:
         reason = self._too_late(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
             self.intent.turn = "straight"
-            self._log_refusal(reason)
+            self._refusals.write(reason)
 
     def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         numbers = [value for value in arguments.values() if isinstance(value, (int, float))]
@@ -256,7 +270,7 @@ class Driver:
             turn = arguments["at_next_junction"] if name == "turn" else self.intent.turn
             # A turn that is chosen already, or requested inside a junction, changes nothing.
             if view is not None and not view.lane.junction and turn != self.intent.turn and turn in TURNS:
-                reason = self._too_late(turn, self.road.route(view.lane, turn), view.s, view.own.speed)
+                reason = self._too_late(turn, self._track.road.route(view.lane, turn), view.s, view.own.speed)
                 if reason is not None:
                     return reason
             place = NOWHERE if view is None else observing.place(view, self.shift)
@@ -316,14 +330,14 @@ class Driver:
     def _wanted(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
         want = rules.wanted(self.intent, speed, limit, None)
-        braking = False
+        brakes, braking = self._braking, False
         for near in self._in_the_way(view, speed):
             want = min(want, rules.wanted(self.intent, speed, limit, near), observing.close(near, speed))
-            braking = braking or observing.danger(near, speed, self._braking)
-        self._could, self._at_line = observing.line(view, speed, self._could, self._at_line)
-        braking = braking or self._at_line
-        self.counts.emergencies += braking and not self._braking
-        self._braking = braking
+            braking = braking or observing.danger(near, speed, brakes.active)
+        brakes.could_stop, brakes.for_line = observing.line(view, speed, brakes.could_stop, brakes.for_line)
+        braking = braking or brakes.for_line
+        self.counts.emergencies += braking and not brakes.active
+        brakes.active = braking
         return -rules.FULL_BRAKE if braking else min(want, observing.bend(view, speed))
 
     def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:

@@ -33,27 +33,17 @@ MOST_LANES = 12
 NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
 
 
-class LaneLine:
-    """A lane from its start to its end, or the end of its road.
+class CentreLine:
+    """The centre line of a lane: points at equal distances, with the tangents between them."""
 
-    `index` counts from the left, 1 the leftmost, of `count`; `after` and `before` are the lanes that it leads to and
-    comes from; `left` and `right` those next to it in the same direction; `way` is how a lane inside a junction turns.
-    """
-
-    def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
+    def __init__(self, points: Sequence[tuple[float, float]], width: float) -> None:
         """`points`: at least two different ones, dense enough for straight lines between them."""
-        self.key, self.width, self.junction = key, width, junction
+        self.width = width
         self.xs, self.ys, self.step, self.length = _evenly(points)
         self.last = len(self.xs) - 2
         self.tangents = [_unit(dx, dy) for dx, dy in zip(_steps(self.xs), _steps(self.ys), strict=True)]
         self.bends = self._bends()
         self._box = (min(self.xs) - width, min(self.ys) - width, max(self.xs) + width, max(self.ys) + width)
-        self.index = self.count = 1
-        self.after: list[LaneLine] = []
-        self.before: list[LaneLine] = []
-        self.left: LaneLine | None = None
-        self.right: LaneLine | None = None
-        self.way: Way = "straight"
 
     def at(self, s: float) -> tuple[float, float, float, float]:
         """Return the point at a distance from the start and the unit tangent there: x, y, tx, ty."""
@@ -112,6 +102,24 @@ class LaneLine:
         if len(speeds) > 1:
             speeds[-1] = min(speeds[-1], speeds[-2])
         return speeds
+
+
+class LaneLine(CentreLine):
+    """A lane from its start to its end, or the end of its road.
+
+    `index` counts from the left, 1 the leftmost, of `count`; `after` and `before` are the lanes that it leads to and
+    comes from; `left` and `right` those next to it in the same direction; `way` is how a lane inside a junction turns.
+    """
+
+    def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
+        super().__init__(points, width)
+        self.key, self.junction = key, junction
+        self.index = self.count = 1
+        self.after: list[LaneLine] = []
+        self.before: list[LaneLine] = []
+        self.left: LaneLine | None = None
+        self.right: LaneLine | None = None
+        self.way: Way = "straight"
 
 
 def _steps(values: Sequence[float]) -> list[float]:
