@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from mmap import mmap
 from typing import Any
 
@@ -88,11 +88,8 @@ class LeanModel:
         self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of what is computed between the products
         self.group = config.heads // config.kv_heads  # query heads to a key head
         self._masks: dict[Any, torch.Tensor] = {}  # of passes that had the same shape, whosever they were
-        self._activation = partial(F.gelu, approximate="tanh") if config.gelu else F.silu
-        self._scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
-        positions, place = min(SLOTS, config.context), (self.device, self.dtype)
-        self._cos, self._sin = _rotations(positions, config.inv_freq, config.rope_scale, *place)
-        self._local = _rotations(positions, config.local_inv_freq, 1.0, *place) if config.windowed else None
+        positions = min(SLOTS, config.context)
+        self._cos, self._sin = _rotations(positions, config.inv_freq, config.rope_scale, self.device, self.dtype)
 
     def cache(self, slots: int) -> Any:
         """An empty one for a sequence."""
@@ -107,18 +104,13 @@ class LeanModel:
         where their keys and values are written.
         """
         x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding).to(self.dtype)
-        if self._scale != 1.0:
-            x = x * self._scale
         places = torch.tensor(positions, device=self.device)
-        turns = everywhere = self._cos[places], self._sin[places]
-        local = everywhere if self._local is None else (self._local[0][places], self._local[1][places])
+        cos, sin = self._cos[places], self._sin[places]
         last, one = len(self.weights.layers) - 1, len(parts) == 1
         counts = [p.count for p in parts]
         for i, layer in enumerate(self.weights.layers):
             ends = i == last
-            if self.config.windowed:
-                turns = local if self.config.windowed[i] else everywhere
-            qkv = self._projected(layer, x, *turns)
+            qkv = self._projected(layer, x, cos, sin)
             if one:
                 attended = self._attention(i, parts[0], ends, *qkv)
             else:
@@ -132,11 +124,9 @@ class LeanModel:
         return self.norm(x, self.weights.norm)
 
     def _behind(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        out = layer.out(attended)
-        x = x + (out if layer.attention_norm is None else self.norm(out, layer.attention_norm))
+        x = x + layer.out(attended)
         gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
-        out = layer.down(self._activation(gate) * up)
-        return x + (out if layer.mlp_norm is None else self.norm(out, layer.mlp_norm))
+        return x + layer.down(F.silu(gate) * up)
 
     def _projected(
         self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
@@ -159,18 +149,9 @@ class LeanModel:
 
         Here [1, 1, rows, past + rows] in the model's dtype, 0 where a row may see a slot, -inf elsewhere. Where that
         is small, all query heads of one key head are rows of it, `group` times as many: the keys are read once for
-        all of them, which is up to 40 % faster for a few rows. Of a model with windows two: without, and with its.
+        all of them, which is up to 40 % faster for a few rows.
         """
-        whole = self._mask(past, fresh, earlier, ancestors, None)
-        window, longest = self.config.window, past + fresh - earlier + 1 + max(map(len, ancestors), default=0)
-        if window is None:
-            return whole
-        return whole, whole if longest <= window else self._mask(past, fresh, earlier, ancestors, window)
-
-    def _mask(
-        self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]], window: int | None
-    ) -> torch.Tensor:
-        key = (past, fresh, earlier, ancestors, window)
+        key = (past, fresh, earlier, ancestors)
         mask = self._masks.get(key)
         if mask is None:
             n, prompt = fresh + len(ancestors), past + fresh - earlier
@@ -182,12 +163,6 @@ class LeanModel:
                 row[:prompt] = True
                 row[[prompt + a for a in above]] = True
                 row[past + fresh + i] = True
-                if window is not None:  # the n-th ancestor stands n behind the prompt
-                    row[: max(0, prompt + len(above) + 1 - window)] = False
-                    row[[prompt + a for a in above[: max(0, len(above) + 1 - window)]]] = False
-            if window is not None:
-                for i in range(fresh):
-                    see[i, : max(0, past + i + 1 - window)] = False
             bias = np.where(see, np.float32(0), np.float32(-np.inf))
             mask = torch.from_numpy(bias)[None, None].to(self.device, self.dtype)
             if self.group > 1 and mask.numel() * self.group <= MASK_CELLS:
@@ -210,7 +185,7 @@ class LeanModel:
         """Attention output [rows, heads * head_dim], in the last layer without the `hidden` rows; keys and values of
         all rows are written."""
         c, n, total = self.config, part.count, part.past + part.count
-        mask = part.mask[c.windowed[layer]] if c.windowed and part.mask is not None else part.mask
+        mask = part.mask
         keys, values = part.cache.layers[layer]
         keys[0, :, part.past : total] = k.transpose(0, 1)
         values[0, :, part.past : total] = v.transpose(0, 1)

@@ -60,8 +60,7 @@ class TorchRunner:
         kind = choose_dtype(dtype, folder, place)
         files = unchanged(sorted(folder.glob("*.safetensors")))
         threads = choose_threads(threads, files)
-        # Pages and graphs know no windows.
-        runner = PagedRunner if place.type == "cuda" and ModelConfig.load(folder).window is None else cls
+        runner = PagedRunner if place.type == "cuda" else cls
         return shared((files, kind, place, threads, runner), lambda: runner(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:

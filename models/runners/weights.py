@@ -20,20 +20,13 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.quantized_weights import Packing, packing
 
 T = TypeVar("T")
-ARCHITECTURES = ("qwen2", "qwen3", "llama", "gemma3_text")
-GEMMA = "gemma3_text"
-SLIDING = "sliding_attention"
-UNKNOWN = ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
+ARCHITECTURES = ("qwen2", "qwen3", "llama")
 ELSE = "Run it with --engine transformers (any causal model) or --engine vllm."
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a dense decoder-only model.
-
-    Some models have windows: a token of these layers sees the newest `window` ones alone, itself included; they have a
-    rotary embedding of their own (`local_inv_freq`). `gelu`: the tanh form, in the place of SiLU.
-    """
+    """The shape of a dense decoder-only model, and the settings of its rotary embedding."""
 
     vocabulary: int
     hidden: int
@@ -48,12 +41,6 @@ class ModelConfig:
     rope_scale: float
     settings: str  # all of them, as whatever changes a KV cache: part of the prefix key
     packing: Packing | None = None
-    gelu: bool = False
-    embedding_scale: float = 1.0
-    query_scale: float = 1.0  # beside head_dim ** -0.5
-    window: int | None = None
-    windowed: tuple[bool, ...] = ()  # for each layer, where there are windows
-    local_inv_freq: tuple[float, ...] = ()
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
@@ -64,12 +51,11 @@ class ModelConfig:
             problem = f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}."
             raise UserError(problem, ELSE)
         packed = packing(raw, folder)
-        activation = raw.get("hidden_activation" if kind == GEMMA else "hidden_act", "silu")
+        activation = raw.get("hidden_act", "silu")
         unknown = {
             "a sliding window": raw.get("use_sliding_window"),
             "an MLP with a bias": raw.get("mlp_bias"),
-            f"the activation {activation!r}": activation != ("gelu_pytorch_tanh" if kind == GEMMA else "silu"),
-            **{name: raw.get(name) for name in UNKNOWN},
+            f"the activation {activation!r}": activation != "silu",
         }
         if names := [name for name, value in unknown.items() if value]:
             raise UserError(f"{folder} has {', '.join(names)}, which the torch engine does not.", ELSE)
@@ -81,31 +67,7 @@ class ModelConfig:
         eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
         shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
         settings = json.dumps(raw, sort_keys=True)
-        if kind == GEMMA:
-            return cls(*shape, True, *_rope(_global(raw), head_dim), settings, packed, **_gemma(raw, head_dim))
         return cls(*shape, bool(raw.get("tie_word_embeddings", False)), *_rope(raw, head_dim), settings, packed)
-
-
-def _global(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the rotary embedding of a Gemma's layers without a window in the usual place; transformers 4
-    wrote it there."""
-    rope = raw.get("rope_parameters") or {}
-    return {**raw, "rope_theta": raw.get("rope_theta", 1e6), "rope_parameters": rope.get("full_attention")}
-
-
-def _gemma(raw: Mapping[str, Any], head_dim: int) -> dict[str, Any]:
-    """Return what a Gemma 3 has beside the shape."""
-    layers, every = raw["num_hidden_layers"], raw.get("sliding_window_pattern") or raw.get("_sliding_window_pattern", 6)
-    kinds = raw.get("layer_types") or [SLIDING if (i + 1) % every else "full_attention" for i in range(layers)]
-    local = (raw.get("rope_parameters") or {}).get(SLIDING) or {"rope_theta": raw.get("rope_local_base_freq", 1e4)}
-    return {
-        "gelu": True,
-        "embedding_scale": raw["hidden_size"] ** 0.5,
-        "query_scale": (head_dim / raw.get("query_pre_attn_scalar", 256)) ** 0.5,
-        "window": raw.get("sliding_window", 4096),
-        "windowed": tuple(kind == SLIDING for kind in kinds),
-        "local_inv_freq": _rope({"rope_parameters": local}, head_dim)[0],
-    }
 
 
 def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -200,8 +162,8 @@ def fingerprint(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate, hidden].
-    `attention_norm` and `mlp_norm` are of what is added to the residual, where a model has them."""
+    """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate,
+    hidden]."""
 
     input_norm: torch.Tensor
     qkv: Linear
@@ -211,8 +173,6 @@ class Layer:
     post_norm: torch.Tensor
     gate_up: Linear
     down: Linear
-    attention_norm: torch.Tensor | None = None
-    mlp_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -260,7 +220,7 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 
 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    tensors = _Tensors(reader, config, dtype, device)
+    tensors = _Tensors(reader, dtype, device)
     layers = tuple(tensors.layer(f"model.layers.{i}.") for i in range(config.layers))
     embedding = tensors.get("model.embed_tokens.weight")
     rows = (config.heads + 2 * config.kv_heads) * config.head_dim
@@ -278,8 +238,8 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
 class _Tensors:
     """A checkpoint's tensors on a device; on a CPU whose weights are rounded the norms are fp32."""
 
-    def __init__(self, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self._reader, self._config, self._dtype, self._device = reader, config, dtype, device
+    def __init__(self, reader: WeightReader, dtype: torch.dtype, device: torch.device) -> None:
+        self._reader, self._dtype, self._device = reader, dtype, device
         rounded = device.type == "cpu" and dtype != torch.float32
         self._linear = RoundedLinear if rounded else Linear
         self._between = torch.float32 if rounded else dtype
@@ -291,18 +251,15 @@ class _Tensors:
     def optional(self, name: str) -> torch.Tensor | None:
         return self.get(name) if name in self._reader else None
 
-    def norm(self, name: str, scale: float = 1.0) -> torch.Tensor:
-        weight = self._reader.get(name)
-        if self._config.gelu:  # a Gemma's file has what is added to 1
-            weight = scale * (1.0 + weight.float())
-        return weight.to(device=self._device, dtype=self._between)
+    def norm(self, name: str) -> torch.Tensor:
+        return self._reader.get(name).to(device=self._device, dtype=self._between)
 
     def layer(self, at: str) -> Layer:
         """Read and fuse the layer whose tensors' names start with `at`."""
-        attention, mlp, gelu = f"{at}self_attn.", f"{at}mlp.", self._config.gelu
+        attention, mlp = f"{at}self_attn.", f"{at}mlp."
 
-        def norm(name: str, scale: float = 1.0) -> torch.Tensor | None:
-            return self.norm(name, scale) if name in self._reader else None
+        def norm(name: str) -> torch.Tensor | None:
+            return self.norm(name) if name in self._reader else None
 
         def joined(names: list[str]) -> torch.Tensor:
             return torch.cat([self.get(name) for name in names])
@@ -314,14 +271,12 @@ class _Tensors:
                 joined([f"{attention}{p}_proj.weight" for p in "qkv"]),
                 joined([f"{attention}{p}_proj.bias" for p in "qkv"]) if bias else None,
             ),
-            norm(f"{attention}q_norm.weight", self._config.query_scale),
+            norm(f"{attention}q_norm.weight"),
             norm(f"{attention}k_norm.weight"),
             self._linear(self.get(f"{attention}o_proj.weight"), self.optional(f"{attention}o_proj.bias")),
-            self.norm(f"{at}{'pre_feedforward' if gelu else 'post_attention'}_layernorm.weight"),
+            self.norm(f"{at}post_attention_layernorm.weight"),
             self._linear(joined([f"{mlp}{p}_proj.weight" for p in ("gate", "up")])),
             self._linear(self.get(f"{mlp}down_proj.weight")),
-            norm(f"{at}post_attention_layernorm.weight") if gelu else None,
-            norm(f"{at}post_feedforward_layernorm.weight"),
         )
 
 

@@ -27,6 +27,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, owned, replace_file
 from rtcontrol.models.runners.torch_runner import choose_device
+from rtcontrol.models.runners.weights import ARCHITECTURES
 from rtcontrol.models.train.adopt import adopt_base
 from rtcontrol.models.train.encode import SETS, EncodedRow, EncodedRows, ToolsEncoder, load
 from rtcontrol.models.train.export import (
@@ -44,7 +45,6 @@ from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 
 MODEL, RESULT, TRAINING = "model", "result.json", "training"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-TREES = {"full_attention", "sliding_attention"}  # kinds of layers that `tree_attention` computes
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,10 @@ def _digest(folder: Path) -> str:
 def load_base(folder: Path, dtype: torch.dtype) -> Any:
     """Return the causal LM of a checkpoint. Raises UserError for one that cannot be loaded, or trained by trees."""
     model = load_model(folder, dtype)
-    kinds = {*(getattr(model.config, "layer_types", None) or ["full_attention"])}
-    if (other := kinds - TREES) or not hasattr(model, "lm_head") or not hasattr(model.model, "layers"):
-        build = f"of {other.pop().replace('_', ' ')}" if other else "of another build"
+    if model.config.model_type not in ARCHITECTURES or getattr(model.config, "sliding_window", None) is not None:
         raise UserError(
-            f"{folder}: a {model.config.model_type} model has layers {build}; trees are not computed by them.",
-            "Fine-tune a Qwen2, Qwen2.5, Qwen3, Llama or Gemma 3 (text) model.",
+            f"{folder} is a {model.config.model_type} model, or has a sliding window: it is not trained by trees.",
+            f"Fine-tune a dense model without windows: {', '.join(ARCHITECTURES)}.",
         )
     return model
 

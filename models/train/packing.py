@@ -49,15 +49,11 @@ class RunSet:
 @dataclass(frozen=True)
 class Blocks:
     """Where attention happens: the first `prefix` tokens causally; then runs, in sets of like width. `order`: int64
-    [tokens after the prefix], the place of each among the valid ones of all sets, one after the other. `positions`:
-    int64 [tokens], each one's in its sequence, of which the longest has `longest` tokens, for layers with windows.
-    """
+    [tokens after the prefix], the place of each among the valid ones of all sets, one after the other."""
 
     prefix: int
     sets: tuple[RunSet, ...]
     order: torch.Tensor
-    positions: torch.Tensor
-    longest: int
 
 
 @dataclass(frozen=True)
@@ -161,10 +157,10 @@ class _Tree:
             torch.tensor(counted, dtype=torch.bool),
             *_early(self.early),
             samples,
-            self._blocks(positions),
+            self._blocks(),
         )
 
-    def _blocks(self, positions: np.ndarray) -> Blocks:
+    def _blocks(self) -> Blocks:
         ends = [*self.runs[1:], len(self.tokens)]
         runs = sorted(zip(self.runs, ends, strict=True), key=lambda run: run[0] - run[1])
         sets: list[RunSet] = []
@@ -174,7 +170,7 @@ class _Tree:
             sets.append(self._run_set(alike, width))
             runs = runs[len(alike) :]
         order = torch.cat([s.index[s.valid] for s in sets]).argsort()
-        return Blocks(self.root + 1, tuple(sets), order, torch.from_numpy(positions), int(positions.max()) + 1)
+        return Blocks(self.root + 1, tuple(sets), order)
 
     def _run_set(self, runs: Sequence[tuple[int, int]], width: int) -> RunSet:
         prefix = self.root + 1
@@ -307,30 +303,17 @@ def tree_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     blocks: Blocks | None = None,
-    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for a Hugging Face model: `query` [batch, heads, length, dim], `key`, `value` [batch, kv_heads, ...].
 
-    Causal without `blocks`; with them (batch 1) the prefix is causal and each run sees prefix and itself; of all these
-    a token sees the newest `sliding_window` alone, itself included, where the layer has a window. Returns
+    Causal without `blocks`; with them (batch 1) the prefix is causal and each run sees prefix and itself. Returns
     [batch, length, heads, dim].
     """
     if blocks is None:
-        out = _causal(query, key, value, scaling, sliding_window)
-        return out.transpose(1, 2).contiguous(), None
+        return _causal(query, key, value, scaling).transpose(1, 2).contiguous(), None
     p, q, k, v = blocks.prefix, query[0], key[0], value[0]
-    head = _causal(query[:, :, :p], key[:, :, :p], value[:, :, :p], scaling, sliding_window)
-    window = sliding_window if sliding_window is not None and blocks.longest > sliding_window else None
-
-    def visible(runs: RunSet) -> torch.Tensor:
-        if window is None:
-            return runs.mask
-        places = blocks.positions[runs.index]  # [runs, width]
-        keys = torch.cat([blocks.positions[None, :p].expand(len(places), -1), places], 1)
-        near = places[:, :, None] - keys[:, None, :] < window
-        near |= ~runs.valid[:, :, None]  # padding, which must see something
-        return runs.mask & near[:, None]
+    head = _causal(query[:, :, :p], key[:, :, :p], value[:, :, :p], scaling)
 
     def body(runs: RunSet) -> torch.Tensor:
         def in_runs(x: torch.Tensor) -> torch.Tensor:
@@ -339,20 +322,15 @@ def tree_attention(
         def with_prefix(x: torch.Tensor) -> torch.Tensor:
             return torch.cat([x[None, :, :p].expand(len(runs.index), -1, -1, -1), in_runs(x)], 2)
 
-        attended = _attend(in_runs(q), with_prefix(k), with_prefix(v), visible(runs), scaling)
+        attended = _attend(in_runs(q), with_prefix(k), with_prefix(v), runs.mask, scaling)
         return attended.transpose(1, 2)[runs.valid]
 
     tail = torch.cat([body(runs) for runs in blocks.sets])[blocks.order]
     return torch.cat([head[0].transpose(0, 1), tail])[None], None
 
 
-def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, window: int | None) -> torch.Tensor:
-    gqa, length = q.shape[1] != k.shape[1], q.shape[2]
-    if window is None or length <= window:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
-    age = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
-    mask = (age >= 0) & (age < window)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=gqa)
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
 AttentionInterface.register(ATTENTION, tree_attention)

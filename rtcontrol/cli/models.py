@@ -162,7 +162,7 @@ def train(
         Path, typer.Option(help="The run's folder, which resumes one that was stopped.", show_default=False)
     ],
 ) -> None:
-    """Fine-tune a pretrained model (Qwen2, 2.5, 3, Llama, Gemma 3) to the ST format by the recipe of docs/training.md.
+    """Fine-tune a pretrained model (Qwen2, 2.5, 3, Llama) to the ST format by the recipe of docs/training.md.
 
     Gives a merged checkpoint for our engines, vLLM and SimpleTool's server. The same command again resumes where it
     was stopped. Its settings are `rtcontrol settings train`. Needs `pip install 'rtcontrol[train]'`.

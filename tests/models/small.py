@@ -32,7 +32,7 @@ from rtcontrol.models.train.export import export
 from rtcontrol.models.train.vocabulary import add_st_tokens, build_tokenizer, number_words
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
-KINDS = ("qwen2", "qwen3", "llama", "llama3", "gemma3")
+KINDS = ("qwen2", "qwen3", "llama", "llama3")
 NAMES = ("go", "turn_left", "turn_right", "set_value", "set_speed", "open", "stop", "close_the_red", "get_value")
 VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "alpha beta stop", "zürich", "<|null|>")
 
@@ -131,14 +131,6 @@ def build_checkpoint(
         rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0}
         rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 256}
         model = hf.LlamaForCausalLM(hf.LlamaConfig(**common, rope_parameters=rope, tie_word_embeddings=False))
-    elif kind == "gemma3":  # a window that is shorter than any prompt
-        layers = ["sliding_attention", "full_attention"]
-        windows = {"layer_types": layers, "sliding_window": 16, "query_pre_attn_scalar": 24}
-        model = hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**common, **windows, head_dim=16))
-        with torch.no_grad():  # norms are 1 at the start, where one that is left out would not show
-            for name, weight in model.named_parameters():
-                if "norm" in name:
-                    weight.normal_(0, 0.3)
     else:
         model = hf.LlamaForCausalLM(hf.LlamaConfig(**common, tie_word_embeddings=False))
     export(model, tokenizer, COMPACT, folder)

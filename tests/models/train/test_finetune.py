@@ -57,7 +57,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 # What is taught is not what the bases say.
-@pytest.mark.parametrize(("kind", "at"), [("qwen2", "left"), ("qwen3", "right"), ("gemma3", "left")])
+@pytest.mark.parametrize(("kind", "at"), [("qwen2", "left"), ("qwen3", "right")])
 def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, kind: str, at: str) -> None:
     base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
