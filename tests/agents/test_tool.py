@@ -116,14 +116,6 @@ def test_illegal_value_is_named(change: dict[str, Any]) -> None:
         Tools([everything]).validate(Call("everything", {**GOOD, **change}))
 
 
-def test_missing_parameter_and_unknown_tool_are_named() -> None:
-    tools = Tools([everything])
-    with pytest.raises(InvalidCall, match="side is missing"):
-        tools.validate(Call("everything", {k: v for k, v in GOOD.items() if k != "side"}))
-    with pytest.raises(InvalidCall, match="'fly'; the tools are everything"):
-        tools.validate(Call("fly"))
-
-
 def test_whole_number_is_legal_where_a_number_is_asked() -> None:
     @tool
     def go(x: Annotated[float, OneOf(0, 0.5, 1)], y: Annotated[float, Range(0, 1, 0.5)]) -> None: ...

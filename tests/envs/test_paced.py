@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.envs.base import Episode, Observation, WorldError
+from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.thread import GRACE_S
 from rtcontrol.models.call import Call
@@ -206,20 +206,6 @@ def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:
     assert env.finished
     assert [episode.seed for episode in env.episodes] == [3, 1, 9]
     assert env.execute(Call("act"), latest(env).epoch) == "epoch_over"
-
-
-async def later(*arguments: object) -> None:
-    """Stands for an asynchronous driver's method."""
-
-
-@pytest.mark.parametrize("method", ["reset", "step"])
-def test_awaitable_of_the_world_breaks_it_down(method: str) -> None:
-    world = Counter()
-    setattr(world, method, later)
-    env = PacedEnvironment("counter", world)
-    with contextlib.closing(env), pytest.raises(WorldError, match="the work is not done"):
-        env.start("lockstep", 0)
-        env.advance(TICK_NS)
 
 
 def run_until(env: PacedEnvironment, least: int) -> float:

@@ -145,19 +145,6 @@ def test_first_acknowledgement_in_its_epoch_is_taken() -> None:
         World().acknowledge(0)
 
 
-def test_long_client_texts_are_shortened() -> None:
-    world = World(acknowledges=True)
-    for tick, size in enumerate((65_536, 1_000, 0)):
-        world.emit(tick)
-        fields = {"session": TOKEN, "tick": tick, "epoch": 0, "outcome": "failed", "t_ns": 1}
-        world.env.executed(Executed(**fields, error="x" * size or None, result="y" * size or None))  # type: ignore[arg-type]
-    first, second, third = world.env.heard
-    assert first.error == "x" * 1_000 + "... (65,536 characters)"
-    assert first.result == "y" * 8_192 + "... (65,536 characters)"
-    assert (second.error, second.result) == ("x" * 1_000, "y" * 1_000)
-    assert (third.error, third.result) == (None, None)
-
-
 def test_safe_calls_are_one_message_since_1_1() -> None:
     stop, dim = Call("stop"), Call("dim", {"level": 0})
     for minor, reported in ((1, [["stop", "dim"]]), (0, [["stop"], ["dim"]])):

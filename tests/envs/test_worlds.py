@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,6 @@ from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.envs.road import curriculum as road
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
-from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.carla.intent import KMH
 
@@ -276,29 +275,6 @@ def test_rows_repeat_by_seed_and_differ_between_seeds(name: str) -> None:
     assert first == again != other
 
 
-@of_each
-def test_the_learner_acts_and_the_expert_labels(name: str) -> None:
-    batches: set[int] = set()
-
-    def learner(situations: Sequence[tuple[str, str]]) -> list[Call]:
-        batches.add(len(situations))
-        return [SKILLS[name].still] * len(situations)
-
-    rows = list(islice(ROWS[name](0, parallel=16, policy=learner), 800))
-    assert batches == {16} and any(row.call != SKILLS[name].still for row in rows)
-    assert rows != list(islice(ROWS[name](0, parallel=16), 800))
-
-
-GOALS = [LAND, LanderGoal("left"), LanderGoal("right"), LanderGoal("hover", 0.0, 0.7), LanderGoal("hover", -0.4, 0.6)]
-
-
-@pytest.mark.parametrize("goal", GOALS, ids=str)
-def test_the_expert_lands_as_it_is_told(goal: LanderGoal) -> None:
-    skill = SKILLS["lander"]
-    episodes = evaluate(skill, skill.expert_policy, cases(goal, range(10)))
-    assert sum(bool(episode.success) for episode in episodes) >= 9
-
-
 @pytest.mark.parametrize(
     ("name", "goal"), [("lander", LAND), ("paddle", PaddleGoal("return")), ("road", RoadGoal("lane", "left"))]
 )
@@ -306,8 +282,3 @@ def test_an_episode_does_not_depend_on_how_many_are_played_at_once(name: str, go
     skill, situations = SKILLS[name], cases(goal, range(4))
     all_at_once, in_turns = (evaluate(skill, skill.expert_policy, situations, parallel=parallel) for parallel in (4, 2))
     assert all_at_once == in_turns
-
-
-def test_the_expert_refuses_an_instruction_it_cannot_read() -> None:
-    with pytest.raises(ValueError, match="make tea"):
-        evaluate(SKILLS["lander"], SKILLS["lander"].expert_policy, cases(LAND, [0], "make tea"))

@@ -139,20 +139,6 @@ def too_long(_: STDecider) -> tuple[str, str]:
     return " go" * 2048, "go"
 
 
-def outgrows(decider: STDecider) -> tuple[str, str]:
-    """A prompt that fits, and a value that does not."""
-    room = decider.decoding.handle.slots - decider.prefix.tokens - len(decider.template.suffix_ids("", ""))
-    for short in range(2, 66):
-        situation = (" go" * (room - short), "")
-        try:
-            decider.begin(*situation)
-        except UserError:
-            continue
-        if isinstance(outcome(decider, situation), UserError):
-            return situation
-    raise AssertionError("no value outgrows the context")
-
-
 def damaged(decider: STDecider) -> tuple[str, str]:
     decider.decoding.handle.cache.values.fill_(math.nan)
     return "x=1", "go left"
@@ -184,7 +170,6 @@ def unanswered(decider: STDecider) -> tuple[str, str]:
 
 FAULTS = {
     "too long": (too_long, UserError),
-    "outgrows": (outgrows, UserError),
     "damaged": (damaged, NotFinite),
     "cancelled": (cancelled, Cancelled),
     "unanswered": (unanswered, RuntimeError),
@@ -292,14 +277,6 @@ def test_what_is_wrong_with_one_is_its_own(crowd: CrowdDecoder, monkeypatch: pyt
     for i in (0, 1, 3):
         same(decisions[i], alone[i])
     same(crowd.decide(fine)[2], alone[2])  # and the next time it is decided again
-
-
-def test_a_crowd_keeps_no_more_sequences_than_it_may() -> None:
-    small = CrowdDecoder(SPEC, most=1)
-    batch = small.lone.runner.caps.batch
-    for start in (0, 40, 80):
-        small.decide([CharacterPrompt(str(start + i), f"x {i} y 9", GOALS[0]) for i in range(batch)])
-    assert len(small._kept) == batch
 
 
 def test_a_batch_that_nobody_waits_for_ends_before_its_next_pass(crowd: CrowdDecoder) -> None:

@@ -112,11 +112,6 @@ def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
         decider.answer("go " * 1000, [fits, over])
 
 
-def test_options_of_the_same_tokens_are_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="in the same tokens"):
-        decider_of(folder).answer("", [StateQuestion("", ("\ud800", "?"))])
-
-
 def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
     decider: Any = decider_of(folder)
     expected = decider.answer("x 1", ALIKE).probabilities

@@ -13,8 +13,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from rtcontrol.models.checkpoint.chat_template import FAMILIES, ChatTemplate, syntax_of
-from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode import chat_core
 from rtcontrol.models.decode.grammar import parse_free
@@ -112,33 +110,6 @@ def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
         assert isinstance(call.arguments["number"], int | float) and isinstance(call.arguments["list"], list)
 
 
-def test_a_free_text_holds_nothing_that_its_syntax_would_escape(model: Any) -> None:
-    family, folder, _ = model
-    say = {"say": {"type": "string", "minLength": 0, "maxLength": 8}}
-    decider = build(folder, [{"name": "go", "parameters": {"properties": say, "required": ["say"]}}])
-    (where,) = decider.plan.free
-    legal = decider.decoding.core.grammars.start(where.grammar, 8).legal(where.ends, None)
-    inside = [decider.tokenizer.decode([i]) for i in legal.nonzero()[0] if i not in where.ends]
-    assert any("a" in text for text in inside)
-    assert any('"' in text or "\\" in text for text in inside) == (family == "gemma")
-
-
-SIGNS = [
-    ("Answer in <tool_call></tool_call>", '<tool_call>\n{"name": "'),
-    ('{"name": function, "parameters": dictionary}', '{"name": "'),
-    ('"[TOOL_CALLS][" + call', '[TOOL_CALLS][{"name": "'),
-    ('"[TOOL_CALLS] [" + call', '[TOOL_CALLS] [{"name": "'),
-    ('"[TOOL_CALLS]" + name + "[ARGS]"', "[TOOL_CALLS]"),
-    ("<start_function_call>call:", "<start_function_call>call:"),
-]
-
-
-@pytest.mark.parametrize(("template", "opening"), SIGNS)
-def test_every_family_is_known_by_its_template(template: str, opening: str) -> None:
-    assert syntax_of(template, "x").opening == opening
-    assert any(s.opening == opening for _, s in FAMILIES)
-
-
 # A chat model answers questions with the probabilities of Hugging Face's forwards, in its own template's words.
 
 
@@ -190,21 +161,6 @@ def test_a_chat_model_is_asked_in_its_own_templates_words(tmp_path: Path, turns:
     for mark in wording.tokenizer.specials:  # what is asked is never control
         for part in (wording.state, wording.question, wording.option):
             assert [i for i in part(mark) if i in marks] == [i for i in part("") if i in marks]
-
-
-@pytest.mark.parametrize(
-    ("written", "ends"),
-    [
-        ("{% for m in messages %}<|im_end|>{{ m.role }}\n{{ m.content }}<|im_start|>\n{% endfor %}", "<|im_start|>"),
-        ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "<|im_end|>"),
-        ("{{ messages[0].content }}{% if messages[1] %}{{ raise_exception('One turn!') }}{% endif %}", "<|im_end|>"),
-    ],
-)
-def test_an_answer_ends_as_the_models_turn_does_or_with_its_end_of_text(
-    tmp_path: Path, written: str, ends: str
-) -> None:
-    tokenizer = STTokenizer.load(with_template(tmp_path / "m", written) / "tokenizer.json")
-    assert tokenizer.decode([ChatTemplate(tmp_path / "m", tokenizer).ending()]) == ends
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import constants
+from huggingface_hub.utils import filter_repo_objects
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve
 from rtcontrol.models.errors import UserError
-from tests.helpers.processes import ROOT, free_port, python
+from tests.helpers.processes import ROOT
 from tests.models.small import build_checkpoint
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -38,136 +37,73 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Hub:
-    """What of the hub's routes a download asks for; `got`: the files that were given away, `asked`: all requests."""
+    """Downloads from `repository` in place of the hub's library; `got`: the files that were given away."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, repository: Path, cache: Path) -> None:
+        self.root, self.cache = repository, cache / "snapshots" / SHA
         self.got: list[str] = []
-        self.asked = 0
-        hub, files = self, {str(p.relative_to(root)): p for p in root.rglob("*") if p.is_file()}
+        self.reachable = True
 
-        class Routes(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                hub.asked += 1
-                path = self.path.partition("?")[0]
-                name = path.removeprefix(f"/{REPOSITORY}/resolve/{SHA}/")
-                if name in files:
-                    data = files[name].read_bytes()
-                    self._answer(data, {"X-Repo-Commit": SHA, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'})
-                    if self.command == "GET":
-                        hub.got.append(name)
-                elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
-                    sizes = {n: p.stat().st_size for n, p in files.items()}
-                    listed = [{"type": "file", "path": n, "size": size, "oid": n} for n, size in sizes.items()]
-                    self._answer(json.dumps(listed).encode(), {})
-                elif path.startswith(f"/api/models/{REPOSITORY}"):
-                    siblings = [{"rfilename": n} for n in files]
-                    described = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": SHA, "siblings": siblings}
-                    self._answer(json.dumps(described | {"private": False, "tags": [], "downloads": 0}).encode(), {})
-                else:
-                    self._answer(b"{}", {"X-Error-Code": "RepoNotFound"}, 404)
+    def download(self, name: str, local_files_only: bool = False, **patterns: Any) -> str:
+        files = [] if local_files_only else [str(p.relative_to(self.root)) for p in self.root.rglob("*.*")]
+        self.ask(name, local_files_only)
+        for file in filter_repo_objects(files, **patterns):
+            (self.cache / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.root / file, self.cache / file)
+            self.got.append(file)
+        return str(self.cache)
 
-            do_HEAD = do_GET  # noqa: N815
-
-            def _answer(self, data: bytes, headers: dict[str, str], status: int = 200) -> None:
-                self.send_response(status)
-                for key, value in ({"Content-Length": str(len(data))} | headers).items():
-                    self.send_header(key, value)
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Routes)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def ask(self, name: str, local_files_only: bool = False) -> None:
+        if name != REPOSITORY or not (self.reachable or local_files_only):
+            raise OSError("404 Client Error")
 
 
 @pytest.fixture
-def hub(repository: Path) -> Iterator[Hub]:
-    hub = Hub(repository)
-    yield hub
-    hub.close()
+def hub(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    hub = Hub(repository, tmp_path)
+    files = [SimpleNamespace(rfilename=str(path.relative_to(repository))) for path in repository.rglob("*.*")]
+
+    def info(_: object, name: str) -> SimpleNamespace:
+        hub.ask(name)
+        return SimpleNamespace(siblings=files)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
+    return hub
 
 
-Find = Callable[..., tuple[int, str, str]]
+def refused(model: str) -> str:
+    with pytest.raises(UserError) as error:
+        resolve(model)
+    return str(error.value)
 
 
-@pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Find:
-    """(status, folder, what is said on stderr or why it is refused), with a cache and an endpoint."""
-
-    def find(model: str, endpoint: str, offline: bool = False) -> tuple[int, str, str]:
-        # What the hub's library reads from the environment where it is imported.
-        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-        capsys.readouterr()
-        try:
-            folder = resolve(model)
-        except UserError as error:
-            return 1, "", " ".join(str(error).split())
-        return 0, str(folder), " ".join(capsys.readouterr().err.split())
-
-    return find
-
-
-def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(
-    hub: Hub, tmp_path: Path, found: Find
-) -> None:
-    # In a process of its own, whose environment says where the hub is.
-    code = "import sys\nfrom rtcontrol.models.checkpoint.checkpoint import resolve\nprint(resolve(sys.argv[1]))"
-    env = {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "HF_ENDPOINT": hub.url}
-    done = python("-c", code, WHERE, env=env)
-    out = done.stdout.strip()
-    assert done.returncode == 0, done.stderr
-    assert (Path(out) / "model.safetensors").is_file()
-    assert "Fetching" in done.stderr  # progress
+def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(hub: Hub) -> None:
+    folder = resolve(WHERE)
+    assert (folder / "model.safetensors").is_file()
     assert hub.got and all(name.startswith("RT-small-v2/") and not name.endswith(".bin") for name in hub.got)
-    count = hub.asked
-    assert found(WHERE, hub.url) == (0, out, "")
-    assert hub.asked == count
-    (Path(out) / "model.safetensors").unlink()  # what was cut short is downloaded again
-    assert found(WHERE, hub.url)[0] == 0 and (Path(out) / "model.safetensors").is_file()
+    count, hub.reachable = len(hub.got), False
+    assert resolve(WHERE) == folder and len(hub.got) == count
+    (folder / "model.safetensors").unlink()  # what was cut short is downloaded again
+    assert "nor is it whole in the cache" in refused(WHERE)
+    hub.reachable = True
+    assert resolve(WHERE) == folder and (folder / "model.safetensors").is_file()
 
 
-def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub, found: Find) -> None:
+def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub) -> None:
     for model in (REPOSITORY, f"{REPOSITORY}:RT-small"):
-        status, _, err = found(model, hub.url)
-        assert status == 1
-        assert "has no whole checkpoint in" in err
-        assert "RT-other, RT-small-v2" in err
-    err = found("runs/train-lander", hub.url)[2]
-    assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub (" in err
-    assert "does not give it" in err and "hf auth login" in err
+        problem = refused(model)
+        assert "has no whole checkpoint in" in problem and "RT-other, RT-small-v2" in problem
 
 
-def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(
-    repository: Path, tmp_path: Path, found: Find
-) -> None:
-    cache = tmp_path / "models--someone--some-models"
-    (cache / "refs").mkdir(parents=True)
-    (cache / "refs" / "main").write_text(SHA)
-    shutil.copytree(repository / "RT-small-v2", cache / "snapshots" / SHA / "RT-small-v2")
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    status, folder, _ = found(WHERE, nowhere, offline=True)
-    assert status == 0
-    (Path(folder) / "model.safetensors").unlink()  # not all was copied
-    problem = found(WHERE, nowhere, offline=True)[2]
-    assert (
-        "is not asked, as HF_HUB_OFFLINE is set" in problem and f"nor is it whole in the cache ({tmp_path})" in problem
-    )
-    err = found(f"{REPOSITORY}:RT-other", nowhere)[2]
-    assert f"the hub ({nowhere}) does not give it" in err and f"nor is it whole in the cache ({tmp_path})" in err
-    assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in err
+def test_without_the_hub_it_is_said_what_to_do(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = refused("runs/train-lander")
+    assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub (" in problem
+    assert "does not give it" in problem and "hf auth login" in problem
+    hub.reachable = False
+    assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in refused(f"{REPOSITORY}:RT-other")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "is not asked, as HF_HUB_OFFLINE is set" in refused(WHERE)
 
 
 @pytest.mark.parametrize("model", ["nobody", "a/b/c", "./a/b", "a/b:", "a/b:../c"])

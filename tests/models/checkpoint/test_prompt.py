@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -123,21 +122,6 @@ def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) ->
         guesses = Guesses(tokenizer, prompt=f"ab {token} {token}", room=9)
         (guessed,) = guesses.after(tokenizer.encode("ab"))
         assert tokenizer.decode(guessed).startswith(f" {token}"[:COPIED]) and not control & set(guessed)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"template": "{tools}{instruction}"}, "no usable 'template'"),
-        ({"template": "{tools}{instruction}{observation}", "overflow": "drop"}, "unknown overflow 'drop'"),
-    ],
-)
-def test_broken_template_is_refused(config: dict[str, Any], message: str) -> None:
-    tokenizer = STTokenizer(build_tokenizer([WORDS]))
-    with pytest.raises(UserError) as error:
-        PromptTemplate(config, tokenizer, "st_template.json")
-    assert message in str(error.value)
-    assert str(error.value).startswith("st_template.json")
 
 
 def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> None:

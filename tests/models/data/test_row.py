@@ -100,13 +100,6 @@ def test_line_without_a_row_is_named(tmp_path: Path, line: bytes, said: str) -> 
     assert str(path) in caught.value.what and "2" in caught.value.what.removeprefix(str(path))[:9]
 
 
-def test_two_rows_of_one_id_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f"{json.dumps({**LEAST, 'id': 'a'})}\n" * 2)
-    with pytest.raises(UserError, match="that of line 1 too"):
-        list(read_rows(path))
-
-
 def test_file_is_whole_or_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("before")
@@ -178,11 +171,6 @@ def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
     counts = Counter(len(row.call.arguments) for row in made if row.call)
     assert set(counts) == {1, 3} and 250 < counts[1] < 350
     assert made == list(synthesis.rows(sets, 600, 1, Tally(), shares_of("1,0,1,0,0,0")))
-
-
-def test_too_few_different_rows_are_refused() -> None:
-    with pytest.raises(UserError, match="templates: 4"):
-        list(synthesis.rows([(canonical(tool("stop", "", None)),)], 5, 0, Tally(), ANY))
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": "a+"}, {"type": "array"}, {"type": "object"}])

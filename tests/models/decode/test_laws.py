@@ -217,9 +217,6 @@ def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
     assert (again.call, again.confidence) == (sound.call, pytest.approx(sound.confidence, rel=1e-3))
 
 
-# A long prompt in slices, on a runner that is slow.
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_law_holds_at_length() -> None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider, decide_together
-from rtcontrol.models.decode.protocol import NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, PagedModel, PagePool
 from rtcontrol.models.runners.torch_runner import PagedRunner
@@ -26,13 +25,6 @@ from tests.models.small import MARGIN, Oracle, build, law, over, shown, tool
 from tests.models.test_in_flight import SAID, SESSION, assert_same, margins, outcome
 
 TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type": "string", "maxLength": 8})]
-
-
-@pytest.fixture(name="checkpoint")
-def without_windows(checkpoint: tuple[Path, Oracle]) -> tuple[Path, Oracle]:
-    if ModelConfig.load(checkpoint[0]).window is not None:
-        pytest.skip("pages know no windows: such a model has slots of its own, on a GPU too")
-    return checkpoint
 
 
 def runner_of(folder: Path, tokens: int | None = None) -> PagedRunner:
@@ -146,20 +138,6 @@ def test_a_full_pool_costs_only_the_session_that_finds_it_full(folder: Path) -> 
     assert deciders[1].decide(*situation).call == short.call
     del deciders[2:]
     deciders.append(over(build(folder, [tool("stop", v=["left", "red"])]), runner))
-
-
-def test_damaged_pages_cost_those_who_hold_them_one_decision(folder: Path) -> None:
-    runner, situation = runner_of(folder), ("x=1", "go left", ())
-    other = [tool("stop", v=["left", "red"])]
-    deciders = [on_pages(build(folder, tools), runner) for tools in (TOOLS, TOOLS, other)]
-    expected = [decider.decide(*situation) for decider in deciders]
-    for values in runner.model.pool.both:
-        values[:, deciders[0].decoding.handle.cache.places(0, 5)] = math.nan
-    decisions = decide_together([(decider, ("x=2", *situation[1:])) for decider in deciders])
-    assert [isinstance(decision, NotFinite) for decision in decisions] == [True, True, False]
-    for one, again in zip(expected, decide_together([(one, situation) for one in deciders]), strict=True):
-        assert isinstance(again, Decision)
-        assert again.call == one.call
 
 
 def test_ticks_make_no_pass_ready_and_what_opening_makes_ready_is_enough(folder: Path) -> None:

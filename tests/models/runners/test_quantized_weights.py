@@ -77,10 +77,6 @@ def quantise(folder: Path, plain: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": W4A16}))
 
 
-def test_a_config_says_how_its_weights_are_packed() -> None:
-    assert packing({"quantization_config": W4A16}, HERE) == Packing(4)
-
-
 def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(tmp_path: Path) -> None:
     quantise(tmp_path / "q", tmp_path / "p")
     ours, plain = (build(tmp_path / name, TOOLS, dtype="fp32") for name in "qp")

@@ -114,11 +114,6 @@ def test_bad_checkpoint_is_refused(folder: Path, spoil: Callable[[Path], object]
     assert message in text and (str(folder) in text or "rotary" in text)
 
 
-def test_unknown_engine_dtype_and_device_are_refused(folder: Path) -> None:
-    assert "Unknown engine 'tensor' (--engine). Choose torch, transformers, vllm" in refused(folder, engine="tensor")
-    assert "Unknown dtype 'fp8'" in refused(folder, dtype="fp8")
-
-
 def test_prompt_longer_than_the_context_is_refused_before_any_pass(folder: Path) -> None:
     decider = build(folder)
     with pytest.raises(UserError, match=r"leaves no room for the call in the model's context of 2048\. Shorten"):

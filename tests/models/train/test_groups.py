@@ -163,15 +163,6 @@ def test_unrepresentable_row_is_named_with_file_and_line(folder: Path, tmp_path:
     assert len(kept) == 2 and sum(kept.dropped.values()) == 1 and kept.lines == 3
 
 
-def test_argument_without_a_head_is_refused(folder: Path, tmp_path: Path) -> None:
-    many = tool("go", 0, **{c: ["left", "right"] for c in "abcdefg"})
-    row = ROW | {"tools": [many], "call": {"name": "go", "arguments": {"a": "left", "g": "right"}}}
-    file = write(tmp_path / "rows.jsonl", [row])
-    assert len(loaded(file, encoder(folder))) == 1
-    with pytest.raises(UserError, match=r"rows.jsonl:1: go: g has no head"):
-        loaded(file, encoder(folder, overflow="cut"))
-
-
 def test_rows_beyond_the_length_are_left_out_and_counted(folder: Path, tmp_path: Path) -> None:
     rows = [ROW, ROW | {"observation": "x=1 " * 500}]
     file = write(tmp_path / "rows.jsonl", rows)

@@ -37,19 +37,6 @@ def test_prepared_heads_look_back_and_find_words_again() -> None:
     assert max(found) > 0.6
 
 
-def test_forms_of_one_word_start_alike_where_the_tokenizer_is_given() -> None:
-    words = build_tokenizer([" ".join(NAMES)])
-    model = prepare(new_model(ModelShape(hidden=128, layers=2, heads=4), words, 0, ordinal=False), words)
-    weight = model.get_input_embeddings().weight.detach()
-
-    def near(a: str, b: str) -> float:
-        pair = weight[words.token_to_id(a)], weight[words.token_to_id(b)]
-        return float(torch.cosine_similarity(*pair, dim=0))
-
-    assert all(near(form, name) > 0.8 for name in NAMES for form in (f"Ġ{name}", name.capitalize()))
-    assert abs(near("red", "blue")) < 0.4
-
-
 # The subword tokenizer loses nothing, cuts a word alike wherever it stands, and spells new words in known pieces.
 
 
@@ -85,6 +72,3 @@ def test_common_words_are_one_token_new_words_several(tokenizer: Tokenizer) -> N
     assert 2 <= len(mine.encode("venba")) <= 5
     assert mine.size <= 1400
     assert {*ST_TOKENS} <= {*mine.specials}
-
-
-# A prepared model learns to find any named thing within a few thousand rows, and follows another name elsewhere.

@@ -24,7 +24,7 @@ from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.trainer import TrainConfig, Trainer, group_rows
+from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.small import build, tool
 
@@ -83,16 +83,6 @@ def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Pa
         assert torch.equal(a, b), name
 
 
-def test_groups_hold_every_row_once_and_runs_share_an_instruction() -> None:
-    rows = list(source(0))
-    groups = group_rows(rows, CONFIG, random.Random(0))
-    flat = [row for group in groups for row in group]
-    assert sorted(map(repr, flat)) == sorted(map(repr, rows))
-    assert all(len(g) == CONFIG.group for g in groups)
-    assert groups == group_rows(rows, CONFIG, random.Random(0))
-    assert groups != group_rows(rows, CONFIG, random.Random(1))
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, RowEncoder]:
     """A model after a little training, and its checkpoint."""
@@ -137,20 +127,3 @@ def test_export_loads_in_transformers_with_the_same_ids_and_logits(exported: tup
         ids = torch.tensor([prompt])
         torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits, atol=1e-5, rtol=1e-4)
     assert loaded.num_parameters() == model.num_parameters()
-
-
-def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
-    exported: tuple[Path, Any, RowEncoder], tmp_path: Path
-) -> None:
-    _, model, _ = exported
-    folder, other = tmp_path / "made", tmp_path / "made.new" / "thesis.tex"
-    folder.mkdir()
-    other.parent.mkdir()
-    other.write_text("mine")
-    (folder / "README.md").write_text("card")
-    (folder / "config.json").write_text("old")
-    export(model, base()[0], COMPACT, folder, torch.bfloat16)
-    assert model.dtype == torch.float32 and AutoModelForCausalLM.from_pretrained(folder).dtype == torch.bfloat16
-    assert (folder / "README.md").read_text() == "card"
-    assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen2"
-    assert other.read_text() == "mine" and not list(folder.glob(".*"))
