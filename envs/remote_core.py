@@ -19,8 +19,6 @@ from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, 
 
 # Calls that may still be acknowledged, observations that may still be answered, and episodes.
 REMEMBERED = 1024
-# Characters of a client's words that are logged and recorded; the protocol allows 65,536.
-MAX_ERROR, MAX_RESULT = 1_000, 8_192
 
 
 class RemoteData(dict[str, Any]):
@@ -293,8 +291,9 @@ class SentCalls:
         counts.acknowledged[message.outcome] = counts.acknowledged.get(message.outcome, 0) + 1
         if message.tick >= self._first_tick:  # else of a run that is over
             why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
-            error, result = _brief(message.error, MAX_ERROR), _brief(message.result, MAX_RESULT)
-            self.heard.append(Acknowledgement(sent.k, message.outcome, now_ns, why, error, result, sent.n))
+            self.heard.append(
+                Acknowledgement(sent.k, message.outcome, now_ns, why, message.error, message.result, sent.n)
+            )
         if sent.call is not None and message.outcome == "executed" and sent.epoch == epoch:
             self._done.append(sent.call)
 
@@ -370,7 +369,3 @@ def _remember(memory: dict[int, Any], number: int, item: Any) -> None:
         memory[number] = item
         if len(memory) > REMEMBERED:
             del memory[next(iter(memory))]
-
-
-def _brief(text: str | None, most: int) -> str | None:
-    return text if text is None or len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"

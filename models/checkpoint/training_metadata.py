@@ -98,7 +98,7 @@ def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Defini
         return f"the tool {more[0][:SHOWN]} is not among its tools"
     if [*current] != [*nearest]:
         return f"its tools are in the order {', '.join(nearest)}"
-    return next((_difference(current[n], nearest[n], n) for n in current if current[n] != nearest[n]), None)
+    return next((f"the tool {n} is defined otherwise" for n in current if current[n] != nearest[n]), None)
 
 
 def _plain(value: Any, key: str = "") -> Any:
@@ -109,15 +109,6 @@ def _plain(value: Any, key: str = "") -> Any:
         names = key == "required" and all(isinstance(part, str) for part in listed)
         return sorted(listed) if names else listed
     return value
-
-
-def _difference(current: Any, other: Any, place: str) -> str:
-    """Return the first place where two different values differ, and what stands there."""
-    if isinstance(current, dict) and isinstance(other, dict):
-        name = next(n for n in {**other, **current} if n not in current or n not in other or current[n] != other[n])
-        return _difference(current.get(name), other.get(name), f"{place}.{name}")
-    shown = ("missing" if value is None else json.dumps(value, ensure_ascii=False) for value in (current, other))
-    return "{} is {} here, and {} in its tools".format(place, *(t[:SHOWN] + "..." * (len(t) > SHOWN) for t in shown))
 
 
 FILE_NAME = "rtcontrol.json"

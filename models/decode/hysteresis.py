@@ -21,8 +21,7 @@ def margin_of(text: str) -> float:
     name, _, number = (part.strip() for part in text.partition("="))
     if name != "margin" or not _NUMBER.fullmatch(number) or not 0 < float(number) <= 1:
         hint = "Give a difference of probabilities above 0 to 1, such as margin=0.2; or leave --hysteresis out."
-        gone = " It takes no ticks=N any more (docs/safety.md)." if "ticks" in text else ""
-        raise UserError(f"--hysteresis {text[:80]!r} is not a margin.{gone}", hint)
+        raise UserError(f"--hysteresis {text[:80]!r} is not a margin.", hint)
     return float(number)
 
 

@@ -137,14 +137,12 @@ def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
     sources: dict[str, list[JudgedRow]] = defaultdict(list)
     for each in rows:
         sources[each.row.source].append(each)
-    errors = [_plain(each.answer.error) for each in rows if each.answer.error]
     document: dict[str, Any] = {
         "rule": rule,
         **_shares(rows),
         "rows": share(sum(each.verdict.right for each in rows), len(rows)),
         "by_source": {name: _shares(some) for name, some in sources.items()},
         "wrong": _reasons(rows),
-        "errors": dict(Counter(errors).most_common()),
         "latency_ms": latency([each.answer.ms for each in rows if each.answer.ms is not None]),
     }
     for name in ("passes", "tokens"):

@@ -176,7 +176,6 @@ def tables(document: Document) -> list[Table]:
     tables = [
         _accuracy(document),
         _table("What was wrong", ("first reason", "rows"), document["wrong"].items()),
-        _table("Answers that failed", ("why", "rows"), document["errors"].items()),
         _cost(document),
         _table("Left out, or not to be answered correctly", ("source", "reason", "samples"), left_out),
     ]

@@ -34,7 +34,7 @@ NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
 
 
 class CentreLine:
-    """The centre line of a lane: points at equal distances, with the tangents between them."""
+    """Points of a centre line at equal distances, with the tangents between them."""
 
     def __init__(self, points: Sequence[tuple[float, float]], width: float) -> None:
         """`points`: at least two different ones, dense enough for straight lines between them."""

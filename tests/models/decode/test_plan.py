@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, compile_plan
+from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan, compile_plan
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import HeadState, Walker, worst_call
 from rtcontrol.models.errors import UserError
@@ -23,6 +24,19 @@ from tests.models.small import NUMBERS, WORDS, law, tool, tool_lists
 
 TOKENIZER = STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
 LAW = law(75)
+
+
+def plan_of(*tools: dict[str, Any], **options: Any) -> SchemaPlan:
+    return compile_plan(tool_schemas(tools), TOKENIZER, **options)
+
+
+def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
+    plan = plan_of(tool("go", 0, a=[1, 2]), tool("stop", 1, a=[1, 2]))
+    trie = plan.heads[1].trie
+    null = TOKENIZER.special_id("<|null|>")
+    legal = {t: [token for token, _ in trie.legal_children(ROOT, 1 << t)] for t in (0, 1)}
+    assert null in legal[0] and null not in legal[1]
+    assert trie.leaves[null,] == {0: ABSENT}
 
 
 @LAW
@@ -65,6 +79,26 @@ def test_two_values_with_the_same_tokens_are_refused() -> None:
     # The same tokens for two tools are two meanings of one leaf.
     plan = compile_plan(tool_schemas([tool("go", a=["left"]), tool("stop", a=["LEFT"])]), blind)
     assert list(plan.heads[1].trie.leaves.values()) == [{0: "left", 1: "LEFT"}]
+
+
+def row(walker: Walker, best: int) -> list[float]:
+    return [1.0 if c == best else 0.0 for c in walker.columns]
+
+
+def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> None:
+    plan = plan_of(tool("go", a=["left", "right"]), tool("stop", a=["left", "fast"]))
+    walker = Walker(plan, Budget())
+    trie = plan.heads[1].trie
+    for word in ("left", "fast"):
+        state = HeadState(rows={ROOT: row(walker, TOKENIZER.encode(word)[0])})
+        stop = walker.walk(1, state, 0b10)
+        assert trie.value(stop.node, 1) == word
+        assert stop.confidence == pytest.approx(math.e / (math.e + 1))
+    go = walker.walk(1, state, 0b01)  # its two values tie, and fast is not legal
+    lowest = min(TOKENIZER.encode(v)[0] for v in ("left", "right"))
+    assert go.visited == (ROOT,)
+    assert TOKENIZER.encode(trie.value(go.node, 0))[0] == lowest
+    assert go.confidence == 0.5
 
 
 # No call takes more passes than is told of its tool. No model decides here: scores are random.

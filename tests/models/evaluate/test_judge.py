@@ -85,7 +85,7 @@ def test_failed_answer_is_wrong_without_due_call() -> None:
     rows = [scores_row("1", None), scores_row("2", None), scores_row("3", go(1))]
     given = scores_answers(Answer("1", ()), Answer("2", (), error="timeout"), Answer("3", (), error="timeout"))
     found = scores(judged(rows, given, "strict"), "strict")
-    assert found["overall"]["right"] == 1 and found["errors"] == {"timeout": 2}
+    assert found["overall"]["right"] == 1 and found["wrong"] == {"timeout": 2}
 
 
 # Intervals of shares.
