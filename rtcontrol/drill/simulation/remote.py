@@ -275,7 +275,7 @@ class SimSession(LoopSession):
 
     def make_env(self, terms: Terms) -> SimRemote:
         if self.env is None:
-            self.env = SimRemote("remote", terms.remote(self.facts.token), self.send, self.warm)
+            self.env = SimRemote(terms.remote(self.facts.token), self.send, self.warm)
         return self.env
 
     def open(self, instruction: str | None) -> Any:
