@@ -1,7 +1,7 @@
 """A slow agent over a fast loop: hover lower, then land when it is steady. The agent's part is these few rules; a
 language model would call the same tools.
 
-    rtcontrol run --env lander --hz 16 --episodes 3 --instruct "hover at 0.9" --view --view-port 8090
+    rtcontrol run --env lander --hz 16 --episodes 3 --instruct "hover at 0.9" --view --set view.port=8090
     python examples/supervise.py http://127.0.0.1:8090
 """
 

@@ -76,7 +76,7 @@ def core_of(
         plan = compile_plan(tools, tokenizer, spec.allow_null, template.overflow)
         return DecoderCore(plan, tokenizer, vocabulary, limit=spec.value_tokens, hysteresis=spec.hysteresis)
     if spec.hysteresis is not None:
-        problem = f"--hysteresis compares the values of heads, and {spec.model} is a chat model: it has none."
+        problem = f"loop.hysteresis compares the values of heads, and {spec.model} is a chat model: it has none."
         raise UserError(problem, "Leave it out, or use a checkpoint with heads (docs/engines.md).")
     free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
     grammars = Grammars(tokenizer, vocabulary) if free else None

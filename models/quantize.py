@@ -23,7 +23,7 @@ GROUPS = (128, 64, 32)  # inputs that share a scale: the most that divides all w
 COPIED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "st_template.json")
 INSTALL = (
     "It pins other versions than rtcontrol and needs another environment: `python -m venv quant && "
-    f"quant/bin/pip install llmcompressor`, then --python quant/bin/python (or {PYTHON})."
+    f"quant/bin/pip install llmcompressor`, then train.python=quant/bin/python (or {PYTHON})."
 )
 
 

@@ -11,16 +11,14 @@ import difflib
 import inspect
 import json
 import math
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING as MISSING
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -32,8 +30,9 @@ LONGEST = 1e12  # in any unit: a bound that keeps nanoseconds whole numbers
 MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
 MIN_RECORD_BYTES = 10**6
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
-SIGNS = {Ge: ("ge", ">="), Gt: ("gt", ">"), Le: ("le", "<="), Lt: ("lt", "<")}
-Confidence = float | dict[str, float]
+SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+Probability = Annotated[float, Field(ge=0, le=1)]
+Confidence = Probability | dict[str, Probability]
 
 GROUPS = {
     "loop": "Ticks: what runs, at which rate and deadline, and what a miss does.",
@@ -58,9 +57,9 @@ GROUPS = {
 # -- the machinery ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
-    """A leaf of the tree. `name` is the Python keyword; `parse` reads a text that is not JSON."""
+    """A leaf of the tree. `name` is the Python keyword; `parse` reads a text."""
 
     group: str
     name: str
@@ -87,70 +86,44 @@ class Setting:
         """Return whether values are of this type (or None)."""
         return any(part is kind or get_origin(part) is kind for part in (self.kind, *get_args(self.kind)))
 
-    def names(self) -> set[str]:
-        """Return the words that flags and flat files may call it by."""
-        return {self.name, self.leaf, self.flag}
-
     def legal(self) -> str:
         """Return choices or bounds as people read them."""
         if get_origin(self.kind) is Literal:
             return ", ".join(map(str, get_args(self.kind)))
-        marks = [(type(entry), entry) for entry in self.info.metadata if type(entry) in SIGNS]
-        limits = [(SIGNS[kind][1], getattr(entry, SIGNS[kind][0])) for kind, entry in marks]
+        limits = [
+            (sign, getattr(m, name)) for m in self.info.metadata for name, sign in SIGNS.items() if hasattr(m, name)
+        ]
         return ", ".join(f"{sign} {limit:,g}" for sign, limit in limits if limit < LONGEST)
 
-    def from_text(self, text: str, origin: str) -> Any:
-        """Return the value of a flag or of `--set`: JSON, or plain text. Raises UserError."""
+    def checked(self, value: Any, written: str) -> Any:
+        """Return the typed value of a keyword, a file or a text. Raises UserError, which quotes it as `written`."""
         try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        for candidate in (value, text):
-            try:
-                return self.from_value(candidate, origin)
-            except UserError:
-                continue
-        return self._validated(lambda adapter: adapter.validate_python(text), f"{origin}{text}")
-
-    def from_value(self, value: Any, origin: str) -> Any:
-        """Return a typed value of a file. Raises UserError for one of another type, or out of bounds."""
-        value = self._prepared(value)
-        return self._validated(
-            lambda adapter: adapter.validate_json(json.dumps(value), strict=True), f"{origin}{value!r}"
-        )
-
-    def checked(self, value: Any) -> Any:
-        """Return a Python keyword's value. Raises UserError."""
-        return self._validated(lambda adapter: adapter.validate_python(self._prepared(value)), f"{self.name}={value!r}")
-
-    def _prepared(self, value: Any) -> Any:
-        if isinstance(value, str) and value.startswith("~/"):
-            value = str(user_path(value))
-        if isinstance(value, str) and self.parse is not None:
-            return self.parse(value)
-        return [value] if isinstance(value, str) and self.is_kind(tuple) else value
-
-    def _validated(self, validate: Callable[[TypeAdapter[Any]], Any], written: str) -> Any:
-        try:
-            result = validate(_adapter(self.kind, self.info))
+            result = self._adapter.validate_python(self._prepared(value))
             if isinstance(result, float) and math.isnan(result):
                 raise ValueError("give a number")
             return result
         except ValidationError as error:
             message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        except (TypeError, ValueError) as error:  # of JSON, too: a date in a file
+        except (TypeError, ValueError) as error:
             message = str(error)
         raise UserError(f"{written} cannot be used: {message}.", f"{self.path}: {self.help}")
 
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        kind: Any = Annotated[self.kind, self.info]
+        return TypeAdapter(kind)
 
-_ADAPTERS: dict[int, tuple[FieldInfo, TypeAdapter[Any]]] = {}
-
-
-def _adapter(kind: Any, info: FieldInfo) -> TypeAdapter[Any]:
-    """Return what judges values; made at the first use, as most settings keep their default."""
-    if id(info) not in _ADAPTERS:
-        _ADAPTERS[id(info)] = info, TypeAdapter(Annotated[kind, info])
-    return _ADAPTERS[id(info)][1]
+    def _prepared(self, value: Any) -> Any:
+        if isinstance(value, bool) and not self.is_kind(bool):
+            raise TypeError("it takes neither true nor false")
+        if not isinstance(value, str):
+            return value
+        text = str(user_path(value)) if value.startswith("~/") else value
+        if self.parse is not None:
+            return self.parse(text)
+        if self.is_kind(tuple):
+            return json.loads(text) if text.startswith("[") else [text]
+        return text
 
 
 def setting(
@@ -170,25 +143,15 @@ def setting(
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SettingsBase:
-    """Settings as fields. Raises UserError for a value that is not legal."""
-
-    def __post_init__(self) -> None:
-        kind: Any = type(self)
-        for name, entry in settings_of(kind).items():
-            value = getattr(self, name)
-            if value != entry.default:
-                object.__setattr__(self, name, entry.checked(value))
-
-
 @cache
 def settings_of(source: Any) -> dict[str, Setting]:
     """Return the settings of an options class, a pydantic model or a command's function, by the Python name."""
     if isinstance(source, type) and issubclass(source, BaseModel):
         group: str = source.GROUP  # type: ignore[attr-defined]
         return {
-            name: Setting(group, name, name, name, info.annotation, _default(info), info)
+            name: Setting(
+                group, name, name, name, info.annotation, MISSING if info.is_required() else info.default, info
+            )
             for name, info in source.model_fields.items()
         }
     if isinstance(source, type):
@@ -206,26 +169,14 @@ def settings_of(source: Any) -> dict[str, Setting]:
     return settings
 
 
-def _default(info: FieldInfo) -> Any:
-    return MISSING if info.is_required() else info.default
-
-
-def find(kind: Any, word: str) -> Setting | None:
-    """Return the setting of a path (`loop.hold_ms`), or of a flag's or a flat file's word (`hold-ms`)."""
-    word = word.replace("-", "_")
-    named = [entry for entry in settings_of(kind).values() if entry.path == word or word in entry.names()]
-    return next((entry for entry in named if entry.path == word or entry.name == word), named[0] if named else None)
-
-
-def required(kind: Any, word: str, origin: str, command: str) -> Setting:
-    """Return the setting of a word. Raises UserError that suggests the nearest one."""
-    if (entry := find(kind, word)) is not None:
-        return entry
-    settings = settings_of(kind).values()
-    names = {name: entry.path for entry in settings for name in (entry.path, *entry.names())}
-    near = difflib.get_close_matches(word.replace("-", "_"), names, 1, 0.0)
-    hint = f"The nearest one is {names[near[0]]}; `rtcontrol settings` lists all."
-    raise UserError(f"{origin.rstrip(' =')} is not a setting of `rtcontrol {command}`.", hint)
+def required(kind: Any, path: str, origin: str, command: str) -> Setting:
+    """Return the setting of a path, such as `loop.hold_ms`. Raises UserError that suggests the nearest one."""
+    settings = {entry.path: entry for entry in settings_of(kind).values()}
+    if path in settings:
+        return settings[path]
+    near = difflib.get_close_matches(path, settings, 1, 0.0)
+    hint = f"The nearest one is {near[0]}; `rtcontrol settings` lists all." if near else "It has none."
+    raise UserError(f"{origin} is not a setting of `rtcontrol {command}`.", hint)
 
 
 def read_file(
@@ -233,28 +184,24 @@ def read_file(
 ) -> dict[str, Any]:
     """Return the values of a TOML file of groups, by Python name. Settings of other commands (`elsewhere`) are skipped.
 
-    A flat file of earlier versions (`hz = 16`) is taken, too, with a line on stderr. Raises UserError naming file and
-    setting.
+    Raises UserError naming file and setting.
     """
     try:
         table = tomllib.loads(read_text(path))
     except (OSError, ValueError) as error:
         what = f"--config {path} cannot be read ({getattr(error, 'strerror', None) or error})."
         raise UserError(what, "Give a TOML file, such as `[loop]` and the line `hz = 16`.") from None
-    if flat := [key for key, value in table.items() if key not in GROUPS or not isinstance(value, dict)]:
-        entry = find(kind, flat[0])
-        print(
-            f"{path}: {flat[0]} outside of a group is deprecated: [{entry.group if entry else 'loop'}]", file=sys.stderr
-        )
     words: dict[str, Any] = {}
-    for key, value in table.items():
-        words |= {f"{key}.{leaf}": part for leaf, part in value.items()} if key not in flat else {key: value}
+    for group, value in table.items():
+        words |= (
+            {f"{group}.{leaf}": part for leaf, part in value.items()} if isinstance(value, dict) else {group: value}
+        )
+    known = {entry.path for entry in settings_of(kind).values()}
     values = {}
     for word, value in words.items():
-        if find(kind, word) is None and elsewhere(word):
-            continue
-        entry = required(kind, word, f"{path}: {word} = ", command)
-        values[entry.name] = entry.from_value(value, f"{path}: {word} = ")
+        if word in known or not elsewhere(word):
+            entry = required(kind, word, f"{path}: {word}", command)
+            values[entry.name] = entry.checked(value, f"{path}: {word} = {value!r}")
     return values
 
 
@@ -278,31 +225,18 @@ def _size_text(text: str) -> str:
     return text
 
 
-def _margin_text(text: str | None) -> str | None:
+def _margin_text(text: str) -> str:
     from rtcontrol.models.decode.hysteresis import margin_of
 
-    if text is not None:
-        margin_of(text)
+    margin_of(text)
     return text
 
 
-def confidence(text: str) -> Confidence | str:
-    """Return the least confidence of all heads (0.5), of some (function=0.6,main=0.3), or both; else the text."""
+def confidence(text: str) -> Any:
+    """Return the least confidence of all heads (0.5), of some (function=0.6,main=0.3), or both. Raises ValueError."""
     parts = [part.rpartition("=") for part in text.split(",")]
-    try:
-        floors = {head.strip(): float(least) for head, _, least in parts}
-    except ValueError:
-        return text
-    if len(floors) < len(parts) or any(equals and not head.strip() for head, equals, _ in parts):
-        return text
+    floors = {head.strip(): float(least) for head, _, least in parts}
     return floors[""] if list(floors) == [""] else floors
-
-
-def _probabilities(value: Confidence | None) -> Confidence | None:
-    for least in value.values() if isinstance(value, dict) else () if value is None else (value,):
-        if not 0 <= least <= 1:
-            raise ValueError("give probabilities of 0 to 1, as 0.5, or function=0.6,main=0.3")
-    return value
 
 
 def _folder(text: str) -> str:
@@ -313,8 +247,8 @@ def _folder(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedOptions(SettingsBase):
-    """What runs and servers have in common. Raises UserError for what excludes each other."""
+class SharedOptions:
+    """What runs and servers have in common. Raises UserError for values that are not legal, or exclude each other."""
 
     agent: str | None = setting(
         "loop", None, "Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's, or a client's)"
@@ -328,7 +262,7 @@ class SharedOptions(SettingsBase):
         ge=1,
         le=MAX_CALLS,
     )
-    hysteresis: Annotated[str | None, AfterValidator(_margin_text)] = setting(
+    hysteresis: Annotated[str, AfterValidator(_margin_text)] | None = setting(
         "loop", None, "A value changes only if another is more probable by this: margin=0.2 (docs/safety.md)."
     )
     interpreter: str | None = setting(
@@ -373,19 +307,24 @@ class SharedOptions(SettingsBase):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.standby and self.host != "ray":
-            raise UserError("host.standby has no effect with host.kind=inprocess.", "Leave one of them out.")
-        if self.hysteresis is not None and self.calls_per_tick > 1:
-            what = f"loop.hysteresis and loop.calls_per_tick={self.calls_per_tick} exclude each other"
-            raise UserError(f"{what}: of several calls none is the active one.", "Leave one of them out.")
-        if self.record_pictures and self.record_observations == "no":
-            what = "record.pictures shows what was observed, and record.observations=no keeps none of it."
-            raise UserError(what, "Leave one of them out.")
+        kind: Any = type(self)
+        for name, entry in settings_of(kind).items():
+            if (value := getattr(self, name)) != entry.default:
+                object.__setattr__(self, name, entry.checked(value, f"{name}={value!r}"))
+        for clash, what in (
+            (self.standby and self.host != "ray", "host.standby and host.kind=inprocess"),
+            (
+                self.hysteresis is not None and self.calls_per_tick > 1,
+                "loop.hysteresis and several loop.calls_per_tick",
+            ),
+            (self.record_pictures and self.record_observations == "no", "record.pictures and record.observations=no"),
+        ):
+            if clash:
+                raise UserError(f"{what} exclude each other.", "Leave one of them out.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopGroup(SettingsBase):
+class LoopGroup(SharedOptions):
     """What only a run has of `loop`."""
 
     env: str = setting("loop", MISSING, "Environment: a name (`rtcontrol envs`), or a .py file.")
@@ -407,7 +346,7 @@ class LoopGroup(SettingsBase):
         "loop", None, "Hold at most so long, then the safe call; 0: at once. (default: the agent's)", ge=0, le=LONGEST
     )
     max_miss_rate: float | None = setting("loop", None, "Exit status 3 above it.", ge=0, le=1)
-    min_confidence: Annotated[Confidence | None, AfterValidator(_probabilities)] = setting(
+    min_confidence: Confidence | None = setting(
         "loop",
         None,
         "Withhold calls below it: 0.5, or by head or parameter, function=0.6,main=0.3. (default: the checkpoint's)",
@@ -420,39 +359,17 @@ class LoopGroup(SettingsBase):
     first_observation_s: float = setting("loop", 10.0, "How long to wait for the first observation.", gt=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireGroup(SettingsBase):
-    """Where clients connect: to a server, and to `run --env remote`."""
-
-    bind: tuple[str, ...] = setting(
-        "serve", ("tcp://127.0.0.1:5555",), "ZeroMQ endpoint; may be repeated.", min_length=1
-    )
-    keys: Path | None = setting("serve", None, "Folder of CURVE keys (`rtcontrol keys`): only listed clients connect.")
+# Where clients connect: to a server, and to `run --env remote`.
+BIND: Any = setting("serve", ("tcp://127.0.0.1:5555",), "ZeroMQ endpoint; may be repeated.", min_length=1)
+KEYS: Any = setting("serve", None, "Folder of CURVE keys (`rtcontrol keys`): only listed clients connect.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunGroup(WireGroup):
-    """What `rtcontrol run` adds to a run's settings."""
-
-    goal: str | None = setting(
-        "loop", None, "What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."
-    )
-    overwrite: bool = setting("record", False, "The folder may hold a run: replace it.")
-    live: bool = setting("view", True, "Live view, or log lines.")
-    view: bool = setting("view", False, "A page in the browser: what goes on; pause, resume, stop.", leaf="page")
-    view_port: int = setting("view", 0, "The page's port; 0: any.", leaf="port", ge=0, le=65535)
-    stdin: bool = setting("view", False, "Read instructions from stdin, a line each, also if it is not a terminal.")
-    carla_host: str = setting("carla", "127.0.0.1", "The CARLA server's machine.", leaf="host")
-    carla_port: int = setting("carla", 2000, "Its port.", leaf="port", ge=1, le=65535)
-    town: str | None = setting("carla", None, "Load this town. (default: the one that is loaded)")
-    carla_standin: bool = setting("carla", False, "Drive in the stand-in, which is not CARLA.", leaf="standin")
-    trace: bool = setting("carla", False, "Write a line a step to trace.jsonl.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeGroup(WireGroup):
+class ServeGroup(SharedOptions):
     """What only a server has."""
 
+    bind: tuple[str, ...] = BIND
+    keys: Path | None = KEYS
     http: str | None = setting("serve", None, "Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")
     replicas: str | None = setting(
         "serve", None, "Whole servers by Ray Serve, at --http: N, or MIN:MAX by their load (docs/scaling.md)."

@@ -20,8 +20,8 @@ def margin_of(text: str) -> float:
     """Return the difference of probabilities that `margin=0.2` names, above 0 to 1. Raises UserError."""
     name, _, number = (part.strip() for part in text.partition("="))
     if name != "margin" or not _NUMBER.fullmatch(number) or not 0 < float(number) <= 1:
-        hint = "Give a difference of probabilities above 0 to 1, such as margin=0.2; or leave --hysteresis out."
-        raise UserError(f"--hysteresis {text[:80]!r} is not a margin.", hint)
+        hint = "Give a difference of probabilities above 0 to 1, such as margin=0.2; or leave loop.hysteresis out."
+        raise UserError(f"loop.hysteresis={text[:80]!r} is not a margin.", hint)
     return float(number)
 
 

@@ -180,7 +180,7 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
     if read_config(folder).get("quantization_config"):
         raise UserError(
             f"{folder} is quantised; the engine transformers runs it in full precision alone.",
-            "Use --engine torch (it is dequantised) or --engine vllm.",
+            "Use host.engine=torch (it is dequantised) or host.engine=vllm.",
         )
     kind = choose_dtype(dtype, folder, place)
     files = unchanged(sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]))
@@ -224,7 +224,7 @@ def runner(model: Any, threads: int | None = None) -> HFRunner:
             return HFRunner(model, threads, own, config.sliding_window if slides else None)
     raise UserError(
         f"The {model.config.model_type} model cannot be asked for a tree: {why}.",
-        "Use --engine vllm, or another model.",
+        "Use host.engine=vllm, or another model.",
     )
 
 

@@ -74,7 +74,7 @@ def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
         return Packing(bits)
     raise UserError(
         f"{folder} is quantised in a way that the torch engine cannot read ({_kind(settings)}).",
-        "Run it with --engine vllm, or use the original.",
+        "Run it with host.engine=vllm, or use the original.",
     )
 
 

@@ -31,7 +31,7 @@ def installed() -> list[str]:
 def check(name: str) -> None:
     """Raises UserError for an engine that is none, or whose package is not installed."""
     if name not in MODULES:
-        raise UserError(f"Unknown engine {name!r} (--engine).", f"Choose {', '.join(ENGINES)}.")
+        raise UserError(f"Unknown engine {name!r} (host.engine).", f"Choose {', '.join(ENGINES)}.")
     if name not in installed():
         raise UserError(f"The engine {name} needs the package {name}, which is not here.", f"Install {PACKAGES[name]}.")
 

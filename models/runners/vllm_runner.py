@@ -93,7 +93,7 @@ class VLLMRunner:
                     f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON."
                 )
                 if config.get("quantization_config"):
-                    hint = f"It has no kernel here for every format: try --engine torch, or the original. {hint}"
+                    hint = f"It has no kernel here for every format: try host.engine=torch, or the original. {hint}"
                 raise UserError(f"{folder}: vLLM cannot run it ({problem[:300]}).", hint) from error
         model = self.engine.model_config
         known = {f"torch.{name}": short for short, name in DTYPES.items()}

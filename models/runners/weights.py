@@ -21,7 +21,7 @@ from rtcontrol.models.runners.quantized_weights import Packing, packing
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
-ELSE = "Run it with --engine transformers (any causal model) or --engine vllm."
+ELSE = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
 
 
 @dataclass(frozen=True)

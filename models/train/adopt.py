@@ -97,7 +97,7 @@ def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system
     if "{system_prompt}" in header:
         domain = strings.get("V2_DEFAULT_SYSTEM") if system is None else _domain(system)
         if domain is None:
-            raise UserError(f"{template_from} has no default prompt of the domain.", "Give one with --system.")
+            raise UserError(f"{template_from} has no default prompt of the domain.", "Give one with train.system=TEXT.")
         profile, turns, text = "simpletool-v2", SIMPLETOOL_V2_TURNS, _filled(template_from, header, domain)
     if text.count("{tools}") != 1:
         raise UserError(f"{template_from}: its system text holds {{tools_json}} {text.count('{tools}')} times.", SOURCE)

@@ -243,7 +243,7 @@ class Trainer:
         if not math.isfinite(mean):
             raise UserError(
                 f"The loss is {mean} after {self.at.samples:,} samples: nothing is learnt from it.",
-                "Try another --seed or a lower rate; are there numbers of very many digits in the rows?",
+                "Try another seed or a lower rate; are there numbers of very many digits in the rows?",
             )
         self.norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip))
         self._consistent = False

@@ -74,7 +74,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
         made = [LoadClient(endpoint, hz) for _ in range(clients)]
         _drive(made, lambda: all(c.session for c in made), WELCOME_S, lambda s: servers.check())
         if not all(c.session for c in made):
-            raise UserError(f"Not every client was welcomed in {WELCOME_S:g} s.", "Give fewer --clients.")
+            raise UserError(f"Not every client was welcomed in {WELCOME_S:g} s.", "Give fewer bench.clients.")
         _drive(made, lambda: False, WARM_UP_S, lambda s: None)
         for client in made:
             client.calls.clear()

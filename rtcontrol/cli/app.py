@@ -7,14 +7,13 @@ import platform
 import re
 import sys
 import traceback
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from rtcontrol.cli.command import LAZY, CommandLine, command
+from rtcontrol.cli.command import LAZY, command, split, tree
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
@@ -27,34 +26,22 @@ from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, u
 MOST_GOALS = 40  # shown for one agent
 UNWRITTEN = "What was printed could not all be written"
 
-RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
+RUN_EXAMPLES = f"""Run an agent in an environment at a fixed rate, and report every tick.
 
 Examples:
 
-  rtcontrol run --env lander --hz 16
-
-  rtcontrol run --env lander --goal "hover at 0.7" --episodes 20 --set loop.seed=1000 --no-live --out runs/hover
-
-  rtcontrol run --env lander --model expert --host inprocess --clock lockstep
-
-  rtcontrol run --env remote      (a client of the wire is the world: docs/protocol.md)
-
-  rtcontrol run --env lander --model decisions:http://10.0.0.5:8000 --set host.backup=lander      (a slow decider)
-
-  rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/clients.md)
-
-  rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50      (docs/your-own-game.md)
-
-  rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine     (docs/schemas.md)
-
-  rtcontrol run --config run.toml --duration 60      (settings in a file: `rtcontrol settings`)
+    rtcontrol run --env lander --hz 16
+    rtcontrol run --env lander --set loop.goal="hover at 0.7" --episodes 20 --no-live --out runs/hover
+    rtcontrol run --env lander --model expert --host inprocess --clock lockstep
+    rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50   # docs/your-own-game.md
+    rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine   # docs/schemas.md
+    rtcontrol run --env remote   # a client of the wire is the world: docs/protocol.md
 
 While it runs, a line typed on the terminal is the new instruction (view.stdin: one from a pipe, too); /pause, /resume
 and /stop are for the safe call, /yes and /no for the call that waits (loop.confirm); /help and /goals list them all.
 --view prints the address of a page that shows it all. Ctrl-C ends it with the safe call and the report.
 
-"""
-RUN_EXAMPLES += HELP
+{HELP}"""
 
 
 class LazyGroup(TyperGroup):
@@ -91,12 +78,11 @@ def _versions(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    context: typer.Context,
     set: Annotated[
         list[str] | None, typer.Option(help="PATH=VALUE: a setting, such as loop.hold_ms=300; may be repeated.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags and --set win.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write a command's figures here; - is standard output.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write a command's figures here.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_versions)
@@ -106,22 +92,14 @@ def _root(
 
     Examples:
 
-      rtcontrol run --env lander --hz 16
-
-      rtcontrol run --env lander --set loop.hold_ms=300
-
-      rtcontrol doctor
+        rtcontrol run --env lander --hz 16
+        rtcontrol run --env lander --set loop.hold_ms=300
+        rtcontrol doctor
     """
-    line = context.ensure_object(CommandLine)
-    for option, values in (("--set", set or []), ("--config", [config]), ("--json", [json])):
-        for value in values:
-            if value is not None:
-                line.take(option, str(value))
 
 
 def start_run(options: RunOptions) -> int:
-    """Run in a folder of its own. Return the exit status."""
-    # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
+    """Run in a new folder. Return the exit status."""
     base = named_by_time(Path(options.env).stem)
     streams = StandardStreams(escaped=False)
     with Shutdown() as ending, streams, Folder(options.out, base, options.overwrite) as folder:
@@ -151,11 +129,11 @@ def _start(options: RunOptions, ending: Shutdown) -> int:
     return run(options, ending)
 
 
-FIRST_WEEK = ("env", "agent", "model", "tools", "instruction", "goal", "hz", "episodes", "duration_s", "clock", "host")
+FIRST_WEEK = ("env", "agent", "model", "tools", "instruction", "hz", "episodes", "duration_s", "clock", "host")
 command(app, (*FIRST_WEEK, "out", "live", "view"), options=RunOptions, name="run", help=RUN_EXAMPLES)(start_run)
 
 
-@app.command()
+@command(app)
 def envs() -> None:
     """The environments by name, and the agent that each is made for; then what runs in a process of its own.
 
@@ -170,7 +148,7 @@ def envs() -> None:
         print(f"{name}\n    {description}")
 
 
-@app.command()
+@command(app)
 def agents(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One agent or its file, with its goals.")] = None,
 ) -> None:
@@ -194,7 +172,7 @@ def agents(
             print("    goals:" + ("\n        ".join(["", *examples]) if examples else " none listed"))
 
 
-@app.command()
+@command(app)
 def doctor() -> None:
     """What this machine can do: engines, GPU, Ray, versions; and what would mend the rest.
 
@@ -209,39 +187,40 @@ def doctor() -> None:
 
 
 def main() -> None:
-    """The console script. Mistakes become one paragraph on stderr and exit status 2; --debug shows the traceback."""
+    """The console script. Errors become one paragraph on stderr and exit status 2; --debug shows the traceback."""
     outlive_terminal()
-    arguments = [a for a in sys.argv[1:] if a != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
     try:
-        code = app(arguments, standalone_mode=False, prog_name="rtcontrol")
+        line, words = split(sys.argv[1:])
+        code = app(words, obj=line, standalone_mode=False, prog_name="rtcontrol")
         status = code if isinstance(code, int) else 0
         if error := unwritten():
-            status = _complain(f"{UNWRITTEN}: {error}. Make room, or write it elsewhere.", status or 1, debug)
+            status = _complain(f"{UNWRITTEN}: {error}. Make room, or write it elsewhere.", status or 1)
     except UserError as error:
-        status = _complain(str(error), 2, debug)
+        status = _complain(str(error), 2)
     except KeyboardInterrupt:
         status = 130
-    except SystemExit as error:
-        # Nothing of ours raises it: a user's file, or a library that it uses.
-        text = f"The program was ended by {errors.text(error)} ({errors.where(error)}). Raise an error instead."
-        status = _complain(text, 1, debug)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's file may exit
         if hasattr(error, "format_message"):
-            # The command line itself was wrong: Typer's own words, none where it has shown the help for want of any.
-            named = " ".join(["rtcontrol", *takewhile(lambda a: not a.startswith("-"), arguments)])
-            hint = getattr(getattr(error, "ctx", None), "command_path", named)
-            said = error.format_message()
-            said += "" if said.endswith((".", "?")) or not said else "."
-            status = _complain(f"{said} See `{hint} --help`.", 2, debug) if said else 2
+            status = _complain(_usage(error), 2)
         else:
-            text = f"Internal error: {type(error).__name__}: {error}. Run again with --debug for the traceback."
-            status = _complain(text, 1, debug)
+            text = f"Internal error: {errors.text(error)} ({errors.where(error)}). Run again with --debug."
+            status = _complain(text, 1)
     sys.exit(status)
 
 
-def _complain(text: str, status: int, debug: bool) -> int:
-    if debug:
+def _usage(error: Any) -> str:
+    """Return what is wrong with the words of a command line; nothing where its help was shown."""
+    text, context = error.format_message(), getattr(error, "ctx", None)
+    if not text:
+        return ""
+    leaf = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
+    settings = [f"--set {entry.path}=VALUE" for each in tree().values() for entry in each if leaf == entry.leaf]
+    hint = f"It is a setting: {' or '.join(settings)}." if settings else ""
+    return f"{text.rstrip('.')}. {hint} See `{context.command_path if context else 'rtcontrol'} --help`."
+
+
+def _complain(text: str, status: int) -> int:
+    if "--debug" in sys.argv:
         traceback.print_exc()
     # A list in it is indented; what begins a line is nobody else's.
     print("\n".join(map(printable, re.split(r"\n(?= )", text))), file=sys.stderr)

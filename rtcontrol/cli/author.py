@@ -66,9 +66,8 @@ def new(
 
     Examples (docs/your-own-game.md says what each part must hold):
 
-      rtcontrol new my_game
-
-      cd my_game && pytest && rtcontrol run --env my_game.py --agent my_game_agent.py --model expert
+        rtcontrol new my_game
+        cd my_game && pytest && rtcontrol run --env my_game.py --agent my_game_agent.py --model expert
     """
     for file in write(folder):
         print(file)
@@ -88,11 +87,8 @@ def check(
 
     Examples:
 
-      rtcontrol check my_world.py --agent my_agent.py
-
-      rtcontrol check "gym:CartPole-v1?precision=3" --set check.steps=1000
-
-      rtcontrol check gym:my_module:MyWorld-v0      (a module that registers it)
+        rtcontrol check my_world.py --agent my_agent.py
+        rtcontrol check "gym:CartPole-v1?precision=3" --set check.steps=1000
 
     Exit status: 0 if nothing is wrong; else 2, with the first thing that is.
     """
@@ -108,7 +104,7 @@ def _tools() -> None:
     """Look at tools: which of them take one forward pass, and what would make the others do so."""
 
 
-@command(tools, ("model",), name="check", figures=True)
+@command(tools, name="check", figures=True)
 def check_tools(
     line: CommandLine,
     source: Annotated[
@@ -124,11 +120,8 @@ def check_tools(
 
     Examples:
 
-      rtcontrol tools check tools.json
-
-      rtcontrol tools check robot.py --json costs.json      (--json -: on standard output, the table on stderr)
-
-      rtcontrol tools check "mcp:python my_server.py" --model runs/mine
+        rtcontrol tools check tools.json --json costs.json
+        rtcontrol tools check "mcp:python my_server.py" --set check.model=runs/mine
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
     from rtcontrol.run.toolsets import check_context, check_decodable, costs, tools_from
@@ -136,14 +129,14 @@ def check_tools(
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and chats(model):
         what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
-        raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
+        raise UserError(what, "Leave check.model out, or name a checkpoint in ST format.")
     taken = tools_from(source, skip_unsupported=skip_unsupported)
     check_decodable(taken.schemas, checkpoint.tokenizer)
     if model is not None:
         check_context(taken.schemas, checkpoint)
     hints = taken.remedies()
     entries: list[dict[str, Any]] = []
-    console, table = for_people(line.json), Table(*COLUMNS, caption=CAPTION)
+    console, table = for_people(), Table(*COLUMNS, caption=CAPTION)
     for cost in costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
         each = [*hints[cost.name], *cost.remedies]
         entry = {

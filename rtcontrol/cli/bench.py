@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Tenths, for_people, group, save, show_table
+from rtcontrol.cli.figures import Progress, for_people, group, save, show_table
 from rtcontrol.settings import setting
 
-Progress = Callable[[int, int], None]
 app = group()
 
 
-@command(app, ("model",), figures=True)
+@command(app, figures=True)
 def bench(
     line: CommandLine,
     what: Annotated[
@@ -48,23 +46,26 @@ def bench(
 
     Examples:
 
-      rtcontrol bench decide
-
-      rtcontrol bench decide --set bench.decisions=1000 --set bench.dtype=bf16 --json decide.json
-
-      rtcontrol bench load --set bench.clients=50 --set bench.hz=2
+        rtcontrol bench decide
+        rtcontrol bench load --set bench.clients=50 --set bench.hz=2 --json load.json
     """
-    runs = {
-        "decide": lambda: _decide(model or "lander", dtype, decisions or 300),
-        "serving": lambda: _serving(dtype, decisions or 100),
-        "load": lambda: _load(clients, hz, seconds, model or "noop"),
-        "train": lambda: _train(samples),
-        "wire": lambda: _wire(trips, model or "lander"),
+    arguments: dict[str, Any] = {
+        "decide": lambda: (model or "lander", _agent(model or "lander"), dtype, decisions or 300),
+        "serving": lambda: (dtype, decisions or 100),
+        "load": lambda: (clients, hz, seconds, model or "noop"),
+        "train": lambda: (samples,),
+        "wire": lambda: (trips, model or "lander"),
     }
-    _measure(runs[what](), line)
+    _measure(what, arguments[what](), line)
 
 
-def _measure(run: Callable[[Progress], dict[str, Any]], line: CommandLine) -> None:
+def _agent(model: str) -> str:
+    from rtcontrol.bench.situations import agent_of
+
+    return agent_of(model)
+
+
+def _measure(what: str, arguments: tuple[Any, ...], line: CommandLine) -> None:
     """Measure, show the tables, and save the document with its day and machine."""
     import torch
 
@@ -74,45 +75,10 @@ def _measure(run: Callable[[Progress], dict[str, Any]], line: CommandLine) -> No
     machine = describe()  # before anything is measured: the load is that of other work
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
-    with Tenths("measuring", "measuring: {percent} %") as progress:
-        document = run(progress)
-    console = for_people(line.json)
+    module = importlib.import_module(f"rtcontrol.bench.{what}")
+    with Progress("measuring: {percent} %") as progress:
+        document = module.measure(*arguments, progress)
+    console = for_people()
     for table in TABLES[document["bench"]](document):
         show_table(console, table)
     save(line.json, {**document, "measured": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine})
-
-
-def _decide(model: str, dtype: str, decisions: int) -> Callable[[Progress], dict[str, Any]]:
-    from rtcontrol.bench.decide import measure
-    from rtcontrol.bench.situations import agent_of
-
-    return partial(measure, model, agent_of(model), dtype, decisions)
-
-
-def _serving(dtype: str, decisions: int) -> Callable[[Progress], dict[str, Any]]:
-    from rtcontrol.bench.serving import measure
-
-    return partial(measure, dtype, decisions)
-
-
-def _load(clients: int, hz: float, seconds: float, model: str) -> Callable[[Progress], dict[str, Any]]:
-    from rtcontrol.bench.load import measure
-
-    return partial(measure, clients, hz, seconds, model)
-
-
-def _train(samples: int | None) -> Callable[[Progress], dict[str, Any]]:
-    from rtcontrol.models.train.recipe import check_extras
-
-    check_extras()
-    from rtcontrol.bench.train import measure
-
-    return partial(measure, samples)
-
-
-def _wire(trips: int, model: str) -> Callable[[Progress], dict[str, Any]]:
-    from rtcontrol.bench.wire import measure
-    from rtcontrol.models.checkpoint.checkpoint import read_config, resolve
-
-    read_config(resolve(model))
-    return partial(measure, trips, model)

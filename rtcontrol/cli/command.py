@@ -1,27 +1,24 @@
-"""Commands whose flags are settings: each setting also by `--set PATH=VALUE`, in a file, or by its flag of old."""
+"""Commands whose flags are settings: each setting also by `--set PATH=VALUE`, or in a file."""
 
 from __future__ import annotations
 
-import difflib
+import argparse
 import importlib
 import inspect
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
-from typer.core import TyperCommand
 
 from rtcontrol.cli.figures import check_writable
 from rtcontrol.models.errors import UserError
-from rtcontrol.settings import GROUPS, Setting, find, read_file, required, settings_of
+from rtcontrol.settings import GROUPS, Setting, read_file, required, settings_of
 
 ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`, for each of `rtcontrol settings`."
-FIGURES = "`--json FILE` writes all figures; - is standard output."
+FIGURES = "`--json FILE` writes all figures."
 METAVARS = {float: "FLOAT", int: "INTEGER", Path: "PATH", str: "TEXT"}
 SOURCES: list[Any] = []  # what has settings: options classes and functions of commands
 # Commands in modules of their own, imported at the first use.
@@ -48,33 +45,41 @@ LAZY = {
 
 @dataclass
 class CommandLine:
-    """What a command line says with the options of every command. `words`: setting, text, and who names it."""
+    """The options of every command, which may stand anywhere in the line."""
 
-    words: list[tuple[str, str, str]] = field(default_factory=list)
+    set: list[str]
     config: Path | None = None
     json: Path | None = None
-
-    def take(self, option: str, value: str) -> None:
-        """Keep the value of --set, --config or --json. Raises UserError."""
-        if option == "--config":
-            self.config = Path(value)
-        elif option == "--json":
-            self.json = check_writable(Path(value))
-        else:
-            path, equals, text = value.partition("=")
-            if not equals:
-                raise UserError(f"--set {value} has no value.", "Give such as --set loop.hold_ms=300.")
-            self.words.append((path, text, f"--set {path}="))
+    debug: bool = False
 
     def values(self, source: Any, command: str) -> dict[str, Any]:
         """Return the values of the settings of a command by Python name: the file's, over them those of --set."""
         values = {} if self.config is None else read_file(self.config, source, command, has_setting)
         given: dict[str, Any] = {}
-        for word, text, origin in self.words:
-            entry = required(source, word, origin, command)
-            value = entry.from_text(text, origin)
+        for word in self.set:
+            path, equals, text = word.partition("=")
+            if not equals:
+                raise UserError(f"--set {word} has no value.", "Give such as --set loop.hold_ms=300.")
+            entry = required(source, path, f"--set {path}", command)
+            value = entry.checked(text, f"--set {word}")
             given[entry.name] = (*given.get(entry.name, ()), *value) if repeats(entry) else value
         return values | given
+
+
+def split(words: Sequence[str]) -> tuple[CommandLine, list[str]]:
+    """Return the options of every command, and the other words. A bridge has its own. Raises UserError."""
+    if "bridge" in words[:1]:
+        return CommandLine([]), list(words)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--debug", action="store_true")
+    try:
+        options, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error}.", "See `rtcontrol --help`.") from None
+    return CommandLine(**vars(options)), rest
 
 
 def tree() -> dict[str, list[Setting]]:
@@ -82,9 +87,7 @@ def tree() -> dict[str, list[Setting]]:
     for module in ("rtcontrol.cli.app", *(place.partition(":")[0] for place in LAZY.values())):
         importlib.import_module(module)
     each: dict[str, Setting] = {}
-    for source in sorted(
-        SOURCES, key=lambda entry: (not isinstance(entry, type), entry.__module__, entry.__qualname__)
-    ):
+    for source in sorted(SOURCES, key=lambda kind: (not isinstance(kind, type), kind.__module__, kind.__qualname__)):
         for entry in settings_of(source).values():
             each.setdefault(entry.path, entry)
     return {name: [entry for entry in each.values() if entry.group == name] for name in GROUPS}
@@ -98,66 +101,6 @@ def has_setting(path: str) -> bool:
 def repeats(entry: Setting) -> bool:
     """Return whether a flag of this setting may be repeated."""
     return any(get_origin(part) is tuple and ... in get_args(part) for part in (entry.kind, *get_args(entry.kind)))
-
-
-class SettingsCommand(TyperCommand):
-    """Takes the options of every command, and flags of earlier versions that are settings now."""
-
-    source: Any = None
-    figures = False
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(self._rest(ctx.ensure_object(CommandLine), ctx.command_path, deque(args))))
-
-    def _rest(self, line: CommandLine, path: str, words: deque[str]) -> Iterator[str]:
-        """Yield the words that are not taken here."""
-        flags: dict[str, Any] = {flag: entry for entry in self.params for flag in (*entry.opts, *entry.secondary_opts)}
-        also = ("--set", "--config", "--json") if self.figures else ("--set", "--config")
-        while words:
-            word = words.popleft()
-            name, equals, value = word.partition("=")
-            if word == "--":
-                yield word
-                yield from words
-                return
-            if not name.startswith("--") or name == "--help":
-                yield word
-            elif name in flags:
-                yield word
-                if not equals and not flags[name].is_flag and words:
-                    yield words.popleft()
-            elif (name in also and self.source is not None) or (name == "--json" and self.figures):
-                line.take(name, value if equals else _next(name, words))
-            elif (setting := self._setting(name)) is not None:
-                text = value if equals else _text(setting, name, words)
-                print(f"{name} is deprecated: give --set {setting.path}={text}", file=sys.stderr)
-                line.words.append((setting.path, text, f"{name} "))
-            else:
-                known = {f"--{n}": f"--set {p}=" for n, p in self._words()} | {flag: flag for flag in flags}
-                near = known[difflib.get_close_matches(name, known, 1, 0.0)[0]]
-                raise UserError(f"No such option: {name}.", f"The nearest one is {near}. See `{path} --help`.")
-
-    def _setting(self, flag: str) -> Setting | None:
-        return None if self.source is None else find(self.source, flag.removeprefix("--").removeprefix("no-"))
-
-    def _words(self) -> list[tuple[str, str]]:
-        settings = {} if self.source is None else settings_of(self.source)
-        return [(word.replace("_", "-"), entry.path) for entry in settings.values() for word in entry.names()]
-
-
-def _next(name: str, words: deque[str]) -> str:
-    if not words:
-        raise UserError(f"{name} has no value.", f"Give one after {name}.")
-    return words.popleft()
-
-
-def _text(setting: Setting, name: str, words: deque[str]) -> str:
-    """Return the value of a flag of an earlier version, as `--set` takes it."""
-    if setting.kind is bool:
-        return "false" if name.startswith("--no-") else "true"
-    if setting.is_kind(tuple) and not repeats(setting):
-        return f"[{_next(name, words)}, {_next(name, words)}]"
-    return _next(name, words)
 
 
 def command(
@@ -184,9 +127,11 @@ def command(
         shown = {entry: settings[entry] for entry in flags}
 
         def call(context: typer.Context, **words: Any) -> None:
-            line, called = context.ensure_object(CommandLine), context.command_path.partition(" ")[2]
-            if line.json is not None and not figures:
-                raise UserError(f"`rtcontrol {called}` has no --json.", "Leave it out.")
+            line, called = context.obj, context.command_path.partition(" ")[2]
+            if line.json is not None:
+                if not figures:
+                    raise UserError(f"`rtcontrol {called}` has no --json.", "Leave it out.")
+                check_writable(line.json)
             values = line.values(source, called)
             values |= {entry: _value(shown[entry], words[entry]) for entry in shown if words[entry] not in (None, [])}
             for entry in settings.values():
@@ -202,10 +147,10 @@ def command(
         parameters = [*(entry.replace(kind=context.kind) for entry in plain), *map(_parameter, shown.values())]
         call.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
         call.__annotations__ = {entry.name: entry.annotation for entry in (context, *parameters)}
+        call.settings = settings  # type: ignore[attr-defined]
         also = " ".join(text for text, on in ((ALSO, settings), (FIGURES, figures)) if on)
-        kind = type(function.__name__, (SettingsCommand,), {"source": source if settings else None, "figures": figures})
         text = help or inspect.getdoc(function)
-        app.command(name or function.__name__.strip("_"), help=text, epilog=also or None, cls=kind)(call)
+        app.command(name or function.__name__, help=text, epilog=also or None)(call)
         if settings:
             SOURCES.append(source)
         return function
@@ -229,7 +174,7 @@ def _value(entry: Setting, given: Any) -> Any:
     if isinstance(given, bool):
         return given
     texts = given if isinstance(given, list) else [given]
-    values = [entry.from_text(text, f"{flag_of(entry)} ") for text in texts]
+    values = [entry.checked(text, f"{flag_of(entry)} {text}") for text in texts]
     return tuple(part for value in values for part in value) if repeats(entry) else values[0]
 
 

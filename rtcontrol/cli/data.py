@@ -31,7 +31,7 @@ def data() -> None:
     """Rows to learn from: instruction, observation, tools, history and call."""
 
 
-@command(app, ("out", "purpose"), figures=True)
+@command(app, ("out",), figures=True)
 def convert(
     line: CommandLine,
     sources: Annotated[
@@ -49,7 +49,6 @@ def convert(
         "train",
         "train: calls shuffled, wrong rows dropped; eval: as given, all that can be shown kept.",
         leaf="for",
-        flag="for",
     ),
     balance: str | None = setting("data", None, BALANCE),
     seed: int = setting("data", 0, "Seed of whatever is sampled."),
@@ -59,9 +58,8 @@ def convert(
 
     Examples:
 
-      rtcontrol data convert xlam --set data.balance=paper --out train.jsonl
-
-      rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
+        rtcontrol data convert xlam --set data.balance=paper --out train.jsonl
+        rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
     """
     from rtcontrol.models.data import convert as converting
     from rtcontrol.models.data import sets
@@ -70,13 +68,13 @@ def convert(
 
     check_writable(out)
     if purpose == "eval" and balance:
-        raise UserError("data.balance is for training.", "Leave it out with --for eval.")
+        raise UserError("data.balance is for training.", "Leave it out with data.for=eval.")
     shares = converting.shares_of(balance) if balance else None
     tally, samples = Tally(), chain.from_iterable(map(sets.read, sources))
     rows: Iterable[Row] = count_rows(converting.rows(samples, tally, purpose, seed))
     if shares is not None:
         rows = converting.balanced(list(rows), shares, seed, tally)
-    count, console = write_rows(out, _some(rows, tally)), for_people(line.json)
+    count, console = write_rows(out, _some(rows, tally)), for_people()
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})
@@ -92,11 +90,9 @@ def from_recording(
 ) -> None:
     """Turn records into rows: instruction, observation, tools, history and call of each tick whose call acted in time.
 
-    Examples:
+    Example:
 
-      rtcontrol data from-recording runs/soak --out soak.jsonl
-
-      rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --out week.jsonl
+        rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --out week.jsonl
     """
     from rtcontrol.models.data.row import written_whole
     from rtcontrol.telemetry.record_reader import read_record, record_in, rows
@@ -119,18 +115,18 @@ def from_recording(
     print(f"{count} rows: {out}")
 
 
-@command(app, ("tools", "rows", "out"), figures=True)
+@command(app, ("tools", "out"), figures=True)
 def synthesise(
     line: CommandLine,
     tools: Path = setting("data", MISSING, "A .json file of tools, or a .jsonl file of rows whose tools are taken."),
-    rows: int = setting("data", MISSING, "How many rows.", ge=1),
+    rows: int = setting("data", 1000, "How many rows are made up.", ge=1),
     out: Path = setting("data", MISSING, OUT),
     balance: str | None = setting("data", None, BALANCE),
     seed: int = setting("data", 0, "Seed of whatever is sampled."),
 ) -> None:
     """Make up rows for given tools by templates: plain sentences with random values. What gives no row is counted.
 
-    Example: rtcontrol data synthesise --tools tools.json --rows 2000 --out synthetic.jsonl
+    Example: `rtcontrol data synthesise --tools tools.json --set data.rows=2000 --out synthetic.jsonl`
     """
     from rtcontrol.models.data.convert import shares_of
     from rtcontrol.models.data.row import write_rows
@@ -139,7 +135,7 @@ def synthesise(
     from rtcontrol.models.data.synthesis import rows as synthesised
 
     check_writable(out)
-    sets, tally, console = read_tools(tools), Tally(), for_people(line.json)
+    sets, tally, console = read_tools(tools), Tally(), for_people()
     shares = shares_of(balance or "paper")
     count = write_rows(out, count_rows(synthesised(sets, rows, seed, tally, shares)))
     for (_, reason), refused in tally.dropped.most_common():

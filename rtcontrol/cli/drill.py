@@ -6,10 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, TextColumn
-
 from rtcontrol.cli.command import command
-from rtcontrol.cli.figures import Bar, for_people, group, say
+from rtcontrol.cli.figures import Progress, for_people, group, say
 from rtcontrol.drill.faults import FAULTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import setting
@@ -18,15 +16,10 @@ HELP = f"""Run, inject faults in a seeded order, and check that each miss is rep
 
 Examples:
 
-  rtcontrol drill
-
-  rtcontrol drill --env paddle --seed 7 --set drill.rounds=10
-
-  rtcontrol drill --only stop_decoder,kill_decoder --set drill.standby=true
-
-  rtcontrol drill --simulate --set "drill.seeds=[0, 200]"
-
-  rtcontrol drill --simulate --seed 7 --trace
+    rtcontrol drill
+    rtcontrol drill --seed 7 --set drill.rounds=10 --set drill.only=stop_decoder --set drill.standby=true
+    rtcontrol drill --simulate --set "drill.seeds=[0, 200]"
+    rtcontrol drill --simulate --seed 7 --set drill.trace=true
 
 Faults: {", ".join(FAULTS)}. docs/drill.md explains each, and lists the causes that its misses may have.
 
@@ -37,18 +30,18 @@ settings. The same seed gives the same run. For a rule that breaks the command i
 Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated; 3 if not; 2 wrong arguments;
 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run ends in order, and the faults so far are judged).
 """
-SEEDS, SEEDS_A_LINE = (0, 100), 50
+SEEDS = 0, 100
 app = group()
 
 
-@command(app, ("env", "only", "seed", "simulate", "trace"), help=HELP)
+@command(app, ("seed", "simulate"), help=HELP)
 def drill(
     env: str = setting("drill", "lander", "Environment: a bundled one or a .py file."),
     model: str | None = setting("drill", None, "Checkpoint, expert or random. (default: the agent's)"),
     standby: bool = setting("drill", False, "Drill a run with a warm second decoder."),
     rounds: int = setting("drill", 3, "How often each fault is injected.", ge=1, le=10_000),
     out: Path = setting("drill", Path(), "Folder of record, report and drill.json. (default: runs/drill-TIME)"),
-    only: tuple[str, ...] = setting("drill", (), "Inject only these: hang,stop_loop; may be repeated."),
+    only: tuple[str, ...] = setting("drill", (), "Inject only these; may be repeated."),
     seed: int | None = setting("drill", None, "Of order and first episode; simulated: this run. (default: 0)", ge=0),
     simulate: bool = setting("drill", False, "Run by simulated time, without processes."),
     seeds: tuple[int, int] | None = setting(
@@ -57,26 +50,25 @@ def drill(
     ticks: int = setting("drill", 500, "Simulated: ticks of each seed.", ge=1),
     trace: bool = setting("drill", False, "Simulated: print each line that a seed records."),
 ) -> int:
-    names = tuple(name.strip() for part in only for name in part.split(","))
     if simulate:
         if (env, model, standby, rounds, out) != ("lander", None, False, 3, Path()):
-            message = "--env and drill.model, standby, rounds and out are for a drill in real time."
+            message = "drill.env, model, standby, rounds and out are for a drill in real time."
             raise UserError(message, "Leave them out, or --simulate.")
         chosen = range(*(seeds or SEEDS)) if seed is None else range(seed, seed + 1)
         if not chosen or None not in (seed, seeds):
             raise UserError("That is not a range of seeds.", 'Give "drill.seeds=[0, 100]", or one by --seed 7.')
-        return _simulate(chosen, ticks, names, trace)
+        return _simulate(chosen, ticks, only, trace)
     if seeds is not None or trace:
-        raise UserError("drill.seeds and --trace are for a simulated drill.", "Give --simulate with them.")
-    _check_names(names, FAULTS)
+        raise UserError("drill.seeds and drill.trace are for a simulated drill.", "Give --simulate with them.")
+    _check_names(only, FAULTS)
     run = {"env": env, "seed": seed or 0, "model": model, "standby": standby}
-    return _run(run, names or tuple(FAULTS), rounds, out)
+    return _run(run, only or tuple(FAULTS), rounds, out)
 
 
 def _check_names(names: tuple[str, ...], faults: Any) -> None:
     for name in names:
         if name not in faults:
-            raise UserError(f"--only {name}: there is no such fault.", f"There are {', '.join(faults)}.")
+            raise UserError(f"drill.only={name}: there is no such fault.", f"There are {', '.join(faults)}.")
 
 
 def _run(run: dict[str, Any], names: tuple[str, ...], rounds: int, out: Path) -> int:
@@ -90,7 +82,7 @@ def _run(run: dict[str, Any], names: tuple[str, ...], rounds: int, out: Path) ->
     with Shutdown() as ending, Folder(out, named_by_time("drill")) as folder:
         ending.of(lambda name: None)
         try:
-            return work(run, order, folder.path, ending, for_people(None))
+            return work(run, order, folder.path, ending, for_people())
         except Interrupted as interrupted:
             return interrupted.status
 
@@ -104,8 +96,8 @@ def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> i
     from rtcontrol_client.shutdown import Shutdown
 
     _check_names(only, SIMULATED)
-    console, total = for_people(None), SimTally()
-    with Shutdown() as ending, Bar("ticks", BarColumn(), TextColumn("{task.description}"), total=len(seeds)) as bar:
+    console, total = for_people(), SimTally()
+    with Shutdown() as ending, Progress("") as bar:
         ending.of(lambda name: None)
         for done, seed in enumerate(seeds, 1):
             if ending.called():
@@ -114,10 +106,7 @@ def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> i
                 say(console, f"seed {seed}: {scenario(seed).name}")
             show = (lambda run, line: say(console, traced(run, line))) if trace else None
             total.add(campaign([seed], ticks, only, show))
-            text = f"{done} of {len(seeds)} seeds, {total.ticks:,} ticks"
-            bar.update(completed=done, description=text)
-            if not bar.terminal and done % SEEDS_A_LINE == 0:
-                bar.line(text)
+            bar.show(f"{done} of {len(seeds)} seeds, {total.ticks:,} ticks", done, len(seeds))
     for line in total.table().splitlines():
         say(console, line)
     return ending.status or (MISSED if total.failures else OK)

@@ -1,4 +1,4 @@
-"""What commands share: how groups of them are made, and where their figures go (a JSON file, or a terminal)."""
+"""What commands share: how groups of them are made, and where their figures and their progress go."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import typer
+from rich import progress
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
 from rtcontrol.models.errors import UserError
@@ -22,8 +22,6 @@ from rtcontrol_client.console import printable
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
 
-STDOUT = Path("-")
-ROWS = 10_000  # between two lines of progress where there is no terminal
 LOG_WIDTH = 160  # of tables in a log file
 
 
@@ -38,53 +36,34 @@ def group(**more: Any) -> typer.Typer:
     )
 
 
-def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows, and show on stderr how many there are so far."""
-    console = Terminal(stderr=True)
-    with console.status("reading") as status:
-        for n, row in enumerate(rows, 1):
-            if console.is_terminal and not n % 100:
-                status.update(f"{n} rows: {row.source}")
-            elif not console.is_terminal and not n % ROWS:
-                print(printable(f"{n} rows: {row.source}"), file=sys.stderr, flush=True)
-            yield row
-
-
-def check_writable(path: Path) -> Path:
-    """Return the path. Raises UserError for a file that could not be written, before anything is measured."""
+def check_writable(path: Path) -> None:
+    """Raise UserError for a file that could not be written, before anything is measured."""
     try:
-        # What is not a file, such as a pipe, is opened when there is something for it.
-        if path != STDOUT and (path.is_file() or path.is_dir() or not path.exists()):
-            existed = path.exists() or path.is_symlink()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.open("a").close()
-            if not existed:  # what is refused later leaves no empty file
-                path.unlink()
+        existed = path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+        if not existed:  # what is refused later leaves no empty file
+            path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
-    return path
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
-    """Write the figures with the machine to the file of --json, if there is one; `-` is standard output. UserError."""
+    """Write the figures with the machine to the file of --json, if there is one. Raises UserError."""
     if path is None:
         return
     from rtcontrol.telemetry.run_folder import describe
 
-    text = json.dumps({"machine": describe()} | document, indent=1) + "\n"
-    if path == STDOUT:
-        sys.stdout.write(text)
-        return
     try:
-        replace_file(path, text)
+        replace_file(path, json.dumps({"machine": describe()} | document, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Make room, or give another path.") from None
     print(f"All figures: {path}")
 
 
-def for_people(json_file: Path | None) -> Console:
-    """Return where tables go: standard output, unless the figures do. A log file has no width of its own."""
-    console = Terminal(stderr=json_file == STDOUT)
+def for_people() -> Console:
+    """Return standard output as a console. A log file has no width: its tables are wide."""
+    console = Terminal()
     if not console.is_terminal:
         console.width = max(console.width, LOG_WIDTH)
     return console
@@ -105,23 +84,32 @@ def show_table(console: Console, table: FigureTable) -> None:
     console.print(shown)
 
 
-class Bar:
-    """Progress on standard error: a bar on a terminal; `line` is for logs."""
+class Progress:
+    """Show on standard error how much is done: a bar on a terminal, elsewhere a line each tenth.
 
-    def __init__(self, task: str, *columns: ProgressColumn, total: float | None = None) -> None:
-        self.console = Terminal(stderr=True)
-        self.terminal = self.console.is_terminal
-        self._bar = Progress(*columns, console=self.console, transient=True)
-        self._task = self._bar.add_task(task, total=total)
+    `text` may name `done`, `total` and `percent`.
+    """
 
-    def update(self, **more: Any) -> None:
-        self._bar.update(self._task, **more)
+    def __init__(self, text: str) -> None:
+        console = Terminal(stderr=True)
+        columns = progress.BarColumn(), progress.TextColumn("{task.description}")
+        self._terminal, self._text, self._tenth = console.is_terminal, text, 0
+        self._bar = progress.Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("starts", total=None)
 
-    def line(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+    def __call__(self, done: float, total: float | None) -> None:
+        percent = 100 * done / total if total else 0.0
+        self.show(self._text.format(done=done, total=total, percent=f"{percent:.0f}"), done, total)
+
+    def show(self, text: str, done: float, total: float | None) -> None:
+        self._bar.update(self._task, completed=done, total=total, description=printable(text))
+        tenth = int(10 * done / total) if total else 0
+        if tenth > self._tenth and not self._terminal:
+            print(printable(text), file=sys.stderr, flush=True)
+        self._tenth = tenth
 
     def __enter__(self) -> Self:
-        if self.terminal:
+        if self._terminal:
             self._bar.start()
         return self
 
@@ -129,18 +117,12 @@ class Bar:
         self._bar.stop()
 
 
-class Tenths(Bar):
-    """Takes how much is done, and of how much: a log has a line each tenth."""
-
-    def __init__(self, task: str, text: str) -> None:
-        super().__init__(task)
-        self._text, self._tenths = text, 0
-
-    def __call__(self, done: int, total: int) -> None:
-        self.update(completed=done, total=total)
-        if not self.terminal and (tenths := 10 * done // max(total, 1)) > self._tenths:
-            self._tenths = tenths
-            self.line(self._text.format(done=done, total=total, percent=10 * tenths))
+def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows, and show how many there are so far."""
+    with Progress("{done} rows") as shown:
+        for n, row in enumerate(rows, 1):
+            shown(n, None)
+            yield row
 
 
 @contextmanager

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, TextColumn
-
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Bar, for_people, group, interrupted, save, say
+from rtcontrol.cli.figures import Progress, for_people, group, interrupted, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MISSING, setting
 
-QUIET_S = 30.0  # between two lines where stderr is not a terminal
 WEEK = 7 * 24 * 60
 app = group()
 
@@ -46,15 +42,10 @@ def fit(
 
     Examples (docs/training.md, docs/your-own-game.md):
 
-      rtcontrol fit --tools tools.json --rows rows.jsonl --out runs/mine
-
-      rtcontrol fit --rows monday.jsonl --rows tuesday.jsonl --out runs/mine --minutes 5 --set fit.goal="keep going"
-
-      rtcontrol fit --set fit.teacher=my_rules.py --tools tools.json --out runs/mine
-
-      rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine
-
-      rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then run it)
+        rtcontrol fit --tools tools.json --rows rows.jsonl --out runs/mine
+        rtcontrol fit --set fit.teacher=my_rules.py --tools tools.json --out runs/mine
+        rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine
+        rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine   # then run it
     """
     from rtcontrol.run.toolsets import tools_from
     from rtcontrol.run.user_files import load_module
@@ -62,7 +53,7 @@ def fit(
     from rtcontrol.training.fit import TRAINING
     from rtcontrol.training.fit import fit as work
 
-    console = for_people(line.json)
+    console = for_people()
     module = {} if teacher is None else vars(load_module(teacher, "fit.teacher"))
     if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
         what = f"{teacher} has no {' and no '.join(lacks)}."
@@ -72,7 +63,7 @@ def fit(
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and "tools" in module:
         chosen = tools_of(module["tools"])
-    with FitProgress() as progress, interrupted(out, TRAINING):
+    with FitProgress("") as progress, interrupted(out, TRAINING):
         result = work(
             rows or None,
             chosen,
@@ -86,7 +77,7 @@ def fit(
             goal=goal,
             minutes=minutes,
             seed=seed,
-            tell=progress.show,
+            tell=progress.tell,
             say=partial(say, console),
         )
     say(console, f"Held-out rows: {result.score.message()}.")
@@ -98,22 +89,15 @@ def fit(
     save(line.json, {"folder": str(result.folder), **result.truth.to_dict(), "notes": list(result.notes)})
 
 
-class FitProgress(Bar):
-    """A line on stderr: time left, held-out score; one for each evaluation where stderr is not a terminal."""
+class FitProgress(Progress):
+    """Show the time left, the newest held-out score and the loss."""
 
-    def __init__(self) -> None:
-        super().__init__("starts", BarColumn(), TextColumn("{task.description}"), total=1.0)
-        self._score, self._shown_s = "-", time.monotonic()
+    score = "-"
 
-    def show(self, line: Mapping[str, Any]) -> None:
+    def tell(self, line: Mapping[str, Any]) -> None:
         """Show what a training reports."""
         if (score := line.get("held_out")) is not None:
-            self._score = f"{score['right']}/{score['count']}"
-        left, whole = int(line["left_s"]), line["seconds"] + line["left_s"]
-        text = f"{left // 60}:{left % 60:02d} left  held out {self._score}  loss {line['loss']}  "
-        text += f"{line['samples']:,} samples"
-        self.update(completed=line["seconds"] / max(whole, 1e-9), description=text)
-        now = time.monotonic()
-        if not self.terminal and (score is not None or now - self._shown_s > QUIET_S):
-            self.line(text)
-            self._shown_s = now
+            self.score = f"{score['right']}/{score['count']}"
+        left, spent = int(line["left_s"]), line["seconds"]
+        text = f"{left // 60}:{left % 60:02d} left  held out {self.score}  loss {line['loss']}"
+        self.show(f"{text}  {line['samples']:,} samples", spent, spent + line["left_s"])

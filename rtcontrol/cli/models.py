@@ -29,11 +29,7 @@ def info(
 ) -> None:
     """Show what a checkpoint is: shape, tokenizer, prompt profile, size. Without a name, the bundled ones.
 
-    Examples:
-
-      rtcontrol models info
-
-      rtcontrol models info lander
+    Examples: `rtcontrol models info`; `rtcontrol models info lander`
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve, zoo
 
@@ -72,11 +68,8 @@ def adopt(
 
     Examples:
 
-      rtcontrol models adopt RT-Qwen2.5-0.5B --template-from rt_server.py
-
-      rtcontrol models adopt Cialtion/SimpleTool:RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py
-
-      rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
+        rtcontrol models adopt Cialtion/SimpleTool:RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py
+        rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
@@ -102,17 +95,17 @@ def _adopt_base(base: str, out: Path) -> None:
     from rtcontrol.models.train.adopt import adopt_base
 
     checkpoint = adopt_base(resolve(base), out)
-    console = for_people(None)
+    console = for_people()
     say(console, f"Checkpoint: {checkpoint.folder}, to be trained")
     tokens = f"{checkpoint.tokenizer.size:,} tokens, profile {checkpoint.template.profile}"
     say(console, f"    {_shape(checkpoint)} of {checkpoint.config.get('dtype')}, {tokens}")
     say(console, f"Train it: rtcontrol models train --base {checkpoint.folder} --rows ROWS.jsonl --out RUN")
 
 
-@command(app, ("scheme", "out"))
+@command(app, ("out",))
 def quantize(
     model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")],
-    scheme: str = setting("train", MISSING, "awq or gptq (4-bit weights), int8 (8-bit weights)."),
+    scheme: str = setting("train", "gptq", "awq or gptq (4-bit weights), int8 (8-bit weights)."),
     out: Path = setting("train", MISSING, "The new folder."),
     agent: str | None = setting("train", None, "Agent whose prompts calibrate it. (default: the model's)"),
     python: Path | None = setting(
@@ -124,7 +117,7 @@ def quantize(
     llmcompressor lives in an environment of its own. What it writes runs with host.engine torch, which dequantises it
     on loading, and with vllm.
 
-    Example: rtcontrol models quantize lander --scheme gptq --out runs/lander-gptq --set train.python=quant/bin/python
+    Example: `rtcontrol models quantize lander --out runs/lander-gptq --set train.python=quant/bin/python`
     """
     from rtcontrol.bench.situations import agent_of, schemas, situations
     from rtcontrol.models import quantize as work
@@ -137,7 +130,7 @@ def quantize(
     work.new_folder(folder, scheme, out)
     interpreter = work.interpreter(python)
     requests = [(each.observation, each.instruction) for each in situations(whose, CALIBRATED + COMPARED)]
-    console = for_people(None)
+    console = for_people()
     with console.status(f"quantising on {CALIBRATED} prompts of the {whose}"):
         ids = work.sequences(original, requests[:CALIBRATED])
         work.quantize(folder, scheme, out, ids, interpreter)
@@ -169,9 +162,8 @@ def train(
 
     Examples:
 
-      rtcontrol models train --base Qwen/Qwen2.5-0.5B-Instruct --rows xlam.jsonl --out runs/st-qwen
-
-      rtcontrol models train --base runs/st-qwen/model --rows mobile.jsonl --set train.rank=64 --out runs/st-mobile
+        rtcontrol models train --base Qwen/Qwen2.5-0.5B-Instruct --rows xlam.jsonl --out runs/st-qwen
+        rtcontrol models train --base runs/st-qwen/model --rows mobile.jsonl --set train.rank=64 --out runs/st-mobile
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
@@ -180,7 +172,7 @@ def train(
 
     from rtcontrol.models.train.finetune import TRAINING, Job, finetune
 
-    console = for_people(line.json)
+    console = for_people()
 
     def report(step: dict[str, Any]) -> None:
         if "resumed" in step:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import STDOUT, for_people, group, save, say
+from rtcontrol.cli.figures import Progress, for_people, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import ERRED, MISSED, mostly_errors
@@ -44,44 +42,36 @@ def report(
     format: Annotated[Format, typer.Option(help="html: a page of its own; perfetto: for ui.perfetto.dev.")] = (
         Format.TERMINAL
     ),
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write it here; - is standard output. (default: html, perfetto: a file next to the first record)",
-            show_default=False,
-        ),
-    ] = None,
     gate: Annotated[
         list[str] | None, typer.Option(help="Exit status 3 unless it holds: 'miss_rate<=0.005'. May be repeated.")
     ] = None,
 ) -> int:
     """Show what a run came to, from its record alone: also after it was killed.
 
-    Without --format and --out, report.json is written next to the record, too, unless the run itself wrote it. A gate
-    is a field of report.json (dots lead inwards), a comparison and a number.
+    Without --format, report.json is written next to the record, too, unless the run itself wrote it. A gate is a field
+    of report.json (dots lead inwards), a comparison and a number.
 
     Examples:
 
-      rtcontrol report runs/lander-20260801T120000
-
-      rtcontrol report runs/a runs/b --format html --out both.html      (side by side)
-
-      rtcontrol report runs/soak --format json --gate 'miss_rate<=0.005' --gate 'latency_ms.p99<=50'
-
-      rtcontrol report runs/soak --format perfetto      (open report.pftrace at https://ui.perfetto.dev)
+        rtcontrol report runs/lander-20260801T120000
+        rtcontrol report runs/a runs/b --format html   # side by side, next to the first record
+        rtcontrol report runs/soak --format json --gate 'miss_rate<=0.005' --gate 'latency_ms.p99<=50'
+        rtcontrol report runs/soak --format perfetto   # open report.pftrace at https://ui.perfetto.dev
     """
     gates = [parse(text) for text in gate or ()]
     loaded = load(runs)
     require_ticks(loaded)
     results = [(run, g, g.value(run.report), g.holds(run.report)) for run in loaded for g in gates]
-    if format is Format.TERMINAL and out is None:
-        _terminal(loaded, Terminal())
+    if format is Format.TERMINAL:
         for run in loaded:
+            table.show(run.report, Terminal())
             if not reports.whole(_beside(run)) and (refused := reports.write(run.report, _beside(run))):
                 what = f"The report could not be written to {_beside(run).parent} ({refused})."
                 raise UserError(what, "Free some space.")
+    elif format is Format.JSON:
+        print(as_json(loaded, gates), end="")
     else:
-        _put(_rendered(format, loaded, gates), out or (_beside(loaded[0], FILES[format]) if format in FILES else None))
+        _put(_rendered(format, loaded, gates), _beside(loaded[0], FILES[format]))
     for run, g, value, holds in results:
         measured = "nothing was measured" if value is None else f"{value:g}"
         line = f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({measured})"
@@ -91,12 +81,6 @@ def report(
 
 def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
     """Return the report; each format's module is imported only now. Raises UserError where its package is missing."""
-    if format is Format.TERMINAL:
-        text = io.StringIO()
-        _terminal(runs, Terminal(file=text, width=120))
-        return text.getvalue()
-    if format is Format.JSON:
-        return as_json(runs, gates)
     if format is Format.PERFETTO:
         if find_spec("perfetto") is None:
             raise UserError("--format perfetto needs it, not installed here.", "pip install 'rtcontrol[formats]'.")
@@ -108,34 +92,21 @@ def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -
     return as_html.render(runs, gates)
 
 
-def _terminal(runs: Sequence[Recorded], console: Terminal) -> None:
-    for run in runs:
-        table.show(run.report, console)
-
-
 def _beside(run: Recorded, suffix: str = ".json") -> Path:
     """Return the path next to the record: report-2.json of record-2.mcap. A link there is removed: a folder from
     elsewhere names no file to write to."""
     return no_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
 
 
-def _put(rendered: str | bytes, out: Path | None) -> None:
-    """Write to the file, or to standard output."""
-    packed = rendered.encode() if isinstance(rendered, str) else rendered
-    if out is None or out == STDOUT:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(packed)
-        sys.stdout.buffer.flush()
-        return
+def _put(rendered: str | bytes, out: Path) -> None:
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(out, packed)
+        replace_file(out, rendered.encode() if isinstance(rendered, str) else rendered)
     except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}).", "Give another --out.") from None
+        raise UserError(f"{out} cannot be written ({error.strerror}).", "Free some space.") from None
     print(printable(f"report: {out}"), file=sys.stderr)
 
 
-@command(app_replay, ("model", "diff"), figures=True)
+@command(app_replay, ("model",), figures=True)
 def replay(
     line: CommandLine,
     file: Annotated[Path, typer.Argument(help="A record.mcap, or a run's folder.")],
@@ -152,21 +123,17 @@ def replay(
 
     Examples:
 
-      rtcontrol replay runs/soak --model expert --diff
-
-      rtcontrol replay runs/soak/record.mcap --model lander --json replay.json
-
-      rtcontrol replay runs/mine --model expert --set replay.agent=my_agent.py
+        rtcontrol replay runs/soak --model lander --set replay.diff=true
+        rtcontrol replay runs/mine --model expert --set replay.agent=my_agent.py --json replay.json
     """
     from rtcontrol.run import assembly
     from rtcontrol.run.replay import recording
     from rtcontrol.run.replay import replay as decide_again
 
-    recorded, console = recording(file), for_people(line.json)
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("decisions", total=len(recorded.seen))
-        chosen = None if agent is None else assembly.agent(agent)
-        result, _ = decide_again(recorded, model, lambda done: bar.update(task, completed=done), chosen)
+    recorded, console = recording(file), for_people()
+    chosen = None if agent is None else assembly.agent(agent)
+    with Progress("{done} of {total} decisions") as shown:
+        result, _ = decide_again(recorded, model, lambda done: shown(done, len(recorded.seen)), chosen)
     if not result["whole"]:
         say(console, f"{file} was cut short: what it holds is replayed.")
     for each in result["differing"] if diff else ():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import STDOUT, Tenths, check_writable, for_people, group, save
+from rtcontrol.cli.figures import Progress, check_writable, for_people, group, save
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MAX_HZ, MISSING, setting
 from rtcontrol_client.console import printable
@@ -47,15 +47,9 @@ def score(
 
     Examples:
 
-      rtcontrol score --env lander --seeds 20 --json scores.json
-
-      rtcontrol score --env road --model runs/mine --model driver
-
-      rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/evaluation.md)
-
-      rtcontrol score --env paddle --set score.phrasings=list.jsonl      (or the world's list: held-out)
-
-      rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
+        rtcontrol score --env lander --seeds 20 --json scores.json
+        rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine --model chat:URL   # docs/evaluation.md
+        rtcontrol score --env paddle --set score.phrasings=list.jsonl   # or the world's list: held-out
 
     A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null for what means nothing. With
     --json all is kept raw, seed by seed. The page docs/evaluation.md says what is measured, and how.
@@ -66,15 +60,13 @@ def score(
     from rtcontrol.score.score import Scoring, Settings
     from rtcontrol.score.tables import tables
 
-    if line.json == STDOUT:
-        raise UserError("--json - cannot hold a score, which is kept while it grows.", "Name a file.")
     scoring = Scoring(Settings(env, agent, models, hz, seeds, goals, phrasings, engine=engine), line.json)
-    console = for_people(None)
+    console = for_people()
     for warning in scoring.warnings:
         print(printable(warning), file=sys.stderr)
     status = 0
     try:
-        with Shutdown(), Tenths("running", "score: {done} of {total} episodes") as progress:
+        with Shutdown(), Progress("score: {done} of {total} episodes") as progress:
             scoring.run(progress)
     except KeyboardInterrupt as interrupted:
         status = getattr(interrupted, "status", 130)
@@ -91,7 +83,7 @@ def score(
     return status
 
 
-@command(app_eval, ("model", "out"), name="eval", figures=True)
+@command(app_eval, ("model",), name="eval", figures=True)
 def evaluate(
     line: CommandLine,
     source: Annotated[
@@ -115,25 +107,26 @@ def evaluate(
 
     Examples:
 
-      rtcontrol eval rows.jsonl --model lander
-
-      rtcontrol eval seal-tools=data/seal_tools --model runs/mine --out answers.jsonl --json scores.json
+        rtcontrol eval rows.jsonl --model lander
+        rtcontrol eval seal-tools=data/seal_tools --model runs/mine --set eval.out=answers.jsonl --json scores.json
     """
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.evaluate import rows as evaluating
 
-    if out is not None and check_writable(out).exists():
-        raise UserError(f"--out {out} is there already.", "Name a new file.")
+    if out is not None:
+        if out.exists():
+            raise UserError(f"eval.out={out} is there already.", "Name a new file.")
+        check_writable(out)
     read = evaluating.read(source, limit)
     spec = DeciderSpec(model, (), engine, dtype, device, threads, value_tokens=value_tokens)
     answerer = evaluating.Answerer(spec)
-    with ExitStack() as opened, Tenths("answering", "answered: {done} of {total}") as progress:
+    with ExitStack() as opened, Progress("answered: {done} of {total}") as progress:
         keep: Callable[[Answer], object] = lambda answer: None  # noqa: E731
         if out is not None:
             keep = partial(evaluating.write_answer, opened.enter_context(out.open("w", encoding="utf-8")))
         answers = evaluating.answer_all(read.rows, answerer, keep, progress)
     document = evaluating.document(read, answers, answerer.about)
-    console = for_people(line.json)
+    console = for_people()
     for table in evaluating.tables(document):
         console.print(table)
     save(line.json, document)

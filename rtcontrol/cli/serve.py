@@ -40,19 +40,12 @@ EXAMPLES = """Serve programs on the other side of a socket: each brings its own 
 
 Examples:
 
-  rtcontrol serve
-
-  rtcontrol serve --agent lander --bind tcp://127.0.0.1:5555 --http 127.0.0.1:8080
-
-  rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/deciders.md)
-
-  rtcontrol serve --model lander --replicas 2      (two servers; clients: http://127.0.0.1:8080/connect)
-
-  rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
-
-  rtcontrol serve --agent paddle --http 0.0.0.0:8080 --set serve.token_file=token      (others show the token)
-
-  rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
+    rtcontrol serve
+    rtcontrol serve --agent lander --bind tcp://127.0.0.1:5555 --http 127.0.0.1:8080
+    rtcontrol serve --model lander --http 127.0.0.1:8080   # /v1 requests, decisions too: docs/deciders.md
+    rtcontrol serve --model lander --replicas 2   # two servers; clients: http://127.0.0.1:8080/connect
+    rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys   # `rtcontrol keys new NAME` makes the keys
+    rtcontrol serve --agent paddle --http 0.0.0.0:8080 --set serve.token_file=token   # others show the token
 
 docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
 report in --out. Exit status: 0; 1 internal error; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the
@@ -128,11 +121,9 @@ def bridge() -> None:
 
     Examples:
 
-      rtcontrol bridge ros2 --example > robot.yaml
-
-      rtcontrol bridge ros2 --config robot.yaml
-
-      rtcontrol bridge carla --instruct "drive at 50"
+        rtcontrol bridge ros2 --example > robot.yaml
+        rtcontrol bridge ros2 --config robot.yaml
+        rtcontrol bridge carla --instruct "drive at 50"
     """
 
 
@@ -185,11 +176,8 @@ def mcp(
 
     Examples:
 
-      rtcontrol run --env lander --view --set view.port=8090      (in one terminal)
-
-      rtcontrol mcp --connect http://127.0.0.1:8090 --instruct      (what the agent is configured to start)
-
-      rtcontrol mcp --connect http://127.0.0.1:8080 --set mcp.session=session-0001 --set mcp.token_file=token
+        rtcontrol run --env lander --view --set view.port=8090   # in one terminal
+        rtcontrol mcp --connect http://127.0.0.1:8090 --instruct   # what the agent is configured to start
     """
     if find_spec("mcp") is None:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")

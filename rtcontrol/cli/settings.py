@@ -32,11 +32,7 @@ def settings(
 ) -> None:
     """List every setting with its default, as a TOML file for `--config`; those without a default are commented out.
 
-    Examples:
-
-      rtcontrol settings loop
-
-      rtcontrol settings > run.toml
+    Examples: `rtcontrol settings loop`; `rtcontrol settings > run.toml`
     """
     if group not in (None, *GROUPS):
         raise UserError(f"There is no group {group}.", f"There are {', '.join(GROUPS)}.")

@@ -107,7 +107,7 @@ class AccessGate:
         host = _host(request.headers.get("host", ""))
         if is_loopback(host) or host in self._known or (is_address(host) and not self._options.loopback):
             return
-        hint = "Use its address, or name the site with `--allow-origin` when it is behind a proxy."
+        hint = "Use its address, or name the site with `serve.allow_origin` when it is behind a proxy."
         raise Refusal(421, "host", f"The Host {host[:80]!r} is not this server's.", hint)
 
     def _same_origin(self, request: HTTPConnection) -> bool:
@@ -119,7 +119,7 @@ class AccessGate:
             return True
         if origin in self._options.origins:
             return False
-        hint = "Allow it with `--allow-origin ORIGIN`, or serve the page from here with `--static DIR`."
+        hint = "Allow it with `serve.allow_origin=ORIGIN`, or serve the page from here with `serve.static=DIR`."
         raise Refusal(403, "origin", f"Pages of {origin[:120]!r} may not use this server.", hint)
 
     def _local(self, request: HTTPConnection) -> bool:
@@ -136,7 +136,7 @@ def check_token(request: HTTPConnection, options: GatewayOptions) -> None:
         return
     hint = (
         f"Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol {TOKEN_SUBPROTOCOL}TOKEN "
-        f"next to {SUBPROTOCOL}); the server reads it from --token-file, and has none without."
+        f"next to {SUBPROTOCOL}); the server reads it from serve.token_file, and has none without."
     )
     raise Refusal(401, "token", "This request does not show the access token.", hint)
 

@@ -160,7 +160,7 @@ class ViewClient:
                 await self._follow()
             except (InvalidStatus, httpx.HTTPStatusError) as refused:
                 status = refused.response.status_code
-                token = " (--token-file: it requires its access token)" if status == 401 else ""
+                token = " (mcp.token_file: it requires its access token)" if status == 401 else ""
                 self.why = f"{self.url} refused with {status}{token}"
             except ConnectionClosed:
                 pass  # `_ended` has noted why

@@ -43,12 +43,12 @@ class GatewayOptions:
             raise UserError("The access token does not have the form of one.", hint)
         if self.token is None and (self.require_token or self.origins or not self.loopback):
             raise UserError(
-                f"--http {self.host}:{self.port} has no access token. Other machines, --allow-origin and "
-                "--require-token need one.",
-                "Give one with `--token-file FILE` (made, mode 600, where there is none yet), or bind 127.0.0.1.",
+                f"--http {self.host}:{self.port} has no access token. Other machines, serve.allow_origin and "
+                "serve.require_token need one.",
+                "Give one with `serve.token_file=FILE` (made, mode 600, where there is none yet), or bind 127.0.0.1.",
             )
         if self.static is not None and not self.static.is_dir():
-            raise UserError(f"--static {self.static} is not a folder.", "Give the folder that holds the pages.")
+            raise UserError(f"serve.static={self.static} is not a folder.", "Give the folder that holds the pages.")
 
     @property
     def loopback(self) -> bool:
@@ -81,7 +81,7 @@ def origin(text: str) -> str:
     plain = text.lower().removesuffix("/")
     if not ORIGIN.fullmatch(plain):
         hint = "Write scheme, host and port only, such as https://robot.example:8443. There is no wildcard."
-        raise UserError(f"--allow-origin {text!r} is not an origin.", hint)
+        raise UserError(f"serve.allow_origin={text!r} is not an origin.", hint)
     return plain
 
 
@@ -93,8 +93,8 @@ def read_token(path: Path) -> str:
             path.write_text(secrets.token_urlsafe(32) + "\n")
         mode, token = path.stat().st_mode, read_text(path).strip()
     except OSError as error:
-        problem = f"--token-file {path} cannot be used ({type(error).__name__})."
+        problem = f"serve.token_file={path} cannot be used ({type(error).__name__})."
         raise UserError(problem, "Give a file that you may read or create.") from None
     if mode & 0o077:
-        raise UserError(f"--token-file {path} can be read by other users.", f"Run `chmod 600 {path}`.")
+        raise UserError(f"serve.token_file={path} can be read by other users.", f"Run `chmod 600 {path}`.")
     return token

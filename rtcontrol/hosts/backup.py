@@ -1,5 +1,5 @@
-"""Two deciders of one session (`--backup`): the first one's answer counts where it is in time and confident, else the
-backup's.
+"""Two deciders of one session (`host.backup`): the first one's answer counts where it is in time and confident, else
+the backup's.
 
 Both are asked at once, so the backup's answer is there when it is needed, and a slow first decider delays nothing. Each
 request gets one reply, from either; where neither answers in time the loop's own fallback acts. The backup's answer is

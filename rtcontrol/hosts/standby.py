@@ -1,4 +1,4 @@
-"""Decoders in Ray: one, two of one model of which the second is a warm standby (`--standby`), or two deciders."""
+"""Decoders in Ray: one, two of one model of which the second is a warm standby (`host.standby`), or two deciders."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.settings import LoopGroup, SharedOptions
+from rtcontrol.settings import LoopGroup
 from rtcontrol.telemetry.run_folder import describe
 from rtcontrol_client.wire.limits import LIMITS
 
@@ -35,7 +35,7 @@ def instruction_text(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(SharedOptions, LoopGroup):
+class RunConfig(LoopGroup):
     """A run's settings. None takes the default that the property of the same meaning computes.
 
     `warmup` decisions come before the first release, and more as long as `warmup_s` are not over. Raises UserError

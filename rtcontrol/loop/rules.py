@@ -114,11 +114,11 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
 
 
 def check_named(config: RunConfig, agent: Agent) -> None:
-    """Raise UserError where --confirm or --min-confidence names what this agent has not, or its model would not be
-    shown the calls of a tick."""
+    """Raise UserError where loop.confirm or loop.min_confidence names what this agent has not, or its model would not
+    be shown the calls of a tick."""
     if config.calls_per_tick > agent.history + 1:
         raise UserError(
-            f"--calls-per-tick {config.calls_per_tick}: the model of {agent.name} is shown its last {agent.history} "
+            f"loop.calls_per_tick={config.calls_per_tick}: the model of {agent.name} is shown its last {agent.history} "
             "calls: it would not know of all that it made before in the same tick.",
             f"Give at most {agent.history + 1}, or an agent of your own (--agent FILE.py) with "
             f"history={config.calls_per_tick - 1} and a model that was trained so.",
@@ -126,11 +126,11 @@ def check_named(config: RunConfig, agent: Agent) -> None:
     tools: Mapping[str, Mapping[str, str]] = heads_of(agent.tools)
     for name in config.confirm:
         if name not in tools:
-            raise UserError(f"--confirm {name} is no tool of {agent.name}.", f"There are {', '.join(tools)}.")
+            raise UserError(f"loop.confirm={name} is no tool of {agent.name}.", f"There are {', '.join(tools)}.")
     heads = {"function"}.union(*tools.values(), *(names.values() for names in tools.values()))
     for head in config.floors:
         if head and head not in heads:
             raise UserError(
-                f"--min-confidence {head}={config.floors[head]:g}: {agent.name} has no such head.",
+                f"loop.min_confidence: {head}={config.floors[head]:g}: {agent.name} has no such head.",
                 f"There are {', '.join(sorted(heads))}.",
             )

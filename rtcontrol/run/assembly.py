@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Name and one sentence; `cli.app` starts them.
 JOINED: dict[str, str] = {
-    "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in: --carla-standin.",
+    "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in (carla.standin).",
     "gym:ID": "Any Gymnasium world: gym:CartPole-v1, gym:Pendulum-v1?levels=7&precision=1 (docs/your-own-game.md).",
     "remote": "One client of the wire, a robot or a game, that connects to --bind.",
 }
@@ -134,11 +134,11 @@ def gym_world(name: str, thread: WorldThread) -> GymWorld:
 def _named_goal(goal: str, goals: Goals | None) -> Goal:
     if goals is None:
         raise UserError(
-            "--goal is for worlds with goals: bundled ones, and those whose --agent FILE.py has `goals`.",
+            "loop.goal is for worlds with goals: bundled ones, and those whose --agent FILE.py has `goals`.",
             "Give your own environment its instruction with --instruct.",
         )
     if (named := goals.recognise(goal)) is None:
-        raise UserError(f"--goal {goal!r} is none of {goals.source}.", f"It has {goals.known()}.")
+        raise UserError(f"loop.goal={goal!r} is none of {goals.source}.", f"It has {goals.known()}.")
     return named
 
 
@@ -234,7 +234,7 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
     if config.backup is None or chosen is None:
         return planned(config, source, _place(config, source, model), chosen)
     if is_endpoint(config.backup):
-        problem = f"--backup {config.backup} is an endpoint: it may be as late as any."
+        problem = f"host.backup={config.backup} is an endpoint: it may be as late as any."
         raise UserError(problem, "Give a model of this machine.")
     backup_model = model_for(chosen.tools.schemas, config.backup)
     backup, local = decider(config, chosen, backup_model), isinstance(source, STSource)
@@ -243,7 +243,7 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
         return backed(config, source, _place(config, backup, backup_model), chosen)
     if config.standby:
         raise UserError(
-            "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",
+            "host.standby and host.backup exclude each other: the backup decides at once where the first is lost.",
             "Leave one of them out.",
         )
     from rtcontrol.hosts.standby import two_hosts

@@ -33,8 +33,8 @@ def goals_of(agent: Agent) -> GoalTools:
     """Return the agent's goals as tools. Raises UserError if it has none."""
     if (goals := goal_tools(agent)) is None:
         raise UserError(
-            f"--interpreter: the agent {agent.name} has no goals that words could be mapped to.",
-            "Write `goals = {...}` in its file (docs/your-own-game.md), or leave --interpreter out.",
+            f"loop.interpreter: the agent {agent.name} has no goals that words could be mapped to.",
+            "Write `goals = {...}` in its file (docs/your-own-game.md), or leave loop.interpreter out.",
         )
     return goals
 
@@ -72,7 +72,7 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
     if is_chat(name):
         return EndpointSource.parse(name, listed, allow_null=True)
     if name in PLAIN or is_endpoint(name) or name.partition(":")[0] == "openai":
-        raise UserError(f"--interpreter {name} understands nothing.", f"Give a checkpoint, or {CHAT}:URL#NAME.")
+        raise UserError(f"loop.interpreter={name} understands nothing.", f"Give a checkpoint, or {CHAT}:URL#NAME.")
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry

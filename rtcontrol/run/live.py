@@ -65,7 +65,7 @@ class Viewer:
         if "url" not in first:
             self.close()
             problem = first.get("failed", "The page's process did not start.")
-            raise UserError(str(problem), "Give another --view-port, or leave --view out.")
+            raise UserError(str(problem), "Give another view.port, or leave --view out.")
         say(f"watch it at {first['url']}")
 
     def watch(self, loop: ControlLoop) -> None:

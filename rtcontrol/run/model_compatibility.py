@@ -63,12 +63,14 @@ def has_heads(model: str) -> bool:
 
 
 def hysteresis_for(text: str | None, model: str) -> float | None:
-    """Return the margin of --hysteresis. Raises UserError for a model without heads."""
+    """Return the margin of loop.hysteresis. Raises UserError for a model without heads."""
     if text is None:
         return None
     if not has_heads(model):
-        problem = f"--hysteresis compares the probabilities of values, and the model {model} tells none."
-        hint = "Leave --hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/training.md)."
+        problem = f"loop.hysteresis compares the probabilities of values, and the model {model} tells none."
+        hint = (
+            "Leave loop.hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/training.md)."
+        )
         raise UserError(problem, hint)
     return margin_of(text)
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
-from rtcontrol.settings import RunGroup, settings_of
+from rtcontrol.settings import BIND, KEYS, setting, settings_of
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
 # Settings of one environment, and those that one has no use for.
@@ -24,12 +24,28 @@ WARMUP_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(RunConfig, RunGroup):
+class RunOptions(RunConfig):
     """A run's settings with what the command line adds to them. Raises UserError for what does not go together.
 
     `goal` is judged, and is the instruction unless `instruction` is given; the run of `--env carla-bridge` has the
     environment `carla-standin` in the stand-in.
     """
+
+    bind: tuple[str, ...] = BIND
+    keys: Path | None = KEYS
+    goal: str | None = setting(
+        "loop", None, "What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."
+    )
+    overwrite: bool = setting("record", False, "The folder may hold a run: replace it.")
+    live: bool = setting("view", True, "Live view, or log lines.")
+    view: bool = setting("view", False, "A page in the browser: what goes on; pause, resume, stop.", leaf="page")
+    view_port: int = setting("view", 0, "The page's port; 0: any.", leaf="port", ge=0, le=65535)
+    stdin: bool = setting("view", False, "Read instructions from stdin, a line each, also if it is not a terminal.")
+    carla_host: str = setting("carla", "127.0.0.1", "The CARLA server's machine.", leaf="host")
+    carla_port: int = setting("carla", 2000, "Its port.", leaf="port", ge=1, le=65535)
+    town: str | None = setting("carla", None, "Load this town. (default: the one that is loaded)")
+    carla_standin: bool = setting("carla", False, "Drive in the stand-in, which is not CARLA.", leaf="standin")
+    trace: bool = setting("carla", False, "Write a line a step to trace.jsonl.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -37,9 +37,9 @@ OK, INTERNAL, MISTAKE, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
 ERRED = 8  # 7 is a bridge's, for no server
 ERRED_SHARE = 0.1  # of the ticks: so many errors are no accident
 HELP = """Exit status: 0; 1 internal error, or a simulator lost for good; 2 mistake in what was given; 3 too many misses
-(--max-miss-rate), or one with --on-miss stop; 4 the safe call was not in force at the end; 5 the decoder was lost for
-good; 6 record or report incomplete (disk full); 8 a tenth of the ticks or more ended in an error of code; 128 and the
-number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. The first signal ends the run in order, a
+(loop.max_miss_rate), or one with loop.on_miss=stop; 4 the safe call was not active at the end; 5 the decoder was lost
+for good; 6 record or report incomplete (disk full); 8 a tenth of the ticks or more ended in an error of code; 128 and
+the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. The first signal ends the run in order, a
 second one changes nothing, a third one leaves whatever hangs. Ctrl-Z stops the process once the safe call is active;
 `fg` resumes.
 """
@@ -232,7 +232,7 @@ def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None,
     if ended == "host":
         messages.append("The decoder was lost for good: start the run again, or use `--host inprocess`.")
     elif ended == "miss":
-        messages.append("Ended by a miss, as --on-miss stop asks.")
+        messages.append("Ended by a miss, as loop.on_miss=stop asks.")
     elif above:
         messages.append(f"Miss rate {account.miss_rate:.4f} is above {limit:g}.")
     if erred:

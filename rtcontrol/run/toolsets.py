@@ -77,7 +77,9 @@ def _read(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     if refused and not (skip and tools):
         first = refused[0]
         more = f" {len(refused)} of the {len(definitions)} tools of {source} are refused." if len(refused) > 1 else ""
-        raise UserError(f"{first.what}{more}", f"{first.remedy} Or leave such tools out: --skip-unsupported.")
+        raise UserError(
+            f"{first.what}{more}", f"{first.remedy} Or leave such tools out: --set host.skip_unsupported=true."
+        )
     for refusal in refused:
         print(printable(f"{source}: left out: {refusal}"), file=sys.stderr)
     return Tools(tools)

@@ -12,7 +12,7 @@ from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
-from rtcontrol.settings import required
+from rtcontrol.settings import required, settings_of
 
 NAME = "Server"
 MAX_WAITING = 64  # requests that find all replicas full; an open WebSocket counts as a request
@@ -27,12 +27,12 @@ def options_of(args: dict[str, Any]) -> ServeOptions:
     words = {name.replace("-", "_"): value for name, value in {"replicas": "1", **args}.items() if value is not None}
     if "http" in words:
         raise UserError("http is not an argument of rtcontrol.scale.", "Give Serve's `http_options` the address.")
-    values = {}
+    settings, values = settings_of(ServeOptions), {}
     for word, value in words.items():
-        origin = f"rtcontrol.scale: {word} = "
-        entry = required(ServeOptions, word, origin, "serve")
+        origin = f"rtcontrol.scale: {word}"
+        entry = settings.get(word) or required(ServeOptions, word, origin, "serve")
         text = value if isinstance(value, str) else json.dumps(value)
-        values[entry.name] = entry.from_text(text, origin)
+        values[entry.name] = entry.checked(text, f"{origin} = {text}")
     return ServeOptions(**values)
 
 

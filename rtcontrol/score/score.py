@@ -124,7 +124,7 @@ def sayings(skill: Skill, source: str, names: Sequence[str]) -> list[Saying]:
         read = (_line(skill, value, names, f"{source}, line {number}") for number, value in json_lines(Path(source)))
         lines = [line for line in read if line is not None]
     if not 0 < len(lines) <= MOST:
-        message = f"--phrasings {source} has {len(lines)} sentences for {skill.name}."
+        message = f"score.phrasings={source} has {len(lines)} sentences for {skill.name}."
         raise UserError(message, f"Give 1 to {MOST}. {FORM}")
     means: dict[str, str | None] = {}
     for line in lines:
@@ -301,7 +301,7 @@ class Scoring:
         if plain := [name for name in models if name in (*SCRIPTED, "noop")]:
             raise UserError(f"--model {plain[0]} is in the table anyway.", "Leave it out.")
         if not models and settings.phrasings is not None:
-            message = f"--phrasings is about a model, and {self.agent.name} names none."
+            message = f"score.phrasings is about a model, and {self.agent.name} names none."
             raise UserError(message, "Give one with --model.")
         return models
 

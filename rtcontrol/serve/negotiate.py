@@ -305,7 +305,7 @@ def _calls_per_tick(hello: Hello, options: ServeOptions, agent: Agent, warnings:
     wished = hello.calls_per_tick or 1
     calls = min(wished, options.calls_per_tick, agent.history + 1)
     if calls < wished:
-        why = "this server's --calls-per-tick" if calls == options.calls_per_tick else "the agent's history"
+        why = "this server's loop.calls_per_tick" if calls == options.calls_per_tick else "the agent's history"
         warnings.append(f"calls_per_tick {wished} is above what {why} allows: the session gets {calls}.")
     return calls
 

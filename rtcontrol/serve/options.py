@@ -8,7 +8,7 @@ from typing import Any, Self
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol.serve.sessions import SessionRules
-from rtcontrol.settings import ServeGroup, SharedOptions
+from rtcontrol.settings import ServeGroup
 from rtcontrol_client.wire import LIMITS, Limits
 from rtcontrol_client.wire.endpoint import is_local
 
@@ -21,7 +21,7 @@ SHARED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(SharedOptions, ServeGroup):
+class ServeOptions(ServeGroup):
     """A server's settings. Raises UserError for what does not go together.
 
     `agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: for clients that do

@@ -196,7 +196,7 @@ def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
         "calls cut": r["calls_cut"],
         "errors that are not shown": max(0, len(r["errors"]) - MOST_SHOWN),
         "lines of the record were lost": r["record"]["lost_lines"],
-        "the record was full (--record-max), and starts at tick": r["record"].get("ticks_from"),
+        "the record was full (record.max), and starts at tick": r["record"].get("ticks_from"),
     }
     yield from (Line(label, str(count or "")) for label, count in counted.items())
     if crowd := r.get("crowd"):

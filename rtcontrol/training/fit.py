@@ -68,7 +68,7 @@ PROMPTS = 12  # instructions that the card lists
 MOST_WORDS = 400  # of observations, that a checkpoint lists
 NO_GATE = (
     "No row shows what means nothing here, so it has no gate: it calls something whatever the instruction is. "
-    "`--min-confidence` of run and serve holds calls of low confidence; a fit from a world learns what to leave undone."
+    "`loop.min_confidence` of run holds calls of low confidence; a fit from a world learns what to leave undone."
 )
 
 

@@ -73,7 +73,7 @@ def test_a_village_over_one_connection_has_a_call_for_each(tmp_path: Path) -> No
 @pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
 def test_a_page_of_ones_own_is_played_and_is_safe_while_it_is_hidden(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, "--static", str(HERE), http=True) as address,
+        serving(tmp_path, "--set", f"serve.static={HERE}", http=True) as address,
         chromium.Chromium(tmp_path / "profile") as page,
     ):
         page.open(f"{address}/static/browser.html")

@@ -13,7 +13,6 @@ import pytest
 import typer
 
 from rtcontrol.cli import app as cli
-from rtcontrol.settings import settings_of
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import ROOT as ROOT
 from tests.helpers.processes import environment, until
@@ -34,8 +33,8 @@ def call(*arguments: str) -> int:
 
 
 def unknown_options(words: Sequence[str]) -> set[str]:
-    """Return the options and settings of a line of `rtcontrol` that its command does not have; flags of earlier
-    versions, too. Raises where there is no such command."""
+    """Return the options and settings of a line of `rtcontrol` that its command does not have. Raises where there is no
+    such command."""
     command: Any = typer.main.get_command(cli.app)
     context, rest = typer.Context(command), list(words)
     while rest and not rest[0].startswith("-") and hasattr(command, "resolve_command"):
@@ -44,11 +43,11 @@ def unknown_options(words: Sequence[str]) -> set[str]:
     if command.context_settings.get("ignore_unknown_options"):  # a bridge reads its own
         return set()
     known = {option for entry in command.params for option in (*entry.opts, *entry.secondary_opts)}
-    known |= {"--help", "--config", "--set", *(["--json"] if getattr(command, "figures", False) else [])}
+    known |= {"--help", "--config", "--set", "--json"}
     paths = [value.partition("=")[0] for option, value in pairwise(rest) if option == "--set"]
     paths += [word.split("=")[1] for word in rest if word.startswith("--set=")]
-    source = getattr(command, "source", None)
-    wrong = {path for path in paths if source is None or path not in {s.path for s in settings_of(source).values()}}
+    settings = getattr(command.callback, "settings", {})
+    wrong = set(paths) - {entry.path for entry in settings.values()}
     return wrong | {word.partition("=")[0] for word in rest if word.startswith("--")} - known
 
 
@@ -68,6 +67,6 @@ def wait_for_ticks(out: Path, ticks: int) -> None:
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()  # a run before it may have said more where the machine is busy
     assert call(*arguments) == 2
-    lines = [line for line in capsys.readouterr().err.strip().splitlines() if " is deprecated: " not in line]
+    lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and "Traceback" not in lines[0]
     return lines[0]

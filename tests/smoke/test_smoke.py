@@ -49,7 +49,7 @@ def test_run_is_decided_again_by_another_model(flown: Path, tmp_path: Path) -> N
 
 def test_carla_bridge_drives_in_the_stand_in(tmp_path: Path) -> None:
     pytest.importorskip("carla")
-    drive = ("--env", "carla-bridge", "--carla-standin", "--model", "random", "--host", "inprocess")
+    drive = ("--env", "carla-bridge", "--set", "carla.standin=true", "--model", "random", "--host", "inprocess")
     done = cli("run", *drive, "--clock", "lockstep", "--duration", "1", "--no-live", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())

@@ -313,7 +313,7 @@ class CarlaBridge:
                 try:
                     self._trace = Trace(self._options.trace)
                 except OSError as error:
-                    raise CarlaBridgeError(f"The trace cannot be written ({error}).", "Give another --trace.") from None
+                    raise CarlaBridgeError(f"The trace cannot be written ({error}).", "Give another trace.") from None
 
     # One step.
 

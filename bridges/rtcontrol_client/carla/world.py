@@ -32,7 +32,7 @@ QUESTION, ANSWER = msgpack.packb([0, 0, "version", [[False]]]), b"\x94"
 START = (
     "Start one (0.9.16, it needs a GPU): ./CarlaUE4.sh -RenderOffScreen -quality-level=Low, or docker run --rm "
     "--gpus all --net=host carlasim/carla:0.9.16 ./CarlaUE4.sh -RenderOffScreen -quality-level=Low; or try "
-    "`rtcontrol run --env carla-bridge --carla-standin`, which needs a source checkout only and is not CARLA."
+    "`rtcontrol run --env carla-bridge --set carla.standin=true`, which needs a source checkout only and is not CARLA."
 )
 ONE_CLIENT = "Only one client may tick a server: end that one first, or start a second server."
 LOOK = "Look at its own output; start it again."

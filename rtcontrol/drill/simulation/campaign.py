@@ -75,8 +75,8 @@ def uncollected() -> Iterator[None]:
 
 def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:
     """Return the command that shows what a seed does."""
-    chosen = f" --only {','.join(only)}" if only else ""
-    return f"rtcontrol drill --simulate --seed {seed} --set drill.ticks={ticks}{chosen} --trace"
+    chosen = "".join(f" --set drill.only={name}" for name in only)
+    return f"rtcontrol drill --simulate --seed {seed} --set drill.ticks={ticks}{chosen} --set drill.trace=true"
 
 
 def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:

@@ -1,6 +1,6 @@
 """The simulated decoder, in its own process: it decides, is stopped, dies, comes back, errs and repeats itself.
 
-And the loop's side of its decoders: one, one that makes plans, or two (`--backup`, `--standby`).
+And the loop's side of its decoders: one, one that makes plans, or two (`host.backup`, `host.standby`).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ export class Gate {
     const form = make(
       "form",
       { id: "gate-form", method: "dialog" },
-      make("label", { htmlFor: "token" }, "The access token, of the file given as --token-file"),
+      make("label", { htmlFor: "token" }, "The access token, of the file given as serve.token_file"),
       this.field,
       make("button", { type: "submit" }, "Connect"),
     );

@@ -95,8 +95,8 @@ def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Pr
     """`rtcontrol run --env carla-bridge`; without a port in a stand-in of its own."""
     out = folder / "out"
     command = ["rtcontrol", "run", "--env", "carla-bridge", "--no-live", "--out", str(out)]
-    command += ["--trace"] if trace else []
-    command += ["--carla-standin"] if port is None else ["--carla-port", str(port)]
+    command += ["--set", "carla.trace=true"] if trace else []
+    command += ["--set", "carla.standin=true" if port is None else f"carla.port={port}"]
     return Program(folder, [*command, *options], out / "trace.jsonl")
 
 

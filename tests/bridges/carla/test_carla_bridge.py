@@ -180,7 +180,7 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
     assert ended.returncode == 2
     assert "No CARLA server at 127.0.0.1:" in ended.stderr
     assert "./CarlaUE4.sh -RenderOffScreen -quality-level=Low" in ended.stderr
-    assert "--carla-standin" in ended.stderr
+    assert "carla.standin=true" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

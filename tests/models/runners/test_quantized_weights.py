@@ -102,7 +102,7 @@ def test_what_cannot_be_dequantised_is_refused_with_the_engine_that_can(config: 
     with pytest.raises(UserError, match="quantised in a way that the torch engine cannot read") as error:
         packing({"quantization_config": config}, HERE)
     assert message in error.value.what
-    assert "--engine vllm" in error.value.remedy
+    assert "host.engine=vllm" in error.value.remedy
 
 
 def test_integers_that_are_not_packed_as_the_config_says_are_refused(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_the_command_shows_and_saves_every_way(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(decide, "WARM_UP", 1)
     out = tmp_path / "decide.json"
-    assert call("bench", "decide", "--model", "paddle", "--set", "bench.decisions=20", "--json", str(out)) == 0
+    assert (
+        call("bench", "decide", "--set", "bench.model=paddle", "--set", "bench.decisions=20", "--json", str(out)) == 0
+    )
     shown = capsys.readouterr()
     for words in ("bare forward", "one packed pass", "JSON, token by token", "JSON, forced tokens skipped"):
         assert words in shown.out
@@ -68,6 +70,6 @@ def test_the_command_shows_and_saves_every_way(
     document = json.loads(out.read_text())
     assert document["agent"] == "paddle" and document["machine"]["cores"] and document["measured"]
     assert document["schemas"]["bundled"]["agreement"] == 1.0
-    assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--model", "nope")
+    assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--set", "bench.model=nope")
     assert "Choose auto, fp32" in refused(capsys, "bench", "decide", "--set", "bench.dtype=int3")
     assert "has no vllm" in refused(capsys, "bench", "serving")

@@ -29,12 +29,21 @@ from tests.helpers.processes import cli, python
 
 def test_goal_tells_and_judges_and_instruct_tells_only(tmp_path: Path) -> None:
     common = (*EXPERT, "--clock", "lockstep", "--episodes", "2", "--set", "loop.seed=1000")
-    assert call(*common, "--goal", "left", "--out", str(tmp_path / "left")) == 0
+    assert call(*common, "--set", "loop.goal=left", "--out", str(tmp_path / "left")) == 0
     made = json.loads((tmp_path / "left" / "report.json").read_text())
     assert made["instruction"] == "land on the left side of the pad"
     assert made["outcome"]["successes"] >= 1
     assert (
-        call(*common, "--goal", "left", "--instruct", "land on the right side of the pad", "--out", str(tmp_path)) == 0
+        call(
+            *common,
+            "--set",
+            "loop.goal=left",
+            "--instruct",
+            "land on the right side of the pad",
+            "--out",
+            str(tmp_path),
+        )
+        == 0
     )
     assert json.loads((tmp_path / "report.json").read_text())["outcome"]["successes"] == 0
 
@@ -44,18 +53,22 @@ MISTAKES = [
     ("--host moon", "--host moon cannot be used: Input should be 'ray' or 'inprocess'"),
     ("--set record.max=100k", "--set record.max=100k cannot be used: give 1M or more"),
     ("--agent nobody", "lander, paddle; or a .py file"),
-    ("--goal sing", "names no goal"),
+    ("--set loop.goal=sing", "names no goal"),
     ("--set loop.calls_per_tick=2", "--agent FILE.py) with history=1 and a model"),
     ("--model /nowhere/at/all", "/nowhere/at/all"),
     ("--frobnicate", "No such option: --frobnicate"),
-    ("--modle lander", "The nearest one is --model"),
+    ("--hold-ms 3", "It is a setting: --set loop.hold_ms=VALUE"),
+    ("--modle lander", "--model"),
     ("--set loop.holdms=3", "The nearest one is loop.hold_ms"),
     ("--set serve.http=h:1", "--set serve.http is not a setting of `rtcontrol run`"),
     ("--set loop.hold_ms", "has no value"),
     ("--hz fast", "--hz fast cannot be used: Input should be a valid number"),
     ("--hz nan", "--hz nan cannot be used"),
     ("--set loop.hold_ms=inf", "--set loop.hold_ms=inf cannot be used: Input should be less than or equal to"),
-    ("--set loop.min_confidence=7", "--set loop.min_confidence=7 cannot be used: give probabilities of 0 to 1"),
+    (
+        "--set loop.min_confidence=7",
+        "--set loop.min_confidence=7 cannot be used: Input should be less than or equal to 1",
+    ),
     ("--set host.engine=foo", "Unknown engine"),
     ("--instruct  ", "--instruct"),
 ]

@@ -54,8 +54,11 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
         "a value that its parameter does not take": 1,
     }
     assert "4 rows" in capsys.readouterr().out
-    assert call("data", "convert", f"openai={chats}", "--for", "eval", "--out", str(out), "--json", "-") == 0
-    found = json.loads(capsys.readouterr().out)
+    assert (
+        call("data", "convert", f"openai={chats}", "--set", "data.for=eval", "--out", str(out), "--json", str(counts))
+        == 0
+    )
+    found = json.loads(counts.read_text())
     assert found["rows_written"] == 5 and len(found["noted"]) == 1
 
 
@@ -91,7 +94,7 @@ def test_rows_are_made_up_by_templates(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "tools.json").write_text(json.dumps([{"name": "lamp", "parameters": LAMP}]))
     out, made = tmp_path / "made.jsonl", set()
     for _ in range(2):
-        options = ("--tools", str(tmp_path / "tools.json"), "--rows", "20", "--out", str(out))
+        options = ("--tools", str(tmp_path / "tools.json"), "--set", "data.rows=20", "--out", str(out))
         assert call("data", "synthesise", *options) == 0
         made.add(out.read_text())
     assert len(made) == 1 and len(list(read_rows(out))) == 20

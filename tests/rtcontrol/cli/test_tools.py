@@ -173,7 +173,7 @@ def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words
 ) -> None:
     given = {"name": "t", "parameters": {"properties": {"p": value}, "required": ["p"]}}
     (tmp_path / "tools.json").write_text(json.dumps([given]))
-    said = refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", "lander")
+    said = refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--set", "check.model=lander")
     with pytest.raises(UserError) as session:
         DeciderSpec("lander", (given,)).build()
     assert message in said and session.value.what in said
@@ -258,7 +258,7 @@ def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
     told = capsys.readouterr()
     assert [line.split("left out: Tool ")[1][0] for line in told.err.splitlines()] == ["a", "b", "c", "d"]
     assert "lift" in told.out
-    with pytest.raises(UserError, match="--skip-unsupported"):
+    with pytest.raises(UserError, match="host.skip_unsupported"):
         tools_from(str(file))
     assert [tool.name for tool in tools_from(str(file), skip_unsupported=True)] == ["lift"]
     assert len(capsys.readouterr().err.splitlines()) == len(BAD)

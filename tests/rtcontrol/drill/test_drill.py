@@ -28,21 +28,21 @@ def drilled(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.slow
 def test_drill_attributes_what_it_injects(tmp_path: Path) -> None:
-    result, shown = drilled(tmp_path, "--seed", "3", "--only", "stop_decoder,stop_loop,hang")
+    result, shown = drilled(tmp_path, "--seed", "3", "--set", 'drill.only=["stop_decoder", "stop_loop", "hang"]')
     assert result["injected"] == result["attributed"] == 9 and result["seed"] == 3, shown
     assert not (result["unknown"] or result["uninjected"] or result["invariants_violated"]), shown
 
 
 @pytest.mark.slow
 def test_standby_recovers_in_half_a_second(tmp_path: Path) -> None:
-    result, shown = drilled(tmp_path, "--set", "drill.standby=true", "--only", "kill_decoder")
+    result, shown = drilled(tmp_path, "--set", "drill.standby=true", "--set", "drill.only=kill_decoder")
     assert result["attributed"] == result["injected"] == 3, shown
     assert max(fault["recovered_s"] for fault in result["faults"]) < 0.5, shown
 
 
 def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
     out = tmp_path / "drill"
-    arguments = ["-m", "rtcontrol", "drill", "--only", "hang,stop_loop", "--set", "drill.model=expert"]
+    arguments = ["-m", "rtcontrol", "drill", "--set", 'drill.only=["hang", "stop_loop"]', "--set", "drill.model=expert"]
     program = Program([*arguments, "--set", "drill.rounds=50", "--set", f"drill.out={out}"], tmp_path / "log")
     try:
         program.says("hang: the world's step hangs")
@@ -61,11 +61,11 @@ def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--only", "hang,earthquake"], "earthquake: there is no such fault"),
-        (["--simulate", "--only", "earthquake"], "earthquake: there is no such fault"),
-        (["--simulate", "--env", "paddle"], "are for a drill in real time."),
-        (["--simulate", "--seeds", "9", "9"], "That is not a range of seeds."),
-        (["--seeds", "0", "9"], "Give --simulate with them."),
+        (["--set", 'drill.only=["hang", "earthquake"]'], "earthquake: there is no such fault"),
+        (["--simulate", "--set", "drill.only=earthquake"], "earthquake: there is no such fault"),
+        (["--simulate", "--set", "drill.env=paddle"], "are for a drill in real time."),
+        (["--simulate", "--set", "drill.seeds=[9, 9]"], "That is not a range of seeds."),
+        (["--set", "drill.seeds=[0, 9]"], "Give --simulate with them."),
     ],
 )
 def test_wrong_option_is_refused(

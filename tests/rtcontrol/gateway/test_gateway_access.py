@@ -66,7 +66,7 @@ def test_same_origin_and_local_programs_need_no_token(guarded: Served) -> None:
 def test_pages_of_other_sites_are_refused(guarded: Served, origin: str) -> None:
     answer = guarded.post("v1/chat/completions", CALL, headers={**SHOWN, "origin": origin})
     assert answer.status_code == 403
-    assert "--allow-origin" in answer.json()["error"]["message"]
+    assert "serve.allow_origin" in answer.json()["error"]["message"]
     assert "access-control-allow-origin" not in answer.headers
     assert handshake(guarded, origin=origin, query=f"?token={TOKEN}") == 403
 
@@ -119,7 +119,7 @@ def test_proxied_request_is_not_local(guarded: Served) -> None:
 
 
 def test_requests_from_other_machines_need_the_token(serve: Serve) -> None:
-    with pytest.raises(UserError, match="--token-file"):
+    with pytest.raises(UserError, match="serve.token_file"):
         GatewayOptions(host="0.0.0.0", port=0)
     wide = serve(host="0.0.0.0", token=TOKEN, model="noop")
     port = wide.gateway.port
@@ -211,5 +211,5 @@ def test_required_token_is_asked_of_this_machine(serve: Serve) -> None:
         with pytest.raises(InvalidStatus):
             connect(address, compression=None)
         connect(f"{address}?token={TOKEN}", compression=None).close()
-    with pytest.raises(UserError, match="--require-token"):
+    with pytest.raises(UserError, match="serve.require_token"):
         GatewayOptions(require_token=True)

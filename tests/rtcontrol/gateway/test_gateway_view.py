@@ -39,7 +39,7 @@ class Flying(Program):
     def __init__(self, folder: Path, *more: str) -> None:
         folder.mkdir(exist_ok=True)
         self.out = folder / "run"
-        arguments = (*EXPERT, "--view", "--stdin", "--episodes", "1000", "--out", str(self.out), *more)
+        arguments = (*EXPERT, "--view", "--set", "view.stdin=true", "--episodes", "1000", "--out", str(self.out), *more)
         super().__init__(arguments, folder / "log", stdin=subprocess.PIPE)
         self.says("watch it at http://127.0.0.1:")
         matches = re.search(r"watch it at (\S+)", self.log())

@@ -142,7 +142,7 @@ def test_server_starts_before_its_run_and_follows(tmp_path: Path) -> None:
             assert "does not answer" in shown["why"] or "nothing answered" in shown["why"]
             assert "There is no connection" in await refused(client, "pause")
             for name in ("one", "two"):
-                run = Flying(tmp_path / name, "--view-port", str(port))
+                run = Flying(tmp_path / name, "--set", f"view.port={port}")
                 try:
                     await status(client, connected=True, state="running")
                 finally:
@@ -158,9 +158,10 @@ def test_agent_stays_with_the_newest_session(tmp_path: Path) -> None:
     fields += (
         "--http",
         f"127.0.0.1:{port}",
-        "--token-file",
-        str(token),
-        "--require-token",
+        "--set",
+        f"serve.token_file={token}",
+        "--set",
+        "serve.require_token=true",
         "--out",
         str(tmp_path / "s"),
     )
@@ -169,7 +170,7 @@ def test_agent_stays_with_the_newest_session(tmp_path: Path) -> None:
     async def supervise(robot: Robot) -> None:
         async with agent(f"http://127.0.0.1:{port}") as stranger:
             assert "token" in (await status(stranger, connected=False))["why"]
-        async with agent(f"http://127.0.0.1:{port}", "--token-file", str(token), "--instruct") as client:
+        async with agent(f"http://127.0.0.1:{port}", "--set", f"mcp.token_file={token}", "--instruct") as client:
             assert (await status(client, connected=True, state="running"))["session"] == "session-0001"
             assert "active session-0001: 'slowly'" in await called(client, "instruct", text="slowly")
             until(lambda: robot.instruction == "slowly")

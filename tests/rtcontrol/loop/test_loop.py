@@ -75,7 +75,7 @@ MIXED = [40.0] + [4.0, 4.0, 4.0, 4.0, 8.3] * 8
         (MIXED, 1, {"hz": 100}, "--hz 100"),
         (MIXED, 1, {"hz": 96}, None),
         (MIXED, 1, {"hz": 16}, None),
-        (MIXED, 1, {"hz": 16, "deadline_ms": 9}, "--deadline-ms 9"),
+        (MIXED, 1, {"hz": 16, "deadline_ms": 9}, "loop.deadline_ms=9"),
         (MIXED, 1, {"hz": 16, "deadline_ms": 11}, None),
         (MIXED, 2, {"hz": 190, "pipeline": 2, "deadline_ms": 10.5}, None),
         (MIXED, 2, {"hz": 200, "pipeline": 2}, "--hz 200"),

@@ -31,7 +31,12 @@ def driver(tmp_path: Path) -> Path:
 
 def fly(driver: Path, told: str, *more: str) -> dict[str, int]:
     out = driver.parent / "run"
-    assert call(*RUN, "--model", str(driver), "--instruct", told, "--out", str(out), "--overwrite", *more) == 0
+    assert (
+        call(
+            *RUN, "--model", str(driver), "--instruct", told, "--out", str(out), "--set", "record.overwrite=true", *more
+        )
+        == 0
+    )
     report: dict[str, int] = json.loads((out / "report.json").read_text())
     return report
 
@@ -45,7 +50,7 @@ def test_run_is_gated_as_its_checkpoint_says(driver: Path, capsys: pytest.Captur
     said = "".join(capsys.readouterr())
     assert "not understood" not in said and report["held"] < 0.1 * report["ticks"]
     assert "The model driver was trained at 16 Hz, and decides at 8 here" in said
-    assert fly(driver, "make tea", "--min-confidence", "0")["held"] == 0  # what is asked for wins
+    assert fly(driver, "make tea", "--set", "loop.min_confidence=0")["held"] == 0  # what is asked for wins
 
 
 def test_null_of_a_gated_checkpoint_means_not_understood(driver: Path) -> None:

@@ -27,7 +27,7 @@ from tests.rtcontrol.serve.conftest import serving
 @pytest.mark.integration
 def test_run_with_a_backup_reports_who_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert call(*EXPERT, "--backup", "noop", "--duration", "2", "--out", str(out)) == 0
+    assert call(*EXPERT, "--set", "host.backup=noop", "--duration", "2", "--out", str(out)) == 0
     report = json.loads((out / "report.json").read_text())
     assert report["backup"] == "noop" and report["host_info"]["backup"]["model"] == "noop"
     assert report["decided_by"]["first"] >= 0.8 * report["ticks"] - 5
@@ -38,12 +38,15 @@ def test_run_with_a_backup_reports_who_decided(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--backup", "paddle"), "trained on other tools"),
-        (("--backup", "nowhere"), "nowhere"),
-        (("--model", "lander", "--backup", "lander", "--standby", "--host", "ray"), "--standby is for one local model"),
-        (("--interpreter", "noop"), "understands nothing"),
-        (("--interpreter", "chat:nowhere"), "its URL is not valid"),
-        (("--interpreter", "/nowhere/at/all"), "/nowhere/at/all"),
+        (("--set", "host.backup=paddle"), "trained on other tools"),
+        (("--set", "host.backup=nowhere"), "nowhere"),
+        (
+            ("--model", "lander", "--set", "host.backup=lander", "--set", "host.standby=true", "--host", "ray"),
+            "host.standby and host.backup exclude",
+        ),
+        (("--set", "loop.interpreter=noop"), "understands nothing"),
+        (("--set", "loop.interpreter=chat:nowhere"), "its URL is not valid"),
+        (("--set", "loop.interpreter=/nowhere/at/all"), "/nowhere/at/all"),
         (("--model", "decisions:nowhere"), "its URL is not valid"),
     ],
 )
@@ -106,7 +109,7 @@ PLAN = (
 def test_slow_expert_with_plans_is_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = agent_file(tmp_path, SLOW, PLAN, ("abs(x) > abs(y)", "False"))
     run = ("run", "--env", world_file(tmp_path), "--agent", agent, "--model", "expert", "--no-live", "--episodes", "40")
-    assert call(*run, "--duration", "5", "--max-age-ms", "400", "--out", str(tmp_path / "out")) == 0
+    assert call(*run, "--duration", "5", "--set", "loop.max_age_ms=400", "--out", str(tmp_path / "out")) == 0
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     told = report["plans"]
     assert report["on_time"] > 0 and told["in_force"] > 0 and told["steps"]["max"] in (1, 2, 3)
@@ -140,7 +143,7 @@ def events(out: Path, key: str) -> list[dict[str, Any]]:
 
 def test_typed_words_are_understood_recorded_and_reported(chat: ChatServer, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    told = ("--interpreter", f"chat:{chat.url}#small", "--stdin", "--out", str(out))
+    told = ("--set", f"loop.interpreter=chat:{chat.url}#small", "--set", "view.stdin=true", "--out", str(out))
     run = spawn(*EXPERT, *told, "--duration", "120", "--hz", "20")
     assert run.stdin is not None
     wait_for_ticks(out, 5)

@@ -293,7 +293,7 @@ def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path) -> None:
     for name in ("record.mcap", "report.json", "report.json.part", "report.html", "report.html.part"):
         (run / name).symlink_to(precious)
     short = ("--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
-    assert call("run", *short, "--out", str(run), "--overwrite") == 0
+    assert call("run", *short, "--out", str(run), "--set", "record.overwrite=true") == 0
     assert call("report", str(run), "--format", "html") == 0
     assert precious.read_text() == "precious"
     assert not [path for path in run.iterdir() if path.is_symlink()]

@@ -130,8 +130,8 @@ def test_place_named_by_a_record_is_not_opened(
 
 def test_kept_calls_are_replayed_the_same(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    steady = ("--host", "inprocess", "--no-live", "--clock", "lockstep", "--episodes", "1", "--seed", "7")
-    assert call("run", "--env", "lander", *steady, "--hysteresis", "margin=0.6", "--out", str(out)) == 0
+    steady = ("--host", "inprocess", "--no-live", "--clock", "lockstep", "--episodes", "1", "--set", "loop.seed=7")
+    assert call("run", "--env", "lander", *steady, "--set", "loop.hysteresis=margin=0.6", "--out", str(out)) == 0
     kept = [event for event in read_record(out / "record.mcap") if "kept" in event]
     told = json.loads((out / "report.json").read_text())
     assert kept and told["steadiness"]["kept_by_hysteresis"] == len(kept)

@@ -51,7 +51,19 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
     agent = agent_file(tmp_path, ('goals = {"go', 'goals = "goals.yaml"\nunused = {"go'))
     fly(tmp_path, world, agent, "--instruct", "at the red box")
     capsys.readouterr()
-    run = ("run", "--env", world, "--model", "expert", "--agent", agent, "--overwrite", "--out", str(tmp_path / "out"))
+    run = (
+        "run",
+        "--env",
+        world,
+        "--model",
+        "expert",
+        "--agent",
+        agent,
+        "--set",
+        "record.overwrite=true",
+        "--out",
+        str(tmp_path / "out"),
+    )
     assert "does not know what 'find the barrel' asks for" in refused(capsys, *run, "--instruct", "find the barrel")
     for text, says in (
         ("goals: [", "goals.yaml cannot be read"),
@@ -181,5 +193,7 @@ def test_replay_with_a_failing_expert_has_a_status(tmp_path: Path, capsys: pytes
     tired = agent_file(
         tmp_path, ("x, y = data", "assert data['barrel'][0] == 99, 'tired'\n    x, y = data"), name="tired.py"
     )
-    assert call("replay", str(tmp_path / "out"), "--agent", tired, "--model", "expert", "--diff") == 8
+    assert (
+        call("replay", str(tmp_path / "out"), "--agent", tired, "--model", "expert", "--set", "replay.diff=true") == 8
+    )
     assert capsys.readouterr().err.splitlines()[-1].startswith("ERRORS: ")

@@ -41,13 +41,14 @@ def lander_file(tmp_path: Path, lander_rows: list[Row]) -> Path:
     return path
 
 
-def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert call("eval", *arguments, "--json", "-") == 0
-    return dict(json.loads(capsys.readouterr().out))
+def evaluated(rows: Path, *arguments: str) -> dict[str, Any]:
+    scores = rows.with_name("scores.json")
+    assert call("eval", str(rows), *arguments, "--json", str(scores)) == 0
+    return dict(json.loads(scores.read_text()))
 
 
 def test_a_model_is_judged_by_its_rows(capsys: pytest.CaptureFixture[str], lander_file: Path) -> None:
-    found = evaluated(capsys, str(lander_file), "--model", "lander")
+    found = evaluated(lander_file, "--model", "lander")
     assert (found["rule"], found["model"]["name"]) == ("exact", "lander")
     # One call of twelve is wrong, hence one of six samples.
     assert (found["rows"]["right"], found["rows"]["count"]) == (11, 12)
@@ -62,12 +63,12 @@ def test_a_model_is_judged_by_its_rows(capsys: pytest.CaptureFixture[str], lande
 
 def test_answers_are_kept_one_a_line(capsys: pytest.CaptureFixture[str], lander_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "answers.jsonl"
-    given = (str(lander_file), "--model", "lander", "--out", str(out))
-    evaluated(capsys, *given)
+    given = ("--model", "lander", "--set", f"eval.out={out}")
+    evaluated(lander_file, *given)
     answers = [json.loads(line) for line in out.read_text().splitlines()]
     assert [one["id"] for one in answers] == [f"r{n}" for n in range(ROWS)]
     assert all(len(one["calls"]) == 1 and one["confidence"].keys() >= {"function"} for one in answers)
-    assert "is there already" in refused(capsys, "eval", *given)
+    assert "is there already" in refused(capsys, "eval", str(lander_file), *given)
 
 
 @pytest.mark.parametrize(

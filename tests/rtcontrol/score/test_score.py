@@ -249,7 +249,17 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     said.write_text(
         '{"say": "please land on the pad", "means": "land on the pad"}\n{"say": "asdf qwer", "means": null}\n'
     )
-    told = ("score", "--env", "lander", "--goal", "land on the pad", "--seeds", "1", "--phrasings", str(said))
+    told = (
+        "score",
+        "--env",
+        "lander",
+        "--set",
+        "score.goals=land on the pad",
+        "--seeds",
+        "1",
+        "--set",
+        f"score.phrasings={said}",
+    )
     assert call(*told, "--json", str(out)) == 0
     shown = capsys.readouterr().out
     assert "1/1 (0.21-1.00)" in shown and "please" not in shown and str(out) in shown
@@ -275,8 +285,25 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
     )
     with standin(lambda n: (0.0, None), toward) as hears:
         model = f"decisions:{hears.url}"
-        told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "1", "--hz", "10")
-        goals = ("--goal", "go to the red box", "--goal", "go to the barrel", "--phrasings", str(said))
+        told = (
+            "score",
+            "--env",
+            world_file(tmp_path),
+            "--agent",
+            agent_file(tmp_path),
+            "--seeds",
+            "1",
+            "--set",
+            "score.hz=10",
+        )
+        goals = (
+            "--set",
+            "score.goals=go to the red box",
+            "--set",
+            "score.goals=go to the barrel",
+            "--set",
+            f"score.phrasings={said}",
+        )
         assert call(*told, "--model", model, *goals, "--json", str(out)) == 0
     cells = list(json.loads(out.read_text())["cells"].values())
     for goal in ("go to the red box", "go to the barrel"):
@@ -288,12 +315,16 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "no goals" in refused(capsys, "score", "--env", "remote")
     assert "is in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
     assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
-    assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
-    assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
-    refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"), "--json", str(tmp_path / "f/x"))
+    assert (
+        "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--set", "score.goals=tea").lower()
+    )
+    assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--set", f"score.phrasings={tmp_path}/none")
+    refused(
+        capsys, "score", "--env", "lander", "--set", f"score.phrasings={tmp_path}/none", "--json", str(tmp_path / "f/x")
+    )
     assert not (tmp_path / "f/x").exists()  # a refusal leaves no empty file
     own = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
-    assert "--phrasings is about a model" in refused(capsys, *own, "--phrasings", "unseen")
+    assert "score.phrasings is about a model" in refused(capsys, *own, "--set", "score.phrasings=unseen")
 
 
 class Partly(Walker):

@@ -307,7 +307,7 @@ def test_the_command_line_takes_a_teachers_file(tmp_path: Path, capsys: pytest.C
         "def teacher(instruction, observation):\n    return 'stop' if 'red' in observation else 'jump'\n\n"
         "def situations(rng):\n    return rng.choice(TOLD), observe(rng)\n"
     )
-    assert call("fit", "--teacher", str(file), "--out", str(tmp_path / "made")) == 2
+    assert call("fit", "--set", f"fit.teacher={file}", "--out", str(tmp_path / "made")) == 2
     assert "(rules.py:3), instruction" in capsys.readouterr().err and not (tmp_path / "made").exists()
 
 
