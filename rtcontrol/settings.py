@@ -31,8 +31,7 @@ MAX_CALLS = 7  # the last one is decided with six in its history, as many as a p
 MIN_RECORD_BYTES = 10**6
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-Probability = Annotated[float, Field(ge=0, le=1)]
-Confidence = Probability | dict[str, Probability]
+Confidence = float | dict[str, float]
 
 GROUPS = {
     "loop": "Ticks: what runs, at which rate and deadline, and what a miss does.",
@@ -236,7 +235,16 @@ def confidence(text: str) -> Any:
     """Return the least confidence of all heads (0.5), of some (function=0.6,main=0.3), or both. Raises ValueError."""
     parts = [part.rpartition("=") for part in text.split(",")]
     floors = {head.strip(): float(least) for head, _, least in parts}
+    if len(floors) < len(parts) or any(equals and not head.strip() for head, equals, _ in parts):
+        raise ValueError("give such as 0.5, or function=0.6,main=0.3")
     return floors[""] if list(floors) == [""] else floors
+
+
+def _probabilities(value: Confidence) -> Confidence:
+    for least in value.values() if isinstance(value, dict) else [value]:
+        if not 0 <= least <= 1:
+            raise ValueError("give probabilities of 0 to 1, as 0.5, or function=0.6,main=0.3")
+    return value
 
 
 def _folder(text: str) -> str:
@@ -346,7 +354,7 @@ class LoopGroup(SharedOptions):
         "loop", None, "Hold at most so long, then the safe call; 0: at once. (default: the agent's)", ge=0, le=LONGEST
     )
     max_miss_rate: float | None = setting("loop", None, "Exit status 3 above it.", ge=0, le=1)
-    min_confidence: Confidence | None = setting(
+    min_confidence: Annotated[Confidence, AfterValidator(_probabilities)] | None = setting(
         "loop",
         None,
         "Withhold calls below it: 0.5, or by head or parameter, function=0.6,main=0.3. (default: the checkpoint's)",

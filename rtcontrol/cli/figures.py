@@ -98,8 +98,8 @@ class Progress:
         self._task = self._bar.add_task("starts", total=None)
 
     def __call__(self, done: float, total: float | None) -> None:
-        percent = 100 * done / total if total else 0.0
-        self.show(self._text.format(done=done, total=total, percent=f"{percent:.0f}"), done, total)
+        percent = 10 * int(10 * done / total) if total else 0
+        self.show(self._text.format(done=done, total=total, percent=percent), done, total)
 
     def show(self, text: str, done: float, total: float | None) -> None:
         self._bar.update(self._task, completed=done, total=total, description=printable(text))

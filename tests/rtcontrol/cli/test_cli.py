@@ -67,7 +67,7 @@ MISTAKES = [
     ("--set loop.hold_ms=inf", "--set loop.hold_ms=inf cannot be used: Input should be less than or equal to"),
     (
         "--set loop.min_confidence=7",
-        "--set loop.min_confidence=7 cannot be used: Input should be less than or equal to 1",
+        "--set loop.min_confidence=7 cannot be used: give probabilities of 0 to 1",
     ),
     ("--set host.engine=foo", "Unknown engine"),
     ("--instruct  ", "--instruct"),

@@ -37,9 +37,9 @@ def test_user_expert_runs_and_replays_its_record(tmp_path: Path, capsys: pytest.
     assert sys.modules["json"] is json
     assert [e["success"] for e in made["outcome"]["episodes"]] == [True, True]
     assert made["host"] == "inprocess"
-    again = ("replay", str(tmp_path / "out"), "--agent", agent, "--model", "expert", "--json", str(tmp_path / "r.json"))
+    again = ("replay", str(tmp_path / "out"), "--set", f"replay.agent={agent}", "--model", "expert")
     assert "the agent's file with `goals` and `expert`: --agent FILE.py" in refused(capsys, *again[:2], *again[4:6])
-    assert call(*again) == 0
+    assert call(*again, "--json", str(tmp_path / "r.json")) == 0
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["agreed"] == found["compared"] > 10 and not found["errors"]
 
@@ -193,7 +193,6 @@ def test_replay_with_a_failing_expert_has_a_status(tmp_path: Path, capsys: pytes
     tired = agent_file(
         tmp_path, ("x, y = data", "assert data['barrel'][0] == 99, 'tired'\n    x, y = data"), name="tired.py"
     )
-    assert (
-        call("replay", str(tmp_path / "out"), "--agent", tired, "--model", "expert", "--set", "replay.diff=true") == 8
-    )
+    again = ("--model", "expert", "--set", f"replay.agent={tired}", "--set", "replay.diff=true")
+    assert call("replay", str(tmp_path / "out"), *again) == 8
     assert capsys.readouterr().err.splitlines()[-1].startswith("ERRORS: ")

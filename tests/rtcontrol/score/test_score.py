@@ -258,7 +258,7 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
         "--seeds",
         "1",
         "--set",
-        f"score.phrasings={said}",
+        "score.phrasings=" + str(said),
     )
     assert call(*told, "--json", str(out)) == 0
     shown = capsys.readouterr().out
@@ -302,7 +302,7 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
             "--set",
             "score.goals=go to the barrel",
             "--set",
-            f"score.phrasings={said}",
+            "score.phrasings=" + str(said),
         )
         assert call(*told, "--model", model, *goals, "--json", str(out)) == 0
     cells = list(json.loads(out.read_text())["cells"].values())
