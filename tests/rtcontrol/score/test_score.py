@@ -245,8 +245,8 @@ def test_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Pa
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said, out = tmp_path / "list.jsonl", tmp_path / "scores.json"
-    said.write_text(
+    sentences, out = tmp_path / "list.jsonl", tmp_path / "scores.json"
+    sentences.write_text(
         '{"say": "please land on the pad", "means": "land on the pad"}\n{"say": "asdf qwer", "means": null}\n'
     )
     told = (
@@ -258,7 +258,7 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
         "--seeds",
         "1",
         "--set",
-        "score.phrasings=" + str(said),
+        f"score.phrasings={sentences}",
     )
     assert call(*told, "--json", str(out)) == 0
     shown = capsys.readouterr().out
@@ -279,8 +279,8 @@ def toward(told: str, name: str, options: list[str]) -> str:
 
 
 def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
-    out, said = tmp_path / "scores.json", tmp_path / "list.jsonl"
-    said.write_text(
+    out, sentences = tmp_path / "scores.json", tmp_path / "list.jsonl"
+    sentences.write_text(
         '{"say": "go to the barrel", "means": "go to the barrel"}\n{"say": "go to the red box", "means": null}\n'
     )
     with standin(lambda n: (0.0, None), toward) as hears:
@@ -302,7 +302,7 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
             "--set",
             "score.goals=go to the barrel",
             "--set",
-            "score.phrasings=" + str(said),
+            f"score.phrasings={sentences}",
         )
         assert call(*told, "--model", model, *goals, "--json", str(out)) == 0
     cells = list(json.loads(out.read_text())["cells"].values())
