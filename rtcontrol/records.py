@@ -1,7 +1,9 @@
 """The data of a run: ticks, commands and their results. No behaviour, no clock.
 
 Below them are the events that the loop's core takes and the actions that it returns. Completion, SafeAttempt, Fault,
-OperatorCommand and HostChanged are events as they are. Instants are CLOCK_MONOTONIC nanoseconds.
+OperatorCommand, HostChanged and DecisionReply are events as they are. Three are actions as they are: the call of a
+Command is to act as soon as the world allows (a waiting one gives way), a DecisionRequest is to be sent to the decider,
+an Emission to a world that receives them. Instants are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ class Tick:
 
     `skip`: the record's fields about releases that were skipped before it. `runs`: schedstat files of the loop's, the
     actuator's and the deciding threads when it woke; `runs_before`: the same at the release before. `behind`: the host
-    was busy with older requests. `fresh`: the world made an observation since the release before. `calls`: those of
-    this tick that acted before (each further call has its own copy of the tick). `requested_ns`: when the observation
-    was made that decides the tick, where it is an older one.
+    was busy with older requests. `calls`: those of this tick that acted before (each further call has its own copy of
+    the tick). `requested_ns`: when the observation was made that decides the tick, where it is an older one.
     """
 
     k: int
@@ -42,7 +43,6 @@ class Tick:
     epoch: int = -1
     capture_ns: int = 0
     superseded: int = 0
-    fresh: bool = True
     text_ns: int = 0
     submitted_ns: int = 0
     replied_ns: int = 0
@@ -75,14 +75,8 @@ class Command:
     shut: str | None = None
 
 
-class Event:
-    """What the loop's core takes."""
-
-    __slots__ = ()
-
-
 @dataclass(slots=True)
-class Completion(Event):
+class Completion:
     """A command ended. `current`: no safe call was demanded since it was ordered."""
 
     tick: int
@@ -94,7 +88,7 @@ class Completion(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SafeAttempt(Event):
+class SafeAttempt:
     """One attempt of a safe call (None: the agent has none). `active`: now all that were demanded are; `acted`: False
     where the world takes no calls; `over`: there, or where it makes no step with it."""
 
@@ -109,7 +103,7 @@ class SafeAttempt(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault(Event):
+class Fault:
     """The environment raised over an emission or an instruction."""
 
     doing: str
@@ -150,7 +144,7 @@ class OrderedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorCommand(Event):
+class OperatorCommand:
     """A word of a person, by keyboard, page or wire. `k`: the tick whose call is meant."""
 
     word: str
@@ -182,13 +176,11 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """A thread's state (a letter; X: it is gone), and since its start: major faults, how long its group was throttled,
-    how long it ran and waited for a processor. None where the kernel does not say."""
+    """A thread's state (a letter; X: it is gone), and how long it ran and waited for a processor since its start. None
+    where the kernel does not say."""
 
     role: str
     state: str | None = None
-    major_faults: int | None = None
-    throttled_ns: int | None = None
     ran_ns: int | None = None
     delayed_ns: int | None = None
 
@@ -211,78 +203,64 @@ class EvidenceSample:
 
 
 @dataclass(frozen=True, slots=True)
-class HostChanged(Event):
-    """The decoder's host at one instant, as `Host` says. `sample`: the first of the threads that decide now."""
+class HostChanged:
+    """The decoder's host at one instant, as `Host` says."""
 
     alive: bool = True
     incarnation: int = 0
     gave_up: str | None = None
     events: Sequence[HostEvent] = ()
-    sample: EvidenceSample = EvidenceSample()
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
-
-@dataclass(slots=True)
-class Started(Event):
-    """The world runs: the first release may come. Later samples are compared with this one."""
-
-    sample: EvidenceSample
+Event = Any  # of a type in `HANDLERS` of loop/core.py
 
 
-class Woke(Event):
+class Started:
+    """The world runs: the first release may come."""
+
+
+class Woke:
     """`wake_ns` is reached, or nothing else came."""
 
-    __slots__ = ()
-
 
 @dataclass(slots=True)
-class Advanced(Event):
+class Advanced:
     """Answers `Advance`: the next release is due since then; None: not yet."""
 
     due_ns: int | None
 
 
 @dataclass(slots=True)
-class Observed(Event):
-    """Answers `Observe`. `runs`: schedstat files of the threads that count. `acks`: a client's acknowledgements, which
-    may grow at any time and which the core alone takes. `episodes`: all that ended so far, in a new epoch."""
+class Observed:
+    """Answers `Observe`, with the agent's `text`, or the `error` that its code raised.
+
+    `runs`: schedstat files of the threads that count. `acks`: a client's acknowledgements, which may grow at any time
+    and which the core alone takes. `episodes`: all that ended so far, in a new epoch. `acknowledged`: calls that the
+    world says were executed since the last time; None: one that was sent counts.
+    """
 
     observation: Observation | None
     finished: bool = False
     runs: tuple[bytes, ...] = ()
     acks: deque[Acknowledgement] | None = None
-    sample: EvidenceSample | None = None
+    sample: EvidenceSample = EvidenceSample()
     episodes: Sequence[Episode] = ()
-
-
-@dataclass(slots=True)
-class TextRead(Event):
-    """Answers `Read`: the agent's text, or the error that its code raised. `acknowledged`: calls that the world says
-    were executed since the last time; None: one that was sent counts."""
-
-    text: str
+    text: str = ""
     error: BaseException | None = None
     acknowledged: Sequence[Call] | None = None
 
 
 @dataclass(slots=True)
-class Sent(Event):
-    """Answers `Ask`."""
+class Sent:
+    """Answers a DecisionRequest."""
 
     error: Exception | None = None
 
 
 @dataclass(slots=True)
-class Replied(Event):
-    """The decider answered."""
-
-    reply: DecisionReply
-
-
-@dataclass(slots=True)
-class GaveWay(Event):
+class GaveWay:
     """The call of tick `k` waited for the world, and was dropped for a newer `call`, or for the `safe` one."""
 
     k: int
@@ -290,7 +268,7 @@ class GaveWay(Event):
 
 
 @dataclass(slots=True)
-class Withdrawn(Event):
+class Withdrawn:
     """Answers `Withdraw`. `dropped`: False where the call of tick `k` does not wait any more."""
 
     k: int
@@ -298,7 +276,7 @@ class Withdrawn(Event):
 
 
 @dataclass(slots=True)
-class SafeState(Event):
+class SafeState:
     """Whether a safe call is to be attempted, and whether one that was demanded is not active yet."""
 
     attempting: bool
@@ -306,7 +284,7 @@ class SafeState(Event):
 
 
 @dataclass(slots=True)
-class Sampled(Event):
+class Sampled:
     """Answers `TakeSample`."""
 
     k: int
@@ -314,27 +292,25 @@ class Sampled(Event):
 
 
 @dataclass(slots=True)
-class Instructed(Event):
+class Instructed:
     """A new instruction: it is taken at a release, one at each."""
 
     text: str
 
 
 @dataclass(slots=True)
-class Stopped(Event):
+class Stopped:
     """The run is to end; the first reason stays."""
 
     why: str
 
 
-class Left(Event):
+class Left:
     """The ticks are over: the safe call is to be active, and nothing else acts."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True)
-class Overdue(Event):
+class Overdue:
     """The ticks were over at `t_ns`: a release that was due by then and never started is missed. `sample`: of the time
     since that release."""
 
@@ -344,7 +320,7 @@ class Overdue(Event):
 
 
 @dataclass(slots=True)
-class Closed(Event):
+class Closed:
     """Nothing comes any more: what is open is recorded as it is."""
 
     episodes: Sequence[Episode]
@@ -353,85 +329,51 @@ class Closed(Event):
 
 # -- actions ----------------------------------------------------------------------------------------------------------
 
-
-class Action:
-    """What the runner does for the core, on the loop's thread."""
-
-    __slots__ = ()
+Action = Any  # of a type in `DO` of loop/runner.py
 
 
 @dataclass(slots=True)
-class Advance(Action):
+class Advance:
     """Let a world that waits run so long, or wait for the next observation to arrive."""
 
     dt_ns: int
 
 
 @dataclass(slots=True)
-class Observe(Action):
-    """Take the freshest observation, with a sample of the time since then, if any."""
+class Observe:
+    """Take the freshest observation and let the agent read it, with a sample of the time since then, if any."""
 
     sample_since_ns: int | None = None
 
 
 @dataclass(slots=True)
-class Read(Action):
-    """Let the agent read it."""
-
-    observation: Observation
-
-
-@dataclass(slots=True)
-class Ask(Action):
-    """Send the request to the decider."""
-
-    request: DecisionRequest
-
-
-@dataclass(slots=True)
-class Cancel(Action):
+class Cancel:
     """The decision of tick `k` is not waited for any more."""
 
     k: int
 
 
 @dataclass(slots=True)
-class Execute(Action):
-    """Let the call act as soon as the world allows; a waiting one gives way (`GaveWay`)."""
-
-    command: Command
-
-
-@dataclass(slots=True)
-class Withdraw(Action):
+class Withdraw:
     """Drop the call of tick `k`, if it has not started."""
 
     k: int
 
 
 @dataclass(slots=True)
-class Safe(Action):
+class Safe:
     """Make the safe calls active; an emitting world receives the emission first."""
 
     why: str
     emission: Emission | None
 
 
-class Retry(Action):
+class Retry:
     """Attempt again the safe calls that are not active yet."""
 
-    __slots__ = ()
-
 
 @dataclass(slots=True)
-class Tell(Action):
-    """An emitting world receives it."""
-
-    emission: Emission
-
-
-@dataclass(slots=True)
-class Guard(Action):
+class Guard:
     """Demand the safe calls without the loop where it is not back by `until_ns` (None: no limit), or at a person's
     word; an emitting world receives the emission then."""
 
@@ -440,14 +382,14 @@ class Guard(Action):
 
 
 @dataclass(slots=True)
-class Instruct(Action):
+class Instruct:
     """The world judges by this instruction from now on."""
 
     text: str
 
 
 @dataclass(slots=True)
-class Question(Action):
+class Question:
     """A call waits for a person's yes; None: no longer. `unanswered`: its text, where no answer came."""
 
     approval: PendingApproval | None
@@ -455,21 +397,21 @@ class Question(Action):
 
 
 @dataclass(slots=True)
-class Record(Action):
+class Record:
     """A line for the record."""
 
     line: dict[str, Any]
 
 
 @dataclass(slots=True)
-class Notify(Action):
+class Notify:
     """A line for people."""
 
     text: str
 
 
 @dataclass(slots=True)
-class LoopReport(Action):
+class LoopReport:
     """For the run's listener: an instruction (`text`) is accepted, refused or doubted (`why`), or the operator's view
     changed."""
 
@@ -479,7 +421,7 @@ class LoopReport(Action):
 
 
 @dataclass(slots=True)
-class TakeSample(Action):
+class TakeSample:
     """Sample the evidence of tick `k` since this instant."""
 
     k: int
@@ -487,7 +429,7 @@ class TakeSample(Action):
 
 
 @dataclass(slots=True)
-class Stop(Action):
+class Stop:
     """The ticks are over."""
 
     why: str

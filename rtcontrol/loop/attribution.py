@@ -66,8 +66,6 @@ class ThreadUsage:
     ran_ms: float | None = None
     delayed_ms: float | None = None
     waking_ms: float | None = None
-    major_faults: int | None = None
-    throttled_ms: float | None = None
 
 
 USAGE = tuple(usage.name for usage in fields(ThreadUsage))
@@ -179,13 +177,12 @@ class MissFinding:
 
 class Witness:
     """Keeps what evidence needs beyond the tick itself: spans of ticks on time, when the loop's thread was long at work
-    on `texts`, the `gaps` in which the decoder stood still (by its newest reply), and the sample `before`.
-    `periodic`: a release comes by the clock, not by an arrival."""
+    on `texts`, and the `gaps` in which the decoder stood still (by its newest reply). `periodic`: a release comes by
+    the clock, not by an arrival."""
 
     def __init__(self, periodic: bool) -> None:
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)
         self.gaps: Sequence[tuple[int, int]] = ()
-        self.before = EvidenceSample()
         self._on_time: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self._usual: Mapping[str, float] | None = {}  # None: to be computed
         self._periodic = periodic
@@ -212,7 +209,6 @@ class Witness:
             behind=tick.behind,
             host=_host_failure(tick, host) if reply is None else None,
         )
-        self.before = sample
         return MissFinding(tick, evidence)
 
     def completed(
@@ -232,8 +228,7 @@ class Witness:
             acting=_acting(tick, sample, end),
             texts=_clip(tick, self.texts, end),
         )
-        # State, faults and throttling stay those of the miss.
-        for role, usage in _worst(sample, _times(tick, sample)).items():
+        for role, usage in _usages(tick, sample).items():  # the state stays that of the miss
             if usage.ran_ms is not None:
                 thread = replace(getattr(before, role), ran_ms=usage.ran_ms, delayed_ms=usage.delayed_ms)
                 evidence = replace(evidence, **{role: thread})
@@ -270,7 +265,7 @@ class Witness:
             "arrival": not self._periodic,
             "texts": _clip(tick, self.texts, end),
             "acting": _acting(tick, sample, end),
-            **self._usages(tick, sample),
+            **_usages(tick, sample),
         }
         deadline = to_ms(tick.deadline_ns - tick.release_ns)
         return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
@@ -284,24 +279,6 @@ class Witness:
         ages = [spans["woke"] - spans["captured"] for spans in self._on_time if "captured" in spans]
         late_ms = to_ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         return late_ms, to_ms(tick.capture_ns - tick.release_ns)
-
-    def _usages(self, tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
-        """Return what the kernel counted of each role since the release; what is older is not this tick's."""
-        recent = self.before.t_ns >= 2 * tick.release_ns - tick.deadline_ns
-        before = self.before.threads if recent and len(self.before.threads) == len(sample.threads) else None
-        usages = []
-        for i, (thread, usage) in enumerate(zip(sample.threads, _times(tick, sample), strict=True)):
-            past = ThreadReading("") if before is None else before[i]
-            throttled = _since(thread.throttled_ns, past.throttled_ns)
-            usages.append(
-                replace(
-                    usage,
-                    state=thread.state,
-                    major_faults=_since(thread.major_faults, past.major_faults),
-                    throttled_ms=None if throttled is None else to_ms(throttled),
-                )
-            )
-        return _worst(sample, usages)
 
 
 def ran_and_delayed(raw: bytes) -> tuple[int, int]:
@@ -348,33 +325,30 @@ def _host_failure(tick: Tick, host: HostChanged) -> str | None:
     return "restarting" if lost and lost[-1] < tick.release_ns else "lost"
 
 
-def _times(tick: Tick, sample: EvidenceSample) -> list[ThreadUsage]:
-    """Return for each thread how long it ran and had no processor since the release, as far as that is known."""
+def _usages(tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
+    """Return by role what the kernel counted since the release; of several threads, of the one that waited longest for
+    a processor."""
     # After a restart other threads decide.
     runs = tick.runs if tick.incarnation == sample.incarnation else tick.runs[:LOCAL]
-    times = [ThreadUsage() for _ in sample.threads]
-    for i, (thread, raw) in enumerate(zip(sample.threads, runs, strict=False)):
-        if thread.ran_ns is None or thread.delayed_ns is None:
-            continue
-        try:
-            ran, delayed = ran_and_delayed(raw)
-            waking = None
-            if i < min(LOCAL, len(tick.runs_before)):
-                waking = to_ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
-        except ValueError:
-            continue
-        times[i] = ThreadUsage(None, to_ms(thread.ran_ns - ran), to_ms(thread.delayed_ns - delayed), waking)
-    return times
-
-
-def _worst(sample: EvidenceSample, usages: Sequence[ThreadUsage]) -> dict[str, ThreadUsage]:
-    """Return by role, of several threads, the one that waited longest for a processor."""
     worst: dict[str, ThreadUsage] = {}
-    for thread, usage in zip(sample.threads, usages, strict=True):
-        role = thread.role
-        if role not in worst or (usage.delayed_ms or 0.0) > (worst[role].delayed_ms or 0.0):
-            worst[role] = usage
+    for i, thread in enumerate(sample.threads):
+        usage = ThreadUsage(thread.state)
+        if i < len(runs) and thread.ran_ns is not None and thread.delayed_ns is not None:
+            before = tick.runs_before[i] if i < min(LOCAL, len(tick.runs_before)) else None
+            usage = _usage(thread, thread.ran_ns, thread.delayed_ns, runs[i], before)
+        if thread.role not in worst or (usage.delayed_ms or 0.0) > (worst[thread.role].delayed_ms or 0.0):
+            worst[thread.role] = usage
     return worst
+
+
+def _usage(thread: ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
+    """Return what a thread did since its schedstat file was `raw`; unknown where that cannot be read."""
+    try:
+        ran, delayed = ran_and_delayed(raw)
+        waking = None if before is None else to_ms(delayed - ran_and_delayed(before)[1])
+    except ValueError:
+        return ThreadUsage(thread.state)
+    return ThreadUsage(thread.state, to_ms(ran_ns - ran), to_ms(delayed_ns - delayed), waking)
 
 
 def _pauses(tick: Tick, sample: EvidenceSample, since: float, until: float) -> list[tuple[float, float, str]]:
@@ -392,10 +366,6 @@ def _acting(tick: Tick, sample: EvidenceSample, until: float) -> list[Span]:
 def _clip(tick: Tick, spans: Iterable[tuple[int, int]], until: float) -> list[Span]:
     relative = [(to_ms(start - tick.release_ns), to_ms(end - tick.release_ns)) for start, end in spans]
     return [(max(b, 0.0), min(e, until)) for b, e in relative if e > 0.0 and b < until]
-
-
-def _since(now: int | None, before: int | None) -> int | None:
-    return None if now is None or before is None else now - before
 
 
 def to_ms(ns: int) -> float:
@@ -443,16 +413,13 @@ def _pause(e: Evidence, need: float) -> Verdict | None:
         return None
     # The heartbeat misses its turn in a collection, too: only what is left is the stall's.
     collected = covered_ms([(b, end) for b, end, kind in e.pauses if kind == "gc"], windows)
-    if collected >= paused / 2:
-        return Verdict(Cause.PAUSE, "gc", paused)
-    return Verdict(Cause.PAUSE, "disk" if e.loop.major_faults else "stall", paused)
+    return Verdict(Cause.PAUSE, "gc" if collected >= paused / 2 else "stall", paused)
 
 
 def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
     """The loop's thread was not there at the release, or not when the reply was; or it, or the actuator's, wanted a
     processor for its part of the tick and had none."""
     windows = _away(e)
-    missing = _sum(took, "wake", "deliver")
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
     delayed += min(max(e.loop.delayed_ms or 0.0, e.sockets.delayed_ms or 0.0), took.get("deliver", 0.0))
@@ -462,8 +429,6 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
     parts = {"scheduler": delayed, "executor": covered_ms(e.acting, windows)}
     if parts[largest := max(parts, key=lambda name: parts[name])] >= need:
         return Verdict(Cause.WAKE, largest, parts[largest])
-    if e.loop.major_faults and missing - delayed >= need:
-        return Verdict(Cause.WAKE, "disk", missing - delayed)
     if e.arrival and took.get("wake", 0.0) >= need:
         return Verdict(Cause.DECIDE, "queued", took["wake"])
     return None
@@ -490,7 +455,7 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     noticed = still = covered_ms(e.gaps, [(submitted, until)])
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
-    still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
+    still = max(still, _kept(e, e.decoder, queued + decide))
     # While it stood still it neither decided nor kept the request waiting. The kernel alone does not say when that was:
     # such time is the decision's first.
     started = e.spans.get("begun", until if queued else submitted)

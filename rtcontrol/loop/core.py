@@ -23,7 +23,7 @@ from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.attribution import MissFinding, Witness, spans_of, to_ms
 from rtcontrol.loop.fallback import ActiveCall, FallbackPolicy, FallbackState, Measure, Status
 from rtcontrol.loop.grid import ReleaseGrid
-from rtcontrol.loop.instructions import GoalList, Instructions, Requests
+from rtcontrol.loop.instructions import Instructions, Requests
 from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields
 from rtcontrol.loop.operator import ConfidenceMonitor, OperatorGate
 from rtcontrol.models.call import Call, Decision
@@ -94,7 +94,7 @@ class Rules:
     doubt: Callable[[Decision], Doubt | None] | None = None
     confirm: frozenset[str] = frozenset()
     history: int = 0
-    goals: GoalList | None = None
+    goals: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -139,18 +139,16 @@ class Outstanding:
 class World:
     """The state of the world, the decoder's host and the safe calls, as far as the core knows it.
 
-    `woke_ns`: when the loop woke for the release that is due, and `runs` the schedstat files then; `tick`: the tick of
-    it. `observation` (number `seq`, of `epoch`) is the newest. `retried`: the safe call was, at this release.
-    `stopped`: no further tick starts; `left`: nothing but the safe call acts.
+    `tick`: the newest, or the one whose further call is requested. `observation` (of `epoch`) is the newest, `runs` are
+    the schedstat files at its release. `retried`: the safe call was, at this release. `stopped`: no further tick
+    starts; `left`: only the safe call acts.
     """
 
     host: HostChanged = field(default_factory=HostChanged)
     safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
     started_ns: int = 0  # by the world's time
-    woke_ns: int = 0
     tick: Tick | None = None
     observation: Observation | None = None
-    seq: int | None = None
     epoch: int = -1
     runs: tuple[bytes, ...] = ()
     retried: bool = False
@@ -241,12 +239,9 @@ class LoopCore:
     # -- release -------------------------------------------------------------------------------------------------------
 
     def _started(self, event: ev.Started) -> None:
-        t0_ns, world_ns = self.grid.start(self.now_ns)
-        self.world.started_ns = world_ns
-        self.witness.before = event.sample
-        self.ledger.t0_ns = t0_ns
-        self.ledger.write({"origin_ns": t0_ns})
-        self.fallback.policy.epoch(world_ns)
+        self.ledger.t0_ns, self.world.started_ns = self.grid.start(self.now_ns)
+        self.ledger.write({"origin_ns": self.ledger.t0_ns})
+        self.fallback.policy.epoch(self.world.started_ns)
 
     def _woke(self, event: ev.Woke) -> None:
         self._expire()
@@ -258,14 +253,14 @@ class LoopCore:
             self._release()
 
     def _release(self) -> None:
-        """Observe the world, if the next release is due."""
+        """Start a tick, if the next release is due."""
         grid, world = self.grid, self.world
         due = grid.due(self.now_ns)
         if world.stopped:
             return
         if grid.enforced:
             if due:
-                self._observe()
+                self._start_tick()
         elif self.busy:
             return
         elif not due:
@@ -276,97 +271,92 @@ class LoopCore:
             self.out.append(ev.Retry())
         else:
             world.retried = False
-            self._observe()
+            self._start_tick()
 
-    def _observe(self) -> None:
-        now = self.world.woke_ns = self.now_ns
-        next_ns = self.grid.next_release_ns
-        skips = self.grid.enforced and now - next_ns >= self.settings.period_ns
-        self.out.append(ev.Observe(next_ns if skips else None))
+    def _start_tick(self) -> None:
+        world, settings, enforced = self.world, self.settings, self.grid.enforced
+        if settings.duration_ns is not None and self._world_ns - world.started_ns >= settings.duration_ns:
+            self._stop("duration")
+            return
+        tick = world.tick = self._take(self.now_ns, self.now_ns)
+        if enforced or self.fallback.emits:
+            guard_ns = tick.woke_ns + settings.guard_ns if enforced else None
+            self.out.append(ev.Guard(guard_ns, self.fallback.parting(tick) if self.fallback.emits else None))
+        self.out.append(ev.Observe(self._skipped_ns(tick) if tick.skip else None))
+
+    def _take(self, due_ns: int, woke_ns: int) -> Tick:
+        """Return the tick of the release that was due by then."""
+        k, release_ns, skipped = self.grid.take(due_ns)
+        tick = Tick(k, release_ns, release_ns + self.settings.deadline_ns, woke_ns)
+        tick.incarnation = self.world.host.incarnation
+        if skipped:
+            tick.skip = {"skipped": skipped}
+        return tick
+
+    def _skipped_ns(self, tick: Tick) -> int:
+        """Return the first release that was skipped before the tick's."""
+        return tick.release_ns - int(tick.skip["skipped"]) * self.settings.period_ns
+
+    def _sample(self, tick: Tick, event: ev.Observed | ev.Overdue) -> None:
+        """Keep evidence as of the tick's release, and why releases before it did not start."""
+        world = self.world
+        tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
+        if tick.skip:
+            tick.skip |= self.witness.skip_fields(tick, self._skipped_ns(tick), event.sample)
+
+    # -- observe -------------------------------------------------------------------------------------------------------
 
     def _observed(self, event: ev.Observed) -> None:
-        world, duration_ns = self.world, self.settings.duration_ns
+        tick = self.world.tick
+        assert tick is not None, "it was started"
         if event.finished:
             self._stop("episodes")
-        elif duration_ns is not None and self.grid.world_ns(world.woke_ns) - world.started_ns >= duration_ns:
-            self._stop("duration")
-        else:
-            world.tick = self._start_tick(event)
-            self._take(world.tick, event)
-
-    def _start_tick(self, event: ev.Observed) -> Tick:
-        """Start the tick of the release that is due."""
-        world, settings = self.world, self.settings
-        k, release_ns, skipped = self.grid.take(world.woke_ns)
-        tick = Tick(k, release_ns, release_ns + settings.deadline_ns, world.woke_ns)
-        tick.incarnation = world.host.incarnation
-        tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
-        self.outstanding.newest_k = k
-        if self.grid.enforced:
-            parting = self.fallback.parting(tick) if self.fallback.emits else None
-            self.out.append(ev.Guard(world.woke_ns + settings.guard_ns, parting))
-        elif self.fallback.emits:
-            self.out.append(ev.Guard(None, self.fallback.parting(tick)))
-        if skipped:
-            self._skip(tick, skipped, event.sample or self.witness.before)
+            return
+        self.outstanding.newest_k = tick.k
+        self._sample(tick, event)
         if self.requests.instructions.waiting:
             self.requests.instructions.change(self.now_ns)
         if event.acks:
             self._acknowledge(event.acks)
         if self.operator.asking is not None:
             self.operator.expire(self.now_ns)
-        return tick
+        self._look(tick, event)
 
-    def _skip(self, tick: Tick, skipped: int, sample: EvidenceSample) -> None:
-        """Note why releases before this tick's did not start."""
-        first_ns = tick.release_ns - skipped * self.settings.period_ns
-        tick.skip = {"skipped": skipped, **self.witness.skip_fields(tick, first_ns, sample)}
-
-    # -- observe -------------------------------------------------------------------------------------------------------
-
-    def _take(self, tick: Tick, event: ev.Observed) -> None:
-        """Let the agent read the observation, if it is fresh enough and a decoder is there."""
-        observation = event.observation
+    def _look(self, tick: Tick, event: ev.Observed) -> None:
+        """Request a decision upon the observation, if it is fresh enough and a decoder is there."""
+        world, enforced, observation = self.world, self.grid.enforced, event.observation
         if observation is None:
             self._miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
             return
-        world, enforced = self.world, self.grid.enforced
-        captured_ns, seq = observation.t_capture_ns, observation.seq
+        captured_ns, before, world.observation = observation.t_capture_ns, world.observation, observation
         # Where the world waits, an observation from before the first release is as fresh as at that release.
         tick.capture_ns = captured_ns if enforced else max(captured_ns, self.ledger.t0_ns)
-        tick.seq, tick.epoch = seq, observation.epoch
-        if world.seq is not None:
-            tick.superseded, tick.fresh = max(seq - world.seq - 1, 0), seq != world.seq
-        world.seq, world.observation = seq, observation
+        tick.seq, tick.epoch = observation.seq, observation.epoch
+        if before is not None:
+            tick.superseded = max(observation.seq - before.seq - 1, 0)
         if observation.epoch != world.epoch:
-            self._start_epoch(event, observation.epoch)
-        if enforced and world.woke_ns - captured_ns > self.settings.max_age_ns:
-            self._miss(tick, (Cause.STALE_OBSERVATION, "late" if tick.fresh else "frozen"))
-        elif not world.host.alive or (enforced and self.now_ns > tick.deadline_ns):
-            self._miss(tick, None)
-        else:
-            self.out.append(ev.Read(observation))
-
-    def _start_epoch(self, event: ev.Observed, epoch: int) -> None:
-        self.world.epoch = epoch
-        self.requests.history.clear()
-        self.ledger.ended(event.episodes)
-        self.fallback.policy.epoch(self._world_ns)
-
-    def _text_read(self, event: ev.TextRead) -> None:
-        world, tick, observation = self.world, self.world.tick, self.world.observation
-        assert tick is not None and observation is not None, "an observation was read"
+            world.epoch = observation.epoch
+            self.requests.history.clear()
+            self.ledger.ended(event.episodes)
+            self.fallback.policy.epoch(self.grid.world_ns(tick.woke_ns))
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
-        if event.error is not None:  # raised by the agent's code
-            self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
+        if enforced and tick.woke_ns - captured_ns > self.settings.max_age_ns:
+            frozen = before is not None and observation.seq == before.seq
+            self._miss(tick, (Cause.STALE_OBSERVATION, "frozen" if frozen else "late"))
             return
-        tick.text_ns = self.now_ns
-        if tick.text_ns - world.woke_ns > self.settings.period_ns // 8:
-            self.witness.texts.append((world.woke_ns, tick.text_ns))
-        tick.request = self.requests.make(tick.k, observation, event.text, tick.deadline_ns - world.woke_ns)
-        tick.behind = len(self.outstanding.pending) + len(self.outstanding.late) >= self.settings.pipeline
-        self.out.append(ev.Ask(tick.request))
+        if event.error is None:
+            tick.text_ns = self.now_ns
+        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:
+            self.witness.texts.append((tick.woke_ns, self.now_ns))
+        if not world.host.alive or (enforced and self.now_ns > tick.deadline_ns):
+            self._miss(tick, None)
+        elif event.error is not None:  # raised by the agent's code
+            self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
+        else:
+            tick.request = self.requests.make(tick.k, observation, event.text, tick.deadline_ns - tick.woke_ns)
+            tick.behind = len(self.outstanding.pending) + len(self.outstanding.late) >= self.settings.pipeline
+            self.out.append(tick.request)
 
     # -- request -------------------------------------------------------------------------------------------------------
 
@@ -433,8 +423,8 @@ class LoopCore:
         while len(late) > 2 * self.settings.pipeline:
             del late[min(late)]
 
-    def _replied(self, event: ev.Replied) -> None:
-        reply, outstanding = event.reply, self.outstanding
+    def _replied(self, reply: DecisionReply) -> None:
+        outstanding = self.outstanding
         if self.world.left and reply.tick not in outstanding.late:
             return  # no release any more
         if outstanding.late:
@@ -549,7 +539,7 @@ class LoopCore:
             command.void = None if order.late else self.fallback.emission(tick, "held", None, order.reply)
         outstanding.ordered[tick.k] = order
         outstanding.ordered_k, outstanding.called = max(outstanding.ordered_k, tick.k), True
-        self.out.append(ev.Execute(command))
+        self.out.append(command)
 
     def _gave_way(self, event: ev.GaveWay) -> None:
         """A call that waited for the world was dropped for a newer one, or for the safe call."""
@@ -628,7 +618,7 @@ class LoopCore:
             self._miss(tick, None)
         else:
             self.world.tick = tick
-            self.out.append(ev.Ask(request))
+            self.out.append(request)
 
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
@@ -746,7 +736,7 @@ class LoopCore:
             self._demand("miss", emission, tick.k)
             return "pending" if measure == "none" else measure
         if emission is not None:
-            self.out.append(ev.Tell(emission))
+            self.out.append(emission)
         return "pending" if measure == "none" and self.world.safe.pending else measure
 
     def _demand(self, why: str, emission: Any, k: int) -> None:
@@ -758,7 +748,7 @@ class LoopCore:
     def _tell(self, tick: Tick, status: Status, reply: DecisionReply) -> None:
         """Tell an emitting world of a tick that brought no call."""
         if self.fallback.emits and (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
-            self.out.append(ev.Tell(emission))
+            self.out.append(emission)
 
     def _suspend(self, k: int) -> None:
         """People hold the calls back: the safe call was demanded, at tick `k`."""
@@ -780,7 +770,7 @@ class LoopCore:
         self.out.append(ev.LoopReport("changed"))
 
     def _host_changed(self, state: HostChanged) -> None:
-        self.world.host, self.witness.before = state, state.sample
+        self.world.host = state
         if len(state.events) != self.ledger.events:
             self.ledger.host_events(state.events)
             late = self.outstanding.late.values()
@@ -818,25 +808,20 @@ class LoopCore:
 
     def _overdue(self, event: ev.Overdue) -> None:
         """The loop was away when the run ended: what was due a period before is missed all the same."""
-        grid, settings = self.grid, self.settings
-        due_ns = event.t_ns - settings.period_ns
-        if not (self.ledger.t0_ns and grid.enforced and grid.due(due_ns)):
+        due_ns = event.t_ns - self.settings.period_ns
+        if not (self.ledger.t0_ns and self.grid.enforced and self.grid.due(due_ns)):
             return
         self._suspend(self.outstanding.newest_k)
-        k, release_ns, skipped = grid.take(due_ns)
-        tick = Tick(k, release_ns, release_ns + settings.deadline_ns, event.t_ns)
-        tick.incarnation = self.world.host.incarnation
-        tick.runs_before, tick.runs = self.world.runs, event.runs
-        if skipped:
-            self._skip(tick, skipped, event.sample)
+        tick = self._take(due_ns, event.t_ns)
+        self._sample(tick, event)
         self._miss(tick, None)
-        self.outstanding.misses[k].end_ns = event.t_ns  # what came since is not part of it
+        self.outstanding.misses[tick.k].end_ns = event.t_ns  # what came since is not part of it
 
     def _closed(self, event: ev.Closed) -> None:
         for miss in tuple(self.outstanding.misses.values()):
             finding = miss.finding
             if finding is None:  # an interrupt came before its sample
-                finding = self.witness.finding(miss.outcome, self.witness.before, self.world.host, miss.end_ns)
+                finding = self.witness.finding(miss.outcome, EvidenceSample(), self.world.host, miss.end_ns)
             self._close(miss, self.witness.final(finding))
         if event.acks:
             self.outstanding.ordered.clear()  # their effects will not come any more
@@ -857,9 +842,8 @@ HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
     ev.Woke: LoopCore._woke,
     ev.Advanced: LoopCore._advanced,
     ev.Observed: LoopCore._observed,
-    ev.TextRead: LoopCore._text_read,
     ev.Sent: LoopCore._sent,
-    ev.Replied: LoopCore._replied,
+    DecisionReply: LoopCore._replied,
     ev.GaveWay: LoopCore._gave_way,
     ev.Withdrawn: LoopCore._withdrawn,
     Completion: LoopCore._completed,

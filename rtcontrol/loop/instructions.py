@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol.envs.base import Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
@@ -19,24 +19,12 @@ EXAMPLES = 4  # goals that people are shown when an instruction is not understoo
 MAX_WAITING = 16  # one is taken a tick; the oldest are dropped
 
 
-class GoalList(Protocol):
-    """The goals of an agent that lists them."""
-
-    @property
-    def kinds(self) -> Sequence[Any]: ...
-
-    def recognise(self, text: str, /) -> Any:
-        """Return the goal of a sentence, or None."""
-
-    def examples(self, most: int, /) -> Sequence[str]: ...
-
-
 class Instructions:
     """`now` is active, `proven` the last one that a decision was made by, `waiting` are to come. `refusal`: the last
-    one if it was refused, and why. Where the agent has `goals`, a new instruction whose decisions must not act is not
-    understood, and the one before is restored."""
+    one if it was refused, and why. Where the agent has `goals` (`GoalTools`), a new instruction whose decisions must
+    not act is not understood, and the one before is restored."""
 
-    def __init__(self, first: str, out: list[Action], ledger: Ledger, goals: GoalList | None = None) -> None:
+    def __init__(self, first: str, out: list[Action], ledger: Ledger, goals: Any = None) -> None:
         self.now = self.proven = first
         self.goals = goals
         self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
@@ -60,22 +48,18 @@ class Instructions:
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
-        if decision is None and (refusal := reply.mistake) is not None:
-            why = refusal[0]
+        if decision is None and reply.mistake is not None:
+            why = reply.mistake[0]
             shown = f"instruction refused: {echo(self.now)} ({why}) It continues with the one before."
             self._refuse(shown, reply.error or why, now_ns)
-        elif (decision is None or unsure) and self._unlisted():
+        elif (decision is None or unsure) and self.goals is not None and self.goals.recognise(self.now) is None:
             self._doubt(decision is not None and bool(decision.unknown), now_ns)
         elif decision is not None:
             self._out.append(LoopReport("accepted", self.now))
             self.proven = self.now
 
-    def _unlisted(self) -> bool:
-        return self.goals is not None and self.goals.recognise(self.now) is None
-
     def _doubt(self, unknown: bool, now_ns: int) -> None:
         """A decision by the new instruction failed or must not act; `unknown`: the model never learnt some words."""
-        assert self.goals is not None, "without goals nothing is doubted"
         self._unsure += 1
         if unknown or self._unsure >= TRIALS:
             shown = f'"{echo(self.now)}" is not understood, continuing with "{echo(self.proven)}".'

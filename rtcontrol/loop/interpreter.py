@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Any
 
 from rtcontrol.agents import InvalidCall
@@ -19,7 +20,6 @@ from rtcontrol.models.in_flight import result
 
 GATE, LIMIT_S = 0.5, 5.0
 ITSELF = "itself"  # canonical words need no decider
-LONGEST = 1_000  # characters
 EXAMPLES, DETAIL = 4, 200
 LOOK_S = 0.02  # between two looks whether the caller gave up
 # For people; other reasons are failures, named as hosts name them.
@@ -28,7 +28,6 @@ WHY = {
     "unsure": "nobody can be sure enough what it asks for",
     "illegal": "what it asks for is no goal",
     "timeout": "no answer came in time",
-    "too_long": "it is longer than an instruction for one goal",
     "overtaken": "something newer was said",
 }
 
@@ -81,17 +80,11 @@ class Interpreter:
         with self._turn:
             self._built()
 
-    def known(self, sentence: str) -> Understood | None:
-        """Return what needs no decider: canonical words; None for other sentences."""
-        if len(sentence) > LONGEST:
-            return Understood(sentence[:LONGEST], None, ITSELF, "too_long")
-        goal = self.goals.canonical(sentence)
-        return None if goal is None else Understood(sentence, goal.text(), ITSELF, sure=1.0)
-
     def understand(self, sentence: str, given_up: Callable[[], bool] = lambda: False) -> Understood | None:
-        """Block for at most `limit_s`. None if the caller gave up. Never raises: `why` has the error."""
-        if (known := self.known(sentence)) is not None:
-            return known
+        """Block for at most `limit_s`, and not at all for canonical words. None if the caller gave up. Never raises:
+        `why` has the error."""
+        if (goal := self.goals.canonical(sentence)) is not None:
+            return Understood(sentence, goal.text(), ITSELF, sure=1.0)
         began = time.monotonic()
         understood: Understood | None = None
 
@@ -110,8 +103,8 @@ class Interpreter:
                 self._turn.release()
         if understood is not None:
             return replace(understood, took_ms=(time.monotonic() - began) * 1e3)
-        detail, limit_ms = f"{self.limit_s:g} s", self.limit_s * 1e3
-        return None if given_up() else Understood(sentence, None, self.name, "timeout", detail, None, limit_ms)
+        limit_ms = self.limit_s * 1e3
+        return None if given_up() else Understood(sentence, None, self.name, "timeout", took_ms=limit_ms)
 
     def examples(self) -> str:
         """Return sentences that are understood."""
@@ -149,7 +142,7 @@ class Interpreter:
 class Interpretation:
     """Passes interpreted instructions to `take`, the newest alone, and the result for each sentence to `answered`.
 
-    `hear` never waits; any thread may call it. One worker interprets; a sentence that waits gives way to a newer one.
+    `hear` never waits; any thread may call it. One worker interprets; a sentence gives way to a newer one.
     """
 
     def __init__(
@@ -164,11 +157,9 @@ class Interpretation:
         self.interpreter = interpreter
         self._take, self._emit, self._notify = take, emit, notify
         self._now_s, self._answered = now_s, answered
-        self._count = 0  # sentences so far, without the first instruction
-        self._box: str | None = None  # the newest, until the worker takes it
-        self._worker: threading.Thread | None = None
-        self._lock = threading.Condition()
+        self._sentences: SimpleQueue[str] = SimpleQueue()
         self._closed = False
+        threading.Thread(target=self._work, name="interpreter", daemon=True).start()
 
     def first(self, sentence: str, stopped: Callable[[], bool]) -> str:
         """Return the first instruction in canonical words. Blocks. UserError if it is not understood: there is no older
@@ -185,48 +176,25 @@ class Interpretation:
 
     def hear(self, sentence: str) -> bool:
         """Interpret a sentence. Return False after the end. UserError if it is too long."""
-        sentence = instruction_text(sentence)
-        known = self.interpreter.known(sentence)
-        with self._lock:
-            if self._closed:
-                return False
-            self._count += 1
-            if self._box is not None:
-                self._done(0, self._overtaken(self._box))
-            self._box = sentence if known is None else None
-            if known is not None:
-                self._done(self._count, known)
-            elif self._worker is None:
-                self._worker = threading.Thread(target=self._work, name="interpreter", daemon=True)
-                self._worker.start()
-            self._lock.notify()
-        return True
+        self._sentences.put(instruction_text(sentence))
+        return not self._closed
 
     def close(self) -> None:
         """Drop what is pending."""
-        with self._lock:
-            self._closed = True
-            self._lock.notify()
+        self._closed = True
+        self._sentences.put("")
+
+    def _newer(self) -> bool:
+        return self._closed or not self._sentences.empty()
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._lock.wait_for(lambda: self._closed or self._box is not None)
-                sentence, number, self._box = self._box, self._count, None
-            if self._closed or sentence is None:
-                return
-            newer = lambda number=number: self._closed or number != self._count  # noqa: E731
-            self._done(number, self.interpreter.understand(sentence, newer) or self._overtaken(sentence))
-
-    def _overtaken(self, sentence: str) -> Understood:
-        return Understood(sentence, None, self.interpreter.name, "overtaken")
-
-    def _done(self, number: int, understood: Understood) -> None:
-        with self._lock:  # results are passed on in the order of their sentences
+        while not self._closed:
+            sentence = self._sentences.get()
+            understood = None if self._newer() else self.interpreter.understand(sentence, self._newer)
             if self._closed:
                 return
-            if number != self._count:
-                understood = self._overtaken(understood.said)
+            if understood is None or self._newer():
+                understood = Understood(sentence, None, self.interpreter.name, "overtaken")
             self._report(understood)
             self._answered(understood)
             if understood.text is not None:

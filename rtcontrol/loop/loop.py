@@ -25,7 +25,7 @@ from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.runner import LoopClock, LoopRunner, Ports, WallClock, lockstep_clock, read
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.warmup import Warmup, first_observation
-from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Replied, Stopped
+from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Stopped
 from rtcontrol.telemetry.account import Account, Recent
 from rtcontrol.telemetry.recorder import Recorder
 
@@ -334,7 +334,7 @@ def _leave(loop: ControlLoop, patience_s: float) -> None:
     runner.dispatch(Overdue(state.t_end_ns, sampler.sample(runner.core.grid.next_release_ns), sampler.runs()))
     # The loop may have been stopped while replies waited: they are evidence of misses. A wake ends the first wait.
     while runner.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
-        runner.dispatch(Replied(reply))
+        runner.dispatch(reply)
 
 
 def _demand_safe(runner: LoopRunner) -> None:

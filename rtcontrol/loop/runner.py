@@ -14,9 +14,9 @@ from typing import Any
 
 from rtcontrol import records as ev
 from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Acknowledging, Environment
+from rtcontrol.envs.base import Acknowledging, Emission, Environment
 from rtcontrol.hosts.layered import Notify, reports_of
-from rtcontrol.hosts.protocol import DecisionReply, Host
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.core import LoopCore
@@ -133,7 +133,8 @@ class LoopRunner:
     def run(self, collector: SlackCollector | None) -> None:
         """Run until the core is over."""
         core, clock, host = self.core, self.clock, self.ports.host
-        self.dispatch(ev.Started(self.ports.sampler.follow()))
+        self.ports.sampler.follow()
+        self.dispatch(ev.Started())
         while not core.over:
             if (halt := self.halt) is not None:
                 self.halt = None
@@ -141,7 +142,7 @@ class LoopRunner:
                     self.ports.notify(why)
             reply = clock.wait(core, host)
             self.collect()
-            self.dispatch(WOKE if reply is None else ev.Replied(reply))
+            self.dispatch(WOKE if reply is None else reply)
             # With a decision always under way there is never slack, but garbage must not grow without bounds.
             if reply is None and collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
@@ -168,7 +169,8 @@ class LoopRunner:
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._host:
             self._host = state
-            self.dispatch(HostChanged(*state[:3], tuple(host.events), ports.sampler.follow()))
+            ports.sampler.follow()
+            self.dispatch(HostChanged(*state[:3], tuple(host.events)))
         if actuator.news != self._news:
             self._news = actuator.news
             if (safe := (actuator.attempting, actuator.pending)) != self._safe:
@@ -187,34 +189,38 @@ class LoopRunner:
         if now >= self._retake_ns:
             ports.retake()
             self._retake_ns = now + RETAKE_NS
-        sample = None if since_ns is None else ports.sampler.sample(since_ns)
         acks = None if self._world is None else self._world.heard
-        event = ev.Observed(env.latest(), env.finished, runs, acks, sample)
-        if event.observation is not None and event.observation.epoch != self._epoch:
-            self._epoch, event.episodes = event.observation.epoch, env.episodes
+        event = ev.Observed(env.latest(), env.finished, runs, acks)
+        if since_ns is not None:
+            event.sample = ports.sampler.sample(since_ns)
+        if (observation := event.observation) is not None:
+            if observation.epoch != self._epoch:
+                self._epoch, event.episodes = observation.epoch, env.episodes
+            self._read(observation.data, event)
         return event
 
-    def _read(self, action: ev.Read) -> ev.TextRead:
-        done = None if self._world is None else self._world.acknowledged()
+    def _read(self, data: Any, event: ev.Observed) -> None:
+        if self._world is not None:
+            event.acknowledged = self._world.acknowledged()
         try:
-            return ev.TextRead(read(self.ports.agent, action.observation.data), None, done)
+            event.text = read(self.ports.agent, data)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the agent's code, SystemExit too
-            return ev.TextRead("", error, done)
+            event.error = error
 
-    def _ask(self, action: ev.Ask) -> ev.Sent:
+    def _ask(self, request: DecisionRequest) -> ev.Sent:
         try:
-            self.ports.host.submit(action.request)
+            self.ports.host.submit(request)
             return ev.Sent()
         except Exception as error:
             return ev.Sent(error)
 
-    def _execute(self, action: ev.Execute) -> ev.Event | None:
-        replaced = self.ports.actuator.execute(action.command)
+    def _execute(self, command: ev.Command) -> ev.Event:
+        replaced = self.ports.actuator.execute(command)
         return None if replaced is None else ev.GaveWay(replaced.tick, "call")
 
-    def _demand(self, action: ev.Safe) -> ev.Event | None:
+    def _demand(self, action: ev.Safe) -> ev.Event:
         cleared = self.ports.actuator.safe(action.why, action.emission)
         self._safe = None  # the core supposes that it is wanted, until it learns more
         return None if cleared is None else ev.GaveWay(cleared.tick, "safe")
@@ -226,18 +232,17 @@ class LoopRunner:
 
 
 # Each returns the core's next event, or None.
-DO: dict[type, Callable[[LoopRunner, Any], ev.Event | None]] = {
+DO: dict[type, Callable[[LoopRunner, Any], ev.Event]] = {
     ev.Observe: LoopRunner._observe,
-    ev.Read: LoopRunner._read,
-    ev.Ask: LoopRunner._ask,
-    ev.Execute: LoopRunner._execute,
+    DecisionRequest: LoopRunner._ask,
+    ev.Command: LoopRunner._execute,
+    Emission: lambda self, emission: self.ports.actuator.tell(emission),
     ev.Safe: LoopRunner._demand,
     ev.Advance: lambda self, action: ev.Advanced(self.clock.advance(action.dt_ns)),
     ev.Withdraw: lambda self, action: ev.Withdrawn(action.k, self.ports.actuator.withdraw(action.k)),
     ev.TakeSample: lambda self, action: ev.Sampled(action.k, self.ports.sampler.sample(action.since_ns)),
     ev.Cancel: lambda self, action: self.ports.host.cancel(action.k),
     ev.Retry: LoopRunner._retry,
-    ev.Tell: lambda self, action: self.ports.actuator.tell(action.emission),
     ev.Guard: lambda self, action: self.ports.actuator.arm(action.until_ns, action.emission),
     ev.Instruct: lambda self, action: self.ports.actuator.instruct(action.text),
     ev.Question: lambda self, action: self.ports.operator.show(action),

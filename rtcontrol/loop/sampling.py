@@ -18,9 +18,10 @@ from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.attribution import ran_and_delayed
 from rtcontrol.records import EvidenceSample, ThreadReading
 
-PROC, CONTROL_GROUPS = Path("/proc"), "/sys/fs/cgroup"
+PROC = Path("/proc")
 SIZE = 96  # of a schedstat file
 SIZES, STARTS = repeat(SIZE), repeat(0)
+READ = os.O_RDONLY | os.O_CLOEXEC
 
 
 def socket_threads(pid: int) -> list[int]:
@@ -34,25 +35,15 @@ def socket_threads(pid: int) -> list[int]:
     return threads
 
 
-def _reading(role: str, schedule: int, stat: int, group: int | None) -> ThreadReading:
-    ran = delayed = None
-    with suppress(OSError, ValueError):
-        ran, delayed = ran_and_delayed(os.pread(schedule, SIZE, 0))
+def _reading(role: str, schedule: int, stat: int) -> ThreadReading:
     try:
+        ran, delayed = ran_and_delayed(os.pread(schedule, SIZE, 0))
         # The name, in parentheses, may hold anything.
-        fields = os.pread(stat, 4096, 0).rpartition(b")")[2].split()
-        throttled = None if group is None else _throttled_ns(os.pread(group, 4096, 0))
-        return ThreadReading(role, fields[0].decode(), int(fields[9]), throttled, ran, delayed)
+        return ThreadReading(role, os.pread(stat, 4096, 0).rpartition(b")")[2].split()[0].decode(), ran, delayed)
     except ProcessLookupError:
-        return ThreadReading(role, "X", None, None, ran, delayed)
+        return ThreadReading(role, "X")
     except (OSError, ValueError, IndexError):
-        return ThreadReading(role, None, None, None, ran, delayed)
-
-
-def _throttled_ns(stat: bytes) -> int | None:
-    """Return the throttled time of a control group's cpu.stat (version 2)."""
-    _, name, rest = stat.partition(b"throttled_usec ")
-    return 1000 * int(rest.split(None, 1)[0]) if name else None
+        return ThreadReading(role)
 
 
 class PauseWatch(Heartbeat):
@@ -106,27 +97,23 @@ class Sampler:
         self._watch, self._host, self._actuator = watch, host, actuator
         self._incarnation = 0  # of the host whose threads are followed
         self._fds: tuple[int, ...] = ()  # the threads' schedstat files
-        self._files: list[tuple[str, int, int, int | None]] = []  # role, schedstat, stat, its group's cpu.stat
-        self._opened: list[int] = []
+        self._files: list[tuple[str, int, int]] = []  # role, schedstat, stat
 
-    def follow(self) -> EvidenceSample:
+    def follow(self) -> None:
         """Follow the threads that count: this one, the actuator's, the host's, which are others after a restart, and
-        those that carry messages between them. Return their first sample."""
+        those that carry messages between them."""
         pid, loop, deciding = os.getpid(), threading.get_native_id(), list(self._host.threads)
         threads = [("loop", pid, loop), ("actuator", pid, self._actuator.thread.native_id or loop)]
         threads += [("decoder", *thread) for thread in deciding]
         processes = {pid, *(process for process, _ in deciding)}
         threads += [("sockets", process, tid) for process in processes for tid in socket_threads(process)]
         self.close()
-        groups = {process: self._open_group(process) for process in processes}
         with suppress(OSError):
             for role, process, tid in threads:
                 folder = f"{PROC}/{process}/task/{tid}"
-                schedule, stat = self._open(f"{folder}/schedstat"), self._open(f"{folder}/stat")
-                self._files.append((role, schedule, stat, groups[process]))
-        self._fds = tuple(schedule for _, schedule, _, _ in self._files)
+                self._files.append((role, os.open(f"{folder}/schedstat", READ), os.open(f"{folder}/stat", READ)))
+        self._fds = tuple(schedule for _, schedule, _ in self._files)
         self._incarnation = self._host.incarnation
-        return self.sample(time.monotonic_ns())
 
     def runs(self) -> tuple[bytes, ...]:
         """Return what the threads' schedstat files hold, unread; nothing where a thread is gone."""
@@ -144,18 +131,7 @@ class Sampler:
         return EvidenceSample(now, pauses, acting, readings, apart, self._incarnation)
 
     def close(self) -> None:
-        opened, self._opened, self._files, self._fds = self._opened, [], [], ()
-        for fd in opened:
-            os.close(fd)
-
-    def _open_group(self, pid: int) -> int | None:
-        """Open the cpu.stat of the process's control group; None where there is none."""
-        with suppress(OSError, IndexError):
-            path = (PROC / f"{pid}/cgroup").read_text().partition("0::")[2].split()[0]
-            return self._open(f"{CONTROL_GROUPS}{path}/cpu.stat")
-        return None
-
-    def _open(self, path: str) -> int:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._opened.append(fd)
-        return fd
+        files, self._files, self._fds = self._files, [], ()
+        for _, schedule, stat in files:
+            os.close(schedule)
+            os.close(stat)

@@ -120,8 +120,7 @@ class SimSampler:
         run = self._run
         return run.thread.schedstat, run.worker.schedstat
 
-    def follow(self) -> EvidenceSample:
-        return self.sample(self._run.time.now_ns)
+    def follow(self) -> None: ...
 
     def sample(self, since_ns: int) -> EvidenceSample:
         run, now = self._run, self._run.time.now_ns
@@ -133,11 +132,9 @@ class SimSampler:
         stopped = now < decoder.process.frozen_ns
         state = "X" if not decoder.there else "T" if stopped else "S"
         threads = [
-            ThreadReading("loop", "R", 0, 0, run.thread.ran_ns, run.thread.delayed_ns),
-            ThreadReading(
-                "actuator", "R" if run.worker.ready_ns else "S", 0, 0, run.worker.ran_ns, run.worker.delayed_ns
-            ),
-            ThreadReading("decoder", state, 0, 0, None, None),
+            ThreadReading("loop", "R", run.thread.ran_ns, run.thread.delayed_ns),
+            ThreadReading("actuator", "R" if run.worker.ready_ns else "S", run.worker.ran_ns, run.worker.delayed_ns),
+            ThreadReading("decoder", state),
         ]
         acting = [(start, end) for start, end in run.actuator.core.doings]
         return EvidenceSample(now, sorted(pauses), acting, threads, True, run.host.incarnation)

@@ -43,14 +43,14 @@ MARGIN = 0.5
 
 
 @dataclass(slots=True)
-class SendCalls(ev.Action):
+class SendCalls:
     """The client receives them."""
 
     calls: list[MemberCall]
 
 
 @dataclass(slots=True)
-class Refuse(ev.Action):
+class Refuse:
     """The client receives the error."""
 
     error: WireError
@@ -244,7 +244,7 @@ class CrowdCore:
         queue.requested_ns, queue.incarnation = now, self.host.incarnation
         requests = [self._request(tick) for tick in queue.batch]
         within_ns = max(1, min(tick.deadline_ns for tick in queue.batch) - now)
-        self.out.append(ev.Ask(crowd_request(queue.count, requests, within_ns)))
+        self.out.append(crowd_request(queue.count, requests, within_ns))
 
     def _request(self, tick: MemberTick) -> DecisionRequest:
         """Return the request of a tick, upon what its member saw last."""
@@ -277,8 +277,8 @@ class CrowdCore:
             queue.end(self.now_ns, late=True)
             self.out.append(ev.Cancel(queue.count))
 
-    def _replied(self, event: ev.Replied) -> None:
-        queue, now, reply = self.queue, self.now_ns, event.reply
+    def _replied(self, reply: DecisionReply) -> None:
+        queue, now = self.queue, self.now_ns
         if not queue.batch or reply.tick != queue.count:
             return
         batch = queue.end(now, late=any(now > tick.deadline_ns for tick in queue.batch))
@@ -530,7 +530,7 @@ HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {
     Leave: lambda core, message: core.members.leave(message),
     ObserveMany: CrowdCore._observed,
     ev.Sent: CrowdCore._sent,
-    ev.Replied: CrowdCore._replied,
+    DecisionReply: CrowdCore._replied,
     OperatorCommand: CrowdCore._commanded,
     ev.Instructed: CrowdCore._instructed,
     HostChanged: CrowdCore._host_changed,

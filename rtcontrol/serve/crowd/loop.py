@@ -67,7 +67,7 @@ class CrowdLoop:
                 self._collect()
                 self._dispatch(ev.Woke())
                 if (reply := self.host.wait(self._wait_ns())) is not None:
-                    self._dispatch(ev.Replied(reply))
+                    self._dispatch(reply)
             self._collect()
         finally:
             self._dispatch(ev.Stopped(self.ended_by or self.host.gave_up or "failed"))
@@ -98,16 +98,16 @@ class CrowdLoop:
             for action in self.core.advance(events.popleft(), time.monotonic_ns()):
                 if isinstance(action, ev.Record):
                     self.recorder.write(action.line)
-                elif isinstance(action, ev.Ask):
+                elif isinstance(action, DecisionRequest):
                     events.append(self._ask(action))
                 elif isinstance(action, ev.Cancel):
                     self.host.cancel(action.k)
                 else:
                     self._send(action)
 
-    def _ask(self, action: ev.Ask) -> ev.Sent:
+    def _ask(self, request: DecisionRequest) -> ev.Sent:
         try:
-            self.host.submit(action.request)
+            self.host.submit(request)
             return ev.Sent()
         except Exception as error:
             return ev.Sent(error)

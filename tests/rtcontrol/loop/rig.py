@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.envs.base import Emission, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
+from rtcontrol.loop.core import HANDLERS, LoopCore, LoopSettings, Rules
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.operator import OperatorState
 from rtcontrol.models.call import Call, Decision
@@ -128,8 +128,7 @@ class Rig:
         return self
 
     def host(self, **state: Any) -> HostChanged:
-        self.host_sample = EvidenceSample(self.now_ns)
-        self._host = replace(self._host, sample=self.host_sample, **state)
+        self._host = replace(self._host, **state)
         return self._host
 
     def keep_busy(self, until_ms: float) -> None:
@@ -159,7 +158,7 @@ class Rig:
     def run(self, ms: float) -> Rig:
         """Run until then, and end as a run does."""
         until_ns = START_NS + MS + round(ms * MS)
-        self._dispatch(ev.Started(self.sample))
+        self._dispatch(ev.Started())
         while not self.core.over:
             wake_ns = self.core.wake_ns
             nxt = self._heap[0][0] if self._heap else until_ns
@@ -175,7 +174,7 @@ class Rig:
             else:
                 self.now_ns = max(nxt, self.now_ns)
                 event = heapq.heappop(self._heap)[2]()
-                if isinstance(event, ev.Event):
+                if type(event) in HANDLERS:
                     self._dispatch(event)
                 if not self.core.grid.enforced:
                     self._dispatch(ev.Woke())
@@ -198,7 +197,7 @@ class Rig:
                 if (answer := self._do(action)) is not None:
                     events.append(answer)
 
-    def _do(self, action: ev.Action) -> ev.Event | None:
+    def _do(self, action: ev.Action) -> ev.Event:
         match action:
             case ev.Record(line):
                 self.lines.append(line)
@@ -208,22 +207,23 @@ class Rig:
                 data = self.look(self.ms)
                 age_ns = round(self.age_ms * MS)
                 seen = None if data is None else Observation(next(self.seq), self.epoch, self.now_ns - age_ns, data)
-                sample = None if since is None else self.sample
-                return ev.Observed(seen, self.finished, self.runs(self.ms), self.heard, sample, self.episodes)
-            case ev.Read(observation):
+                sample = EvidenceSample() if since is None else self.sample
+                event = ev.Observed(seen, self.finished, self.runs(self.ms), self.heard, sample, self.episodes)
+                event.acknowledged = self.acknowledged
                 try:
-                    return ev.TextRead(self.read(observation.data), None, self.acknowledged)
+                    event.text = self.read(data)
                 except Exception as error:
-                    return ev.TextRead("", error)
-            case ev.Ask(request):
-                return self._ask(request)
+                    event.error = error
+                return event
+            case DecisionRequest():
+                return self._ask(action)
             case ev.TakeSample(k, _):
                 return ev.Sampled(k, replace(self.sample, t_ns=self.now_ns))
             case ev.Advance(dt_ns):
                 self._world_ns += dt_ns
                 return ev.Advanced(self.now_ns)
-            case ev.Execute(command):
-                return self._execute(command)
+            case Command():
+                return self._execute(action)
             case ev.Withdraw(k):
                 dropped = self._waiting is not None and self._waiting.tick == k
                 self._waiting = None if dropped else self._waiting
@@ -234,8 +234,8 @@ class Rig:
                 return None if cleared is None else ev.GaveWay(cleared.tick, "safe")
             case ev.Retry():
                 self._put(self.now_ns, self._try_safe)
-            case ev.Tell(emission):
-                self.emissions.append(emission)
+            case Emission():
+                self.emissions.append(action)
             case ev.Question():
                 self.desk.show(action, self.now_ns)
         return None
@@ -261,10 +261,10 @@ class Rig:
                 gaps=answer.gaps,
                 **(answer.more or {}),
             )
-            self._put(done_ns, lambda: ev.Replied(reply))
+            self._put(done_ns, lambda: reply)
         return ev.Sent()
 
-    def _execute(self, command: Command) -> ev.Event | None:
+    def _execute(self, command: Command) -> ev.Event:
         replaced, self._waiting = self._waiting, command
         command.demand = self._demand
         if self._acting_until <= self.now_ns:
@@ -309,7 +309,7 @@ class Rig:
             self.emissions.append(emission)
         self._put(max(self.now_ns, self._acting_until), self._try_safe)
 
-    def _try_safe(self) -> ev.Event | None:
+    def _try_safe(self) -> ev.Event:
         if not self._wanted:
             return None
         self._attempt += 1

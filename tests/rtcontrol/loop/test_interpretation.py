@@ -130,7 +130,7 @@ def test_an_interpreter_needs_goals_and_must_be_one() -> None:
 class Slow:
     """Understands each sentence as itself; those that are `slow` never."""
 
-    name, known = "slow", staticmethod(lambda said: None)
+    name = "slow"
 
     def understand(self, said: str, given_up: Callable[[], bool]) -> Understood | None:
         if said == "slow":

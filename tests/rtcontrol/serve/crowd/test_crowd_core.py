@@ -85,11 +85,11 @@ class CrowdBench:
         events = deque([event])
         while events:
             for action in self.core.advance(events.popleft(), self.now):
-                if isinstance(action, ev.Ask):
+                if isinstance(action, DecisionRequest):
                     events.append(ev.Sent(self.broken))
                     if self.broken is None:
                         due_ns = self.now + round(self.slow_ms * MS)
-                        self.pending = due_ns, replace(answer(self.decider, action.request), decide_ns=2 * MS)
+                        self.pending = due_ns, replace(answer(self.decider, action), decide_ns=2 * MS)
                 elif isinstance(action, SendCalls):
                     self.calls += action.calls
                     self.sent_ns += [self.now] * len(action.calls)
@@ -113,7 +113,7 @@ class CrowdBench:
             self.now = max(self.now, due_ns)
             if self.pending is not None and self.pending[0] <= self.now:
                 reply, self.pending = self.pending[1], None
-                self.tell(ev.Replied(reply))
+                self.tell(reply)
             self.tell(ev.Woke())
         self.now = end_ns
 
