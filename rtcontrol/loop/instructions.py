@@ -48,10 +48,9 @@ class Instructions:
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
-        if decision is None and reply.mistake is not None:
-            why = reply.mistake[0]
-            shown = f"instruction refused: {echo(self.now)} ({why}) It continues with the one before."
-            self._refuse(shown, reply.error or why, now_ns)
+        if decision is None and (refusal := reply.mistake) is not None:
+            shown = f"instruction refused: {echo(self.now)} ({refusal[0]}) It continues with the one before."
+            self._refuse(shown, reply.error or refusal[0], now_ns)
         elif (decision is None or unsure) and self.goals is not None and self.goals.recognise(self.now) is None:
             self._doubt(decision is not None and bool(decision.unknown), now_ns)
         elif decision is not None:
