@@ -13,10 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts import layered
-from rtcontrol.hosts.layered import RECENT, LayeredHost, Notify, Report, Status, due_of, is_usual, remember
-from rtcontrol.hosts.plans import executes_plans
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+from rtcontrol.hosts.layered_core import (
+    FURTHER,
+    RECENT,
+    Ask,
+    LayeredCore,
+    Notify,
+    PendingRequest,
+    Report,
+    Status,
+    Withdraw,
+    due_of,
+    is_usual,
+    remember,
+)
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 
 FIRST, BACKUP = "first", "backup"
 NAMES = {FIRST: "first decider", BACKUP: "backup"}
@@ -24,24 +35,24 @@ NAMES = {FIRST: "first decider", BACKUP: "backup"}
 GIVE_UP_NS = 2_000_000_000
 # After so many failures in a row the first decider is asked only so often, until it answers again.
 FAILURES, RETRY_NS = 8, 1_000_000_000
-# Further calls of a tick have numbers of their own: an answer to the call before is no answer to them.
-FURTHER = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
     """When the backup decides: where the first answer is late, or its least confident head is below `below`.
 
-    At most `in_flight` requests to the first decider are under way; it is not asked for a tick beyond.
+    At most `in_flight` requests to the first decider are under way; it is not asked for a tick beyond. `plans`: its
+    answers are steps of plans.
     """
 
     below: float
     period_ns: int
     in_flight: int
+    plans: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class PairedRequest(layered.PendingRequest):
+class PairedRequest(PendingRequest):
     """The `n`th call of a tick. `answer` is the first decider's reply, `spare` the backup's.
 
     `incarnation` is the first one's when it was asked.
@@ -70,17 +81,16 @@ class PairedRequest(layered.PendingRequest):
         return self.sent and self.answer is None
 
 
-class BackupHost(LayeredHost):
+class BackupCore(LayeredCore):
     """The deciders FIRST and BACKUP. Each answer of the first one is reported, whatever becomes of it."""
 
-    def __init__(self, first: Host, backup: Host, terms: Handover) -> None:
-        super().__init__("backup", {FIRST: first, BACKUP: backup}, BACKUP)
+    def __init__(self, terms: Handover) -> None:
+        super().__init__(NAMES, BACKUP)
         self.recent: deque[bool] = deque(maxlen=RECENT)  # whether the first decider was in time
-        self._terms, self._plans = terms, executes_plans(first)
+        self._terms = terms
         self._pending: dict[int, PairedRequest] = {}  # of the first decider, by number
         self._failures = self._tried_ns = 0
         self._calls: dict[int, int] = {}  # by tick: how many were requested before
-        self._number = FURTHER
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         return {**infos[FIRST], BACKUP: infos[BACKUP]}
@@ -95,14 +105,12 @@ class BackupHost(LayeredHost):
         self._give_up(now_ns)
         n = self._calls.get(request.tick, -1) + 1
         remember(self._calls, request.tick, n)
-        number = request.tick
-        if n:
-            self._number = number = self._number + 1
+        number = n * FURTHER + request.tick  # an answer to the call before is no answer to this one
         due_ns = due_of(now_ns, request.within_ns)
         question = PairedRequest(request, now_ns, due_ns, n=n, incarnation=self.status[FIRST].incarnation)
         remember(self.open, number, question)
         self._ask_first(number, question, now_ns)
-        self.ask(BACKUP, replace(request, tick=number) if n else request, now_ns)
+        self.do(Ask(BACKUP, replace(request, tick=number)))
 
     def _ask_first(self, number: int, question: PairedRequest, now_ns: int) -> None:
         """Ask the first decider, unless so many requests are under way, or it is lost, or fails."""
@@ -112,8 +120,8 @@ class BackupHost(LayeredHost):
         self._tried_ns = now_ns
         question.sent, self._pending[number] = True, question
         # A planner has a step of a plan by the instant until which it is awaited.
-        within_ns = max(question.due_ns - now_ns, 0) if self._plans else question.patience_ns
-        self.ask(FIRST, replace(question.request, tick=number, within_ns=within_ns), now_ns)
+        within_ns = max(question.due_ns - now_ns, 0) if self._terms.plans else question.patience_ns
+        self.do(Ask(FIRST, replace(question.request, tick=number, within_ns=within_ns)))
 
     def _give_up(self, now_ns: int) -> None:
         """Give up what the first decider will not answer any more, and note what it was late for."""
@@ -124,7 +132,7 @@ class BackupHost(LayeredHost):
             if not status.alive or question.incarnation != status.incarnation:
                 why = "the first decider was lost"
             elif now_ns - question.sent_ns > question.patience_ns:
-                self.inner[FIRST].cancel(number)
+                self.do(Withdraw(FIRST, number))
                 why = f"no answer within {question.patience_ns / 1e9:g} s"
             else:
                 continue
@@ -157,7 +165,7 @@ class BackupHost(LayeredHost):
         self._judge(question, decision is not None and ended_ns <= self._late_ns(question))
         self._failures = 0 if decision is not None else self._failures + 1
         if request.tick >= 0:
-            self.reports.append(Report(ended_ns, fields | {"outcome": outcome}))
+            self.do(Report(ended_ns, fields | {"outcome": outcome}))
 
     def _late_ns(self, question: PairedRequest) -> int:
         """Return when an answer is late; in the warm-up, where it is not awaited, after a period."""
@@ -173,22 +181,22 @@ class BackupHost(LayeredHost):
         for number, question in self.open.items():
             if question.request.tick == tick:
                 question.waited = False
-                self.inner[BACKUP].cancel(number)
+                self.do(Withdraw(BACKUP, number))
 
     def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
         """Note what became of either decider."""
         for name, status in self.status.items():
-            noted = sum(event.decider == name for event in self.events)
-            self.events += [replace(event, decider=name) for event in self.inner[name].events[noted:]]
+            new = status.events[len(before[name].events) :]
+            self.state.events += [replace(event, decider=name) for event in new]
             if status.gave_up is not None and before[name].gave_up is None:
                 other = NAMES[BACKUP if name == FIRST else FIRST]
                 text = f"the {NAMES[name]} is lost for good ({status.gave_up}): from now on the {other} alone decides"
-                self.reports.append(Notify(text))
+                self.do(Notify(text))
         first, backup = self.status[FIRST], self.status[BACKUP]
-        self.up = first.alive or backup.alive
+        self.state.up = first.alive or backup.alive
         # What is pending is lost with the backup: it has to decide whatever the first decider does not.
-        self.incarnation = backup.incarnation
-        self.gave_up = backup.gave_up if first.gave_up else None
+        self.state.incarnation = backup.incarnation
+        self.state.gave_up = backup.gave_up if first.gave_up else None
         self._give_up(now_ns)
 
     def has_other(self, question: PairedRequest) -> bool:

@@ -11,8 +11,8 @@ from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.deciders import Worker, build, describe, end
-from rtcontrol.hosts.pool import EdfScheduler, Pool, PooledHost, Turn
-from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.pool import EdfScheduler, Pool, PooledHost, Turn, started
+from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, Host
 from rtcontrol.models.in_flight import result
 
 
@@ -26,6 +26,7 @@ class InProcessPool(Pool):
     def __init__(self, limit: int = LIMIT, workers: int = 1, preload: bool = True) -> None:
         super().__init__("inprocess" if workers else "inline", limit)
         self.life = self  # it lives as long as this process
+        self.changed = threading.Condition()  # guards the sessions
         self.inline = not workers
         self._preload = preload and workers > 0
         self.scheduler = EdfScheduler(workers)
@@ -43,8 +44,8 @@ class InProcessPool(Pool):
             thread.start()
         return {}
 
-    def host(self, session: str, source: DeciderSource) -> InProcessHost:
-        return InProcessHost(source, pool=self, session=session)
+    def open(self, session: str, source: DeciderSource) -> Host:
+        return started(InProcessHost(source, pool=self, session=session))
 
     def admit(self, host: InProcessHost, stopped: Callable[[], bool]) -> None:
         with self.changed:
@@ -75,7 +76,7 @@ class InProcessPool(Pool):
         """End the workers. A decision under way ends with the process: they are daemons."""
         with self.changed:
             self.end()
-            self.notify()
+            self.changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=1.0)

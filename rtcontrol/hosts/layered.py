@@ -1,8 +1,4 @@
-"""The base of hosts that are made of other hosts: a standby, a backup, plans.
-
-What such a host decides takes the instant (`now_ns`) of an event and reads no clock; `LayeredHost` calls it in real
-time.
-"""
+"""Hosts that are made of other hosts, in real time: a standby, a backup, plans. Their cores decide."""
 
 from __future__ import annotations
 
@@ -10,175 +6,40 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostBase
+from rtcontrol.hosts import layered_core as ev
+from rtcontrol.hosts.backup import BACKUP, FIRST, BackupCore, Handover
+from rtcontrol.hosts.layered_core import Notify, Report
+from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanTerms
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+from rtcontrol.models.call import Call
 
 # A host that is not slept in is polled so often while its answer would be used at once.
 POLL_NS = 500_000
-# So much of a tick's time is left when a better answer is waited for no longer: the one that is there has to act.
-RESERVE, LEAST_NS = 8, 1_000_000
-MOST_OPEN = 256  # ticks and questions that are remembered
 MOST_REPORTS = 4096
-RECENT = 16  # answers that show whether the next one will be in time
 
 
-@dataclass(slots=True)
-class Report:
-    """A line for the record: its instant (CLOCK_MONOTONIC) and its fields."""
+class LayeredHost:
+    """A host of `inner` hosts, by name, which are closed in the reverse of their order. `core` decides."""
 
-    t_ns: int
-    fields: dict[str, Any]
+    incarnation, events = property(attrgetter("core.state.incarnation")), property(attrgetter("core.state.events"))
+    gave_up, wake_ns = property(attrgetter("core.state.gave_up")), property(attrgetter("core.wake_ns"))
+    shares, threads = property(attrgetter("main.shares")), property(attrgetter("main.threads"))
 
-
-@dataclass(slots=True)
-class Notify:
-    """A line for people."""
-
-    text: str
-
-
-def reports_of(host: Host) -> deque[Report | Notify]:
-    """Return what a host reports besides its replies, for the loop to take; empty for most hosts."""
-    reports: deque[Report | Notify] = getattr(host, "reports", deque())
-    return reports
-
-
-class Status(NamedTuple):
-    """What an inner host showed at the last look."""
-
-    alive: bool = True
-    incarnation: int = 0
-    gave_up: str | None = None
-    events: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class PendingRequest:
-    """A request of the loop, and the `answer` to it. Until `due_ns` a better one may be waited for (0: for ever).
-
-    `waited`: the loop waits for its one reply.
-    """
-
-    request: DecisionRequest
-    sent_ns: int
-    due_ns: int
-    answer: DecisionReply | None = None
-    waited: bool = True
-
-
-def is_usual(recent: Sequence[bool]) -> bool:
-    """Return whether at least half of a decider's recent answers were in time."""
-    return 2 * sum(recent) >= len(recent)
-
-
-def due_of(now_ns: int, within_ns: int) -> int:
-    """Return until when a question of this time may wait for a better answer; 0: for ever."""
-    return now_ns + within_ns - max(within_ns // RESERVE, LEAST_NS) if within_ns else 0
-
-
-def remember(entries: dict[int, Any], number: int, entry: Any) -> None:
-    """Add an entry, and forget the oldest beyond MOST_OPEN."""
-    entries[number] = entry
-    if len(entries) > MOST_OPEN:
-        del entries[next(iter(entries))]
-
-
-class LayeredHost(HostBase):
-    """A host of `inner` hosts, by name, which are closed in the reverse of their order. It sleeps in `main`.
-
-    A subclass decides: `requested` and `replied` are events; after each event, and at `wake_ns`, `settle` replies to
-    the `open` questions whose answer is known. The others are polled often while `watching`, else before each event.
-    """
-
-    def __init__(self, name: str, inner: Mapping[str, Host], main: str) -> None:
-        super().__init__(name)
-        self.inner, self.main = inner, main
-        self.up = True
-        self.status = {name: Status() for name in inner}
-        self.open: dict[int, Any] = {}  # questions without a reply, by number
-        self.replies: deque[DecisionReply] = deque()
+    def __init__(self, name: str, core: ev.LayeredCore, inner: Mapping[str, Host]) -> None:
+        self.name, self.core, self.inner = name, core, inner
         reports = [host.reports for host in inner.values() if isinstance(host, LayeredHost)]
         self.reports: deque[Report | Notify] = reports[0] if reports else deque(maxlen=MOST_REPORTS)
-        self._now_ns = 0  # of the last event
+        self.replies: deque[DecisionReply] = deque()
         self._woken = False
 
-    # -- what a subclass decides ---------------------------------------------------------------------------------------
-
-    watching = False
-
-    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """Return the lines of the report, by those of the inner hosts."""
-        return infos[self.main]
-
-    def requested(self, request: DecisionRequest, now_ns: int) -> None:
-        """Ask inner hosts for a decision."""
-        raise NotImplementedError
-
-    def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
-        """Take the answer of an inner host."""
-        raise NotImplementedError
-
-    def cancelled(self, tick: int) -> None:
-        """Note that the loop does not wait for this tick any more."""
-        raise NotImplementedError
-
-    def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
-        """Note that the `status` of an inner host is another than `before`."""
-        raise NotImplementedError
-
-    def has_other(self, question: Any) -> bool:
-        """Return whether there is an answer that acts where no better one comes."""
-        return True
-
-    def chosen(self, question: Any, now_ns: int) -> DecisionReply | None:
-        """Return the question's reply, once it is known."""
-        raise NotImplementedError
-
-    # -- events --------------------------------------------------------------------------------------------------------
-
     @property
-    def wake_ns(self) -> int | None:
-        """When an answer that is there acts in place of the better one; None: nothing becomes due by itself."""
-        dues = [q.due_ns for q in self.open.values() if q.waited and q.due_ns > self._now_ns and self.has_other(q)]
-        return min(dues, default=None)
-
-    def ask(self, name: str, request: DecisionRequest, now_ns: int) -> None:
-        """Submit a request to an inner host. An error is its answer."""
-        try:
-            self.inner[name].submit(request)
-        except Exception as error:
-            self.replied(name, DecisionReply(request.tick, None, f"{type(error).__name__}: {error}", 0), now_ns)
-
-    def look(self, now_ns: int) -> None:
-        """Take notice of what became of the inner hosts."""
-        hosts = self.inner.items()
-        status = {name: Status(h.alive(), h.incarnation, h.gave_up, len(h.events)) for name, h in hosts}
-        if status != self.status:
-            before, self.status = self.status, status
-            self.changed(before, now_ns)
-            self.settle(now_ns)
-
-    def settle(self, now_ns: int) -> None:
-        """Reply to every question whose answer is known."""
-        self._now_ns = now_ns
-        for number, question in tuple(self.open.items()):
-            reply = self.chosen(question, now_ns)
-            if reply is not None:
-                question.waited = False
-                del self.open[number]
-                self.replies.append(reply)
-
-    # -- in real time --------------------------------------------------------------------------------------------------
-
-    @property
-    def shares(self) -> deque[float]:
-        return self.inner[self.main].shares
-
-    @property
-    def threads(self) -> Sequence[tuple[int, int]]:
-        return self.inner[self.main].threads
+    def main(self) -> Host:
+        """The host that it sleeps in."""
+        return self.inner[self.core.main]
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         infos: dict[str, dict[str, Any]] = {}
@@ -186,49 +47,41 @@ class LayeredHost(HostBase):
             infos[name] = host.start(stopped)
             if stopped():
                 return {}
-        return self.info(infos)
+        return self.core.info(infos)
 
     def submit(self, request: DecisionRequest) -> None:
         self._collect()
-        now_ns = time.monotonic_ns()
-        self.requested(request, now_ns)
-        self.settle(now_ns)
+        self._take(request)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
-        now_ns = time.monotonic_ns()
-        end_ns = now_ns + timeout_ns
+        end_ns = time.monotonic_ns() + timeout_ns
         while True:
             self._collect()
-            due_ns = self.wake_ns
+            now_ns, due_ns = time.monotonic_ns(), self.core.wake_ns
             if due_ns is not None and now_ns >= due_ns:
-                self.settle(now_ns)
-                due_ns = self.wake_ns
+                self._take(ev.Woke())
+                due_ns = self.core.wake_ns
             if self.replies:
                 return self.replies.popleft()
-            if self._woken:
-                self._woken = False
-                return None
             left_ns = (end_ns if due_ns is None else min(end_ns, due_ns)) - now_ns
-            main = self.main
-            reply = self.inner[main].wait(min(left_ns, POLL_NS) if self.watching else left_ns)
-            now_ns = time.monotonic_ns()
-            if reply is not None:
-                self._take(main, reply, now_ns)
-            elif now_ns >= end_ns:
+            if self._woken or now_ns >= end_ns:
                 self._woken = False
                 return None
+            name = self.core.main
+            reply = self.main.wait(min(left_ns, POLL_NS) if self.core.watching else left_ns)
+            if reply is not None:
+                self._take(ev.Replied(name, reply))
 
     def wake(self) -> None:
         self._woken = True  # a wait of an inner host that ends early may be the end of a poll
-        self.inner[self.main].wake()
+        self.main.wake()
 
     def alive(self) -> bool:
-        self.look(time.monotonic_ns())
-        return self.up
+        self._look()
+        return self.core.state.up
 
     def cancel(self, tick: int) -> None:
-        self.cancelled(tick)
-        self.settle(time.monotonic_ns())
+        self._take(ev.Cancelled(tick))
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -237,11 +90,65 @@ class LayeredHost(HostBase):
 
     def _collect(self) -> None:
         """Take what the inner hosts are, and have answered."""
-        self.look(time.monotonic_ns())
+        self._look()
         for name, host in self.inner.items():
             while (reply := host.wait(0)) is not None:
-                self._take(name, reply, time.monotonic_ns())
+                self._take(ev.Replied(name, reply))
 
-    def _take(self, name: str, reply: DecisionReply, now_ns: int) -> None:
-        self.replied(name, reply, now_ns)
-        self.settle(now_ns)
+    def _look(self) -> None:
+        hosts = self.inner.items()
+        status = {name: ev.Status(h.alive(), h.incarnation, h.gave_up, tuple(h.events)) for name, h in hosts}
+        if status != self.core.status:
+            self._take(ev.Changed(status))
+
+    def _take(self, event: ev.Event) -> None:
+        for action in self.core.advance(event, time.monotonic_ns()):
+            match action:
+                case ev.Ask(name, request):
+                    self._submit(name, request)
+                case ev.Withdraw(name, tick):
+                    self.inner[name].cancel(tick)
+                case DecisionReply():
+                    self.replies.append(action)
+                case _:
+                    self.reports.append(action)
+
+    def _submit(self, name: str, request: DecisionRequest) -> None:
+        try:
+            self.inner[name].submit(request)
+        except Exception as error:
+            reply = DecisionReply(request.tick, None, f"{type(error).__name__}: {error}", 0)
+            self._take(ev.Replied(name, reply))
+
+
+class BackupHost(LayeredHost):
+    """Two deciders; the backup decides where the first one is late or unsure."""
+
+    def __init__(self, first: Host, backup: Host, terms: Handover) -> None:
+        core = BackupCore(replace(terms, plans=executes_plans(first)))
+        super().__init__("backup", core, {FIRST: first, BACKUP: backup})
+
+
+class PlanHost(LayeredHost):
+    """A planner whose plans are executed step by step. `legal` judges a call."""
+
+    def __init__(self, planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
+        super().__init__("plans", PlanCore(terms, legal), {PLANNER: planner})
+
+
+class StandbyHost(LayeredHost):
+    """A decoder and its warm standby."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        super().__init__("ray", ev.StandbyCore(), dict(zip(ev.PAIR, hosts, strict=True)))
+
+
+def executes_plans(host: Host) -> bool:
+    """Return whether the host's replies are steps of plans."""
+    return isinstance(host, PlanHost)
+
+
+def reports_of(host: Host) -> deque[Report | Notify]:
+    """Return what a host reports besides its replies, for the loop to take; empty for most hosts."""
+    reports: deque[Report | Notify] = getattr(host, "reports", deque())
+    return reports

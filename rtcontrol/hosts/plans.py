@@ -12,11 +12,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts.layered import RECENT, LayeredHost, PendingRequest, Report, Status, due_of, is_usual, remember
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+from rtcontrol.hosts.layered_core import (
+    RECENT,
+    Ask,
+    LayeredCore,
+    PendingRequest,
+    Report,
+    Status,
+    Withdraw,
+    due_of,
+    is_usual,
+    remember,
+)
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostState
 from rtcontrol.models.call import Call, Decision, Plan
 
 PLANNER = "planner"
+Scope = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +45,6 @@ class PlanTerms:
 
 
 @dataclass(slots=True, eq=False)
-class OpenTick(PendingRequest):
-    """`past`: its epoch, or its instruction, is over."""
-
-    past: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class ActivePlan:
     """The plan that answers `request`."""
 
@@ -47,17 +52,17 @@ class ActivePlan:
     request: DecisionRequest
     decision: Decision
 
-    def step(self, tick: OpenTick, max_age_ns: int, now_ns: int) -> int | None:
+    def step(self, tick: PendingRequest, max_age_ns: int, now_ns: int) -> int | None:
         """Return which of its calls is due; None where it is of another epoch or instruction, over, or too old."""
         if not tick.due_ns:
             return 0 if self.request is tick.request else None
         age_ns = now_ns - self.request.captured_ns
-        if _scope(tick.request) != _scope(self.request) or not 0 <= age_ns <= max_age_ns:
+        if scope_of(tick.request) != scope_of(self.request) or not 0 <= age_ns <= max_age_ns:
             return None
         i = age_ns // self.plan.step_ns
         return i if i < len(self.plan.calls) else None
 
-    def reply(self, tick: OpenTick, i: int) -> DecisionReply:
+    def reply(self, tick: PendingRequest, i: int) -> DecisionReply:
         """Return the tick's reply: step `i`, which may answer an older request."""
         same = self.request is tick.request
         reply = tick.answer if tick.answer is not None and same else DecisionReply(tick.request.tick, None, None, 0)
@@ -70,41 +75,42 @@ class ActivePlan:
         )
 
 
-def _scope(request: DecisionRequest) -> tuple[int, str]:
+def scope_of(request: DecisionRequest) -> Scope:
+    """Return in what a plan may act: the epoch, and the instruction."""
     return request.epoch, request.instruction
 
 
-class PlanHost(LayeredHost):
+class PlanCore(LayeredCore):
     """The ticks of one session over one PLANNER. `legal` judges a call. Every plan is reported."""
 
-    def __init__(self, planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
-        super().__init__("plans", {PLANNER: planner}, PLANNER)
+    def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
+        super().__init__([PLANNER], PLANNER)
         self._terms, self._legal = terms, legal
-        self._pending: dict[int, OpenTick] = {}  # not answered by the planner yet
+        self._pending: dict[int, PendingRequest] = {}  # not answered by the planner yet
         self._plan: ActivePlan | None = None
+        self._scope: Scope | None = None  # of the newest request
         self._recent: deque[bool] = deque(maxlen=RECENT)  # whether plans were in time
 
     def requested(self, request: DecisionRequest, now_ns: int) -> None:
         self._give_up(now_ns)
         within_ns = request.within_ns
-        tick = OpenTick(request, now_ns, 0 if self._terms.waits else due_of(now_ns, within_ns))
+        tick = PendingRequest(request, now_ns, 0 if self._terms.waits else due_of(now_ns, within_ns))
         remember(self.open, request.tick, tick)
-        for pending in self._pending.values():
-            pending.past = pending.past or _scope(pending.request) != _scope(request)
-        under_way = sum(not pending.past for pending in self._pending.values())
-        if under_way < self._terms.in_flight and self.up:
+        self._scope = scope_of(request)
+        under_way = sum(scope_of(pending.request) == self._scope for pending in self._pending.values())
+        if under_way < self._terms.in_flight and self.state.up:
             remember(self._pending, request.tick, tick)
             # What comes later than its deadline may serve ticks to come, as long as its observation may.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
-            self.ask(PLANNER, replace(request, within_ns=patience_ns), now_ns)
+            self.do(Ask(PLANNER, replace(request, within_ns=patience_ns)))
 
     def _give_up(self, now_ns: int) -> None:
         """Forget what the planner lost, or cannot answer in time for any tick."""
         for k, tick in tuple(self._pending.items()):
             within_ns = tick.request.within_ns
             late = within_ns and now_ns - tick.sent_ns > 2 * self._patience_ns(within_ns)
-            if late or not self.up:
-                self.inner[PLANNER].cancel(k)
+            if late or not self.state.up:
+                self.do(Withdraw(PLANNER, k))
                 del self._pending[k]
 
     def _patience_ns(self, within_ns: int) -> int:
@@ -118,9 +124,8 @@ class PlanHost(LayeredHost):
                 del self.open[tick]
 
     def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
-        status = self.status[PLANNER]
-        self.up, self.incarnation, self.gave_up = status.alive, status.incarnation, status.gave_up
-        self.events = self.inner[PLANNER].events
+        planner = self.status[PLANNER]
+        self.state = HostState(planner.alive, planner.incarnation, planner.gave_up, list(planner.events))
 
     def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
         tick = self._pending.pop(reply.tick, None)
@@ -131,9 +136,9 @@ class PlanHost(LayeredHost):
         fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.sent_ns) / 1e6, 4)}
         outcome = self._outcome(reply, tick, now_ns)
         if outcome is not None and reply.tick >= 0:
-            self.reports.append(Report(now_ns, fields | outcome))
+            self.do(Report(now_ns, fields | outcome))
 
-    def _outcome(self, reply: DecisionReply, tick: OpenTick, now_ns: int) -> dict[str, Any] | None:
+    def _outcome(self, reply: DecisionReply, tick: PendingRequest, now_ns: int) -> dict[str, Any] | None:
         """Return what to report of an answer, None for a call or a plan of one step; activate a newer plan."""
         decision = reply.decision
         if decision is None:
@@ -145,12 +150,16 @@ class PlanHost(LayeredHost):
             return None
         new = ActivePlan(plan, tick.request, decision)
         newer = self._plan is None or tick.request.tick > self._plan.request.tick
-        active = newer and not tick.past and new.step(tick, self._terms.max_age_ns, now_ns) is not None
+        active = (
+            newer
+            and scope_of(tick.request) == self._scope
+            and new.step(tick, self._terms.max_age_ns, now_ns) is not None
+        )
         if active:
             self._plan = new
         return {"outcome": "in_force" if active else "over", "steps": len(plan.calls)}
 
-    def chosen(self, tick: OpenTick, now_ns: int) -> DecisionReply | None:
+    def chosen(self, tick: PendingRequest, now_ns: int) -> DecisionReply | None:
         answer = tick.answer
         decision = None if answer is None else answer.decision
         single = decision is not None and (decision.plan is None or len(decision.plan.calls) < 2)
@@ -166,12 +175,7 @@ class PlanHost(LayeredHost):
             return answer
         return replace(answer, decision=None, error="the plan was over, or too old, before it came")
 
-    def _is_awaited(self, tick: OpenTick, now_ns: int) -> bool:
+    def _is_awaited(self, tick: PendingRequest, now_ns: int) -> bool:
         """Return whether the tick's plan may still come in time."""
         in_time = not tick.due_ns or (is_usual(self._recent) and now_ns < tick.due_ns)
         return in_time and tick.request.tick in self._pending
-
-
-def executes_plans(host: Host) -> bool:
-    """Return whether the host's replies are steps of plans."""
-    return isinstance(host, PlanHost)

@@ -1,11 +1,10 @@
 """A place of decision: its sessions, who has a decider after a loss, and whose turn it is to be decided.
 
-Nothing here reads a clock or starts a thread.
+No clock, thread or lock: `inprocess.py` and `ray_pool.py` call it under their lock.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -64,7 +63,7 @@ class PooledHost(HostBase):
 
 
 class Pool:
-    """At most `limit` sessions in a process that may be lost and replaced. `changed` guards them, and is notified.
+    """At most `limit` sessions in a process that may be lost and replaced.
 
     `life` is what the process answered at its start; None while it is away. A lost process is killed: nothing of it
     remains.
@@ -76,19 +75,9 @@ class Pool:
         self.gave_up: str | None = None
         self.closed = False
         self.sessions: list[Any] = []
-        self.changed = threading.Condition()
-
-    def host(self, session: str, source: DeciderSource) -> Host:
-        """Return the session's host, which is not started."""
-        raise NotImplementedError
-
-    def open(self, session: str, source: DeciderSource) -> Host:
-        return started(self.host(session, source))
 
     def alive(self) -> bool:
         return self.life is not None
-
-    # -- under the lock ------------------------------------------------------------------------------------------------
 
     def add(self, host: PooledHost) -> None:
         """Add a session that needs a decider. Raises DecoderUnavailable where there is no place, or no more decider."""
@@ -151,13 +140,6 @@ class Pool:
         self.closed, self.gave_up = self.closed or why is None, why or self.gave_up
         for host in self.sessions:
             host.up, host.gave_up = False, why or host.gave_up
-
-    def notify(self) -> None:
-        """Wake the threads that wait for a decider, or for a decision that will never come."""
-        self.changed.notify_all()
-        for host in self.sessions:
-            if host.gave_up is not None:
-                host.wake()
 
 
 Turn = tuple[Any, DecisionRequest]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rtcontrol.models.call import Call, Decision, pickled_by_fields
@@ -164,28 +164,15 @@ class Host(Protocol):
         """Free the decider, and end the pool where it is this host's own."""
 
 
-class HostBase:
-    """Keep what every host shows of its decider: whether it is `up`, its losses and returns, its decisions' times."""
+@dataclass(eq=False)
+class HostState:
+    """What a host shows of its decider: whether it is `up`, its losses and returns. It is away since `lost_ns`."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.up = False
-        self.incarnation = 0
-        self.gave_up: str | None = None
-        self.events: list[HostEvent] = []
-        self.lost_ns: int | None = None  # since when the decider is away
-        self._shares: deque[float] = deque(maxlen=SHARES)
-
-    @property
-    def shares(self) -> deque[float]:
-        return self._shares
-
-    @property
-    def threads(self) -> Sequence[tuple[int, int]]:
-        return ()
-
-    def alive(self) -> bool:
-        return self.up
+    up: bool = False
+    incarnation: int = 0
+    gave_up: str | None = None
+    events: list[HostEvent] = field(default_factory=list)
+    lost_ns: int | None = None
 
     def lost(self, now_ns: int) -> None:
         """Note that the decider is gone."""
@@ -199,6 +186,26 @@ class HostBase:
             self.events.append(HostEvent(now_ns, "restarted", (now_ns - self.lost_ns) / 1e9))
             self.lost_ns = None
         self.up = True
+
+
+class HostBase(HostState):
+    """Keep what every host shows: the state of its decider, and its decisions' times."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._shares: deque[float] = deque(maxlen=SHARES)
+
+    @property
+    def shares(self) -> deque[float]:
+        return self._shares
+
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]:
+        return ()
+
+    def alive(self) -> bool:
+        return self.up
 
     def received(self, reply: DecisionReply | None) -> DecisionReply | None:
         """Return the reply, and note its part of the decider's time."""

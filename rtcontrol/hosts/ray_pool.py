@@ -12,8 +12,8 @@ from contextlib import closing
 from typing import Any
 
 from rtcontrol.hosts.decoder_link import PING_EVERY_S, Heart, RayHost, WakeFile
-from rtcontrol.hosts.pool import Pool
-from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
+from rtcontrol.hosts.pool import Pool, started
+from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_process import DecoderProcess
 from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession, Stopped
 from rtcontrol.models.errors import UserError
@@ -37,6 +37,7 @@ class RayPool(Pool):
     ) -> None:
         """`gpus` None: one if Ray has any; 0: no model. Builds yield to the decisions of others in a `shared` Ray."""
         super().__init__("ray", limit)
+        self.changed = threading.Condition()  # guards the sessions
         self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0, shared is not None))
         self._unneeded: deque[bytes] = deque()  # deciders of sessions that ended
         self._woken = WakeFile()
@@ -53,7 +54,11 @@ class RayPool(Pool):
         return {"pid": life["pid"], "endpoint": life["endpoint"]}
 
     def host(self, session: str, source: DeciderSource) -> RayHost:
+        """Return the session's host, which is not started."""
         return RayHost(self, source, session)
+
+    def open(self, session: str, source: DeciderSource) -> Host:
+        return started(self.host(session, source))
 
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
         """Wait until the host's decider is built; return early where `stopped` says so."""
@@ -79,11 +84,18 @@ class RayPool(Pool):
     def close(self) -> None:
         with self.changed:
             self.end()
-            self.notify()
+            self._notify()
         self._woken.set()
         if self._watcher is not None:
             self._watcher.join()
         self.process.end()
+
+    def _notify(self) -> None:
+        """Wake the threads that wait for a decider, or for a decision that will never come."""
+        self.changed.notify_all()
+        for host in self.sessions:
+            if host.gave_up is not None:
+                host.wake()
 
     # -- on the watcher's thread ---------------------------------------------------------------------------------------
 
@@ -102,7 +114,7 @@ class RayPool(Pool):
                 log.error("no more decisions: %s", why, exc_info=not known)
             with self.changed:
                 self.end(why)
-                self.notify()
+                self._notify()
 
     def _serve(self, life: dict[str, Any], heart: Heart) -> None:
         """Build and free deciders in this life of the process, until it is lost or the pool is closed."""
@@ -147,7 +159,7 @@ class RayPool(Pool):
             else:
                 log.debug("the decider of %s cannot be built: %s", host.session, failure)
                 self.failed(host, failure, time.monotonic_ns())
-            self.notify()
+            self._notify()
 
     def _replaced(self, lost_ns: int, pid: int) -> dict[str, Any] | None:
         """Return the life of the process that takes the place of a lost one; None when the pool is closed."""

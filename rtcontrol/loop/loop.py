@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.agents import Agent
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
-from rtcontrol.hosts.plans import executes_plans
+from rtcontrol.hosts.layered import executes_plans
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop import errors
 from rtcontrol.loop.actuator import Actuator

@@ -15,7 +15,8 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Emission, Environment
-from rtcontrol.hosts.layered import Notify, reports_of
+from rtcontrol.hosts.layered import reports_of
+from rtcontrol.hosts.layered_core import Notify
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import plain_text

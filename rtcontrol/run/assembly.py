@@ -13,10 +13,11 @@ from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld, skill
 from rtcontrol.envs.thread import WorldThread
-from rtcontrol.hosts.backup import BackupHost, Handover
+from rtcontrol.hosts.backup import Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.plans import PlanHost, PlanTerms
+from rtcontrol.hosts.layered import BackupHost, PlanHost
+from rtcontrol.hosts.plans import PlanTerms
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy

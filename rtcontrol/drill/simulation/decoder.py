@@ -12,11 +12,10 @@ from typing import Any
 
 from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
-from rtcontrol.hosts.backup import BackupHost, Handover
-from rtcontrol.hosts.layered import LayeredHost
-from rtcontrol.hosts.plans import PlanHost, PlanTerms
+from rtcontrol.hosts.backup import Handover
+from rtcontrol.hosts.layered import BackupHost, LayeredHost, PlanHost, StandbyHost
+from rtcontrol.hosts.plans import PlanTerms
 from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.hosts.standby import StandbyHost
 from rtcontrol.loop.core import LoopSettings
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -245,7 +244,7 @@ class SimHost:
     def near(self) -> SimDecoder:
         """The decoder that the loop waits for."""
         host = self._layered
-        return self._decoder if host is None else host.inner[host.main]  # type: ignore[return-value]
+        return self._decoder if host is None else host.main  # type: ignore[return-value]
 
     @property
     def wake_ns(self) -> int | None:
@@ -256,7 +255,7 @@ class SimHost:
         """Poll another decoder than the near one only while it matters."""
         host = self._layered
         assert host is not None, "else the decoder's is used"
-        names = host.inner if host.watching else (host.main,)
+        names = host.inner if host.core.watching else (host.core.main,)
         return bool(host.replies) or any(host.inner[name].ready() for name in names)  # type: ignore[attr-defined]
 
     def submit(self, request: DecisionRequest) -> None:

@@ -1,4 +1,4 @@
-"""A layered host and its inner hosts on a simulated clock: what its shell does in real time, by one queue of events."""
+"""The core of a layered host over inner hosts on a simulated clock: what its shell does in real time, by one queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.hosts.layered import LayeredHost, Notify, Report
+from rtcontrol.hosts import layered_core as ev
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest, HostBase
 from rtcontrol.models.call import Call, Decision
 
@@ -26,7 +26,7 @@ class SimulatedHost(HostBase):
         super().__init__(name)
         self.decide, self.up = decide, True
         self.after_ms: Callable[[DecisionRequest], float | None] = lambda request: 1.0
-        self.refuses = False  # its `submit` raises
+        self.refuses = False  # no request can be sent
         self.requests: list[DecisionRequest] = []
         self.cancelled: list[int] = []
         self.under_way: set[int] = set()
@@ -42,8 +42,6 @@ class SimulatedHost(HostBase):
             return DecisionReply(request.tick, None, f"{type(error).__name__}: {error}", 0)
 
     def submit(self, request: DecisionRequest) -> None:
-        if self.refuses:
-            raise ConnectionError("full")
         if self.up:
             self.requests.append(request)
             self.under_way.add(request.tick)
@@ -60,9 +58,8 @@ class Simulation:
 
     START_NS = 1_000_000 * MS
 
-    def __init__(self, host: LayeredHost) -> None:
-        self.host = host
-        self.inner: dict[str, Any] = dict(host.inner)
+    def __init__(self, core: Any, inner: dict[str, Any]) -> None:
+        self.core, self.inner = core, inner
         for inner in self.inner.values():
             inner.sent = self._sent
         self.now_ns = self.START_NS
@@ -81,12 +78,12 @@ class Simulation:
         """Let so much time pass."""
         end_ns = self.now_ns + round(ms * MS)
         while True:
-            wake_ns = self.host.wake_ns
+            wake_ns = self.core.wake_ns
             first_ns = self._queue[0][0] if self._queue else end_ns + 1
             if wake_ns is not None and wake_ns <= min(first_ns, end_ns):
                 self.now_ns = max(self.now_ns, wake_ns)
-                self._settle()
-                assert self.host.wake_ns is None or self.host.wake_ns > self.now_ns, "it would never sleep"
+                self._advance(ev.Woke())
+                assert self.core.wake_ns is None or self.core.wake_ns > self.now_ns, "it would never sleep"
             elif first_ns <= end_ns:
                 self.now_ns = max(self.now_ns, first_ns)
                 heapq.heappop(self._queue)[2]()
@@ -100,16 +97,13 @@ class Simulation:
         observation = fields.pop("observation", f"o{tick}")
         captured_ns = self.now_ns - round(age_ms * MS)
         request = DecisionRequest(tick, observation=observation, captured_ns=captured_ns, **fields)
-        self.host.requested(request, self.now_ns)
-        self._settle()
+        self._advance(request)
 
     def cancel(self, tick: int) -> None:
-        self.host.cancelled(tick)
-        self._settle()
+        self._advance(ev.Cancelled(tick))
 
     def reply(self, name: str, reply: DecisionReply) -> None:
-        self.host.replied(name, reply, self.now_ns)
-        self._settle()
+        self._advance(ev.Replied(name, reply))
 
     def lose(self, inner: SimulatedHost, gave_up: str | None = None) -> None:
         """The host's decider is gone, with all that it was to answer."""
@@ -123,22 +117,25 @@ class Simulation:
         self._look()
 
     def _look(self) -> None:
-        self.host.look(self.now_ns)
-        self._settle()
+        hosts = self.inner.items()
+        self._advance(ev.Changed({n: ev.Status(h.up, h.incarnation, h.gave_up, tuple(h.events)) for n, h in hosts}))
 
-    def _settle(self) -> None:
-        self.host.settle(self.now_ns)
-        while self.host.replies:
-            reply = self.host.replies.popleft()
-            self.replies.append((self.now_ms, reply))
-            self.on_reply(reply)
-        while self.host.reports:
-            report = self.host.reports.popleft()
-            if isinstance(report, Report):
-                self.reports.append({**report.fields, "t_ns": report.t_ns})
-            else:
-                assert isinstance(report, Notify)
-                self.notices.append(report.text)
+    def _advance(self, event: ev.Event) -> None:
+        for action in self.core.advance(event, self.now_ns):
+            match action:
+                case ev.Ask(name, request) if self.inner[name].refuses:
+                    self.reply(name, DecisionReply(request.tick, None, "ConnectionError: full", 0))
+                case ev.Ask(name, request):
+                    self.inner[name].submit(request)
+                case ev.Withdraw(name, tick):
+                    self.inner[name].cancel(tick)
+                case DecisionReply():
+                    self.replies.append((self.now_ms, action))
+                    self.on_reply(action)
+                case ev.Report():
+                    self.reports.append({**action.fields, "t_ns": action.t_ns})
+                case ev.Notify():
+                    self.notices.append(action.text)
 
     def _sent(self, inner: SimulatedHost, request: DecisionRequest) -> None:
         ms, life = inner.after_ms(request), inner.incarnation

@@ -12,9 +12,10 @@ from cart import Scripted
 from pooled import reply_of
 from simulated import MS, SimulatedHost, Simulation, call_of
 
-from rtcontrol.hosts.backup import BACKUP, FAILURES, FIRST, RETRY_NS, BackupHost, Handover
+from rtcontrol.hosts.backup import BACKUP, FAILURES, FIRST, RETRY_NS, BackupCore, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.layered import is_usual
+from rtcontrol.hosts.layered import BackupHost
+from rtcontrol.hosts.layered_core import is_usual
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
@@ -23,14 +24,12 @@ TERMS = Handover(0.5, PERIOD_MS * MS, 4)
 
 
 class Pair(Simulation):
-    """Two simulated deciders under a `BackupHost`."""
-
-    host: BackupHost
+    """Two simulated deciders under a `BackupCore`."""
 
     def __init__(self) -> None:
         self.first = SimulatedHost(FIRST, call_of(FIRST))
         self.backup = SimulatedHost(BACKUP, call_of(BACKUP))
-        super().__init__(BackupHost(self.first, self.backup, TERMS))
+        super().__init__(BackupCore(TERMS), {FIRST: self.first, BACKUP: self.backup})
 
     def take_ms(self, first: float | None, backup: float | None = 1.0) -> None:
         """From now on their answers take so many ms; None: they never come."""
@@ -59,7 +58,7 @@ class Pair(Simulation):
             self.ask(tick)
             self.run(100)
             assert self.replies[-1][1].by == by
-        assert not is_usual(self.host.recent)
+        assert not is_usual(self.core.recent)
         self.take_ms(1)
 
     def outcomes(self) -> dict[int, str]:
@@ -130,18 +129,18 @@ def test_failing_first_is_asked_seldom(pair: Pair) -> None:
 def test_first_alone_decides_though_unsure_or_late(pair: Pair) -> None:
     pair.first.decide = call_of(FIRST, 0.1)
     pair.lose(pair.backup)
-    assert pair.host.up and pair.decided(5) == (FIRST, 1.0)
+    assert pair.core.state.up and pair.decided(5) == (FIRST, 1.0)
     pair.first.decide = call_of(FIRST)
     pair.discourage(FIRST)
     pair.lose(pair.backup, "out of memory")
-    assert pair.host.up
+    assert pair.core.state.up
     assert pair.notices == ["the backup is lost for good (out of memory): from now on the first decider alone decides"]
     pair.fail(pair.first, "gone")
     pair.ask(6)
     pair.run(50)
     assert pair.replies[-1][1].error == "ConnectionError: gone"
     pair.lose(pair.first, "out of luck")
-    assert pair.host.gave_up == "out of memory" and not pair.host.up
+    assert pair.core.state.gave_up == "out of memory" and not pair.core.state.up
 
 
 def test_failed_backup_leaves_the_time_to_the_first(pair: Pair) -> None:
@@ -183,12 +182,12 @@ def test_lost_first_costs_its_requests_and_no_tick(pair: Pair) -> None:
     pair.run(50)
     assert (pair.replies[0][0], pair.replies[0][1].by) == (1.0, BACKUP), "a lost one is not waited for"
     assert pair.decided(1) == (BACKUP, 1.0)
-    assert pair.outcomes() == {0: "lost"} and pair.host.incarnation == 0
+    assert pair.outcomes() == {0: "lost"} and pair.core.state.incarnation == 0
     pair.restore(pair.first)
-    assert [(event.decider, event.event) for event in pair.host.events] == [(FIRST, "lost"), (FIRST, "restarted")]
+    assert [(event.decider, event.event) for event in pair.core.state.events] == [(FIRST, "lost"), (FIRST, "restarted")]
     pair.lose(pair.backup)
     pair.restore(pair.backup)
-    assert pair.host.incarnation == 1, "what is pending is lost with the backup"
+    assert pair.core.state.incarnation == 1, "what is pending is lost with the backup"
 
 
 @pytest.mark.parametrize("seed", range(25))

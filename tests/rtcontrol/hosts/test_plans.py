@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from simulated import MS, SimulatedHost, Simulation
 
-from rtcontrol.hosts.plans import PLANNER, PlanHost, PlanTerms
+from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanTerms
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -34,14 +34,13 @@ def lost(loss: str, why: str) -> Decide:
 
 
 class Planned(Simulation):
-    """A simulated planner under a `PlanHost`."""
-
-    host: PlanHost
+    """A simulated planner under a `PlanCore`."""
 
     def __init__(self, plan: Decide, took_ms: float | None = 1.0, **terms: Any) -> None:
         self.planner = SimulatedHost(PLANNER, plan)
         legal = terms.pop("legal", lambda call: True)
-        super().__init__(PlanHost(self.planner, PlanTerms(**{"max_age_ns": MAX_AGE_MS * MS, **terms}), legal))
+        core = PlanCore(PlanTerms(**{"max_age_ns": MAX_AGE_MS * MS, **terms}), legal)
+        super().__init__(core, {PLANNER: self.planner})
         self.take_ms(took_ms)
 
     def take_ms(self, ms: float | None) -> None:

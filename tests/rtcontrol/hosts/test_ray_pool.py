@@ -313,7 +313,7 @@ def test_standby_answers_after_the_decoder_was_killed(no_ray: None) -> None:
     assert called(host, 41) == 'left(at="x 41")' and int(host.start()["pid"]) == other
     assert [event.event for event in host.events] == ["lost", "restarted"]
     # The lost one becomes the standby.
-    until(lambda: host.inner[host.standby].alive(), seconds=60.0)
+    until(lambda: host.inner[host.core.standby].alive(), seconds=60.0)
     assert int(host.start()["pid"]) == other and int(host.start()["standby"]) not in (lost, other)
     host.close()
     folder = folder_of(pool.pools[0])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
-from rtcontrol.hosts.backup import BACKUP, FIRST, BackupHost, Handover
+from rtcontrol.hosts.backup import BACKUP, FIRST, Handover
+from rtcontrol.hosts.layered import BackupHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.standby import two_hosts
 from rtcontrol.telemetry.record_reader import read_record

@@ -1,0 +1,267 @@
+"""The cores of hosts that are made of other hosts: the base of all, and the standby's; backup and plans are next to it.
+
+`advance` takes one event and its instant, and returns what is to be done, in order. A core has no thread, lock or
+clock: `layered.py` carries out its actions in real time, the simulation on a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent, HostState
+
+# So much of a tick's time is left when a better answer is waited for no longer: the one that is there has to act.
+RESERVE, LEAST_NS = 8, 1_000_000
+MOST_OPEN = 256  # ticks and questions that are remembered
+RECENT = 16  # answers that show whether the next one will be in time
+# A request that is not the first of its tick has a number beyond all ticks.
+FURTHER = 1 << 40
+
+
+class Status(NamedTuple):
+    """What an inner host shows."""
+
+    alive: bool = True
+    incarnation: int = 0
+    gave_up: str | None = None
+    events: tuple[HostEvent, ...] = ()
+
+
+# -- events; a request of the loop (`DecisionRequest`) is one, too -----------------------------------------------------
+
+
+@dataclass(slots=True)
+class Replied:
+    """The inner host `name` replied."""
+
+    name: str
+    reply: DecisionReply
+
+
+@dataclass(slots=True)
+class Cancelled:
+    """The loop does not wait for this tick any more."""
+
+    tick: int
+
+
+@dataclass(slots=True)
+class Changed:
+    """The status of an inner host is another than before."""
+
+    status: Mapping[str, Status]
+
+
+@dataclass(slots=True)
+class Woke:
+    """The time is `wake_ns`."""
+
+
+Event = DecisionRequest | Replied | Cancelled | Changed | Woke
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Ask:
+    """Submit a request to an inner host. An error is its reply."""
+
+    name: str
+    request: DecisionRequest
+
+
+@dataclass(slots=True)
+class Withdraw:
+    """Cancel a request of an inner host."""
+
+    name: str
+    tick: int
+
+
+@dataclass(slots=True)
+class Report:
+    """A line for the record: its instant (CLOCK_MONOTONIC) and its fields."""
+
+    t_ns: int
+    fields: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Notify:
+    """A line for people."""
+
+    text: str
+
+
+# A reply goes to the loop.
+Action = Ask | Withdraw | DecisionReply | Report | Notify
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A request of the loop, and the `answer` to it. Until `due_ns` a better one may be waited for (0: for ever).
+
+    `waited`: the loop waits for its one reply.
+    """
+
+    request: DecisionRequest
+    sent_ns: int
+    due_ns: int
+    answer: DecisionReply | None = None
+    waited: bool = True
+
+
+def is_usual(recent: Sequence[bool]) -> bool:
+    """Return whether at least half of a decider's recent answers were in time."""
+    return 2 * sum(recent) >= len(recent)
+
+
+def due_of(now_ns: int, within_ns: int) -> int:
+    """Return until when a question of this time may wait for a better answer; 0: for ever."""
+    return now_ns + within_ns - max(within_ns // RESERVE, LEAST_NS) if within_ns else 0
+
+
+def remember(entries: dict[int, Any], number: int, entry: Any) -> None:
+    """Add an entry, and forget the oldest beyond MOST_OPEN."""
+    entries[number] = entry
+    if len(entries) > MOST_OPEN:
+        del entries[next(iter(entries))]
+
+
+class LayeredCore:
+    """Decide over inner hosts, by their names. `state` is what the layered host shows.
+
+    The shell sleeps in `main` until `wake_ns`. It polls the other hosts often while `watching`, else before each event.
+    """
+
+    watching = False
+
+    def __init__(self, names: Collection[str], main: str) -> None:
+        self.main = main
+        self.state = HostState(up=True)
+        self.status: Mapping[str, Status] = dict.fromkeys(names, Status())
+        self.open: dict[int, Any] = {}  # questions without a reply, by number
+        self._actions: list[Action] = []
+        self._now_ns = 0  # of the last event
+
+    def advance(self, event: Event, now_ns: int) -> list[Action]:
+        """Take an event; return what is to be done."""
+        self._actions, self._now_ns = [], now_ns
+        match event:
+            case DecisionRequest():
+                self.requested(event, now_ns)
+            case Replied():
+                self.replied(event.name, event.reply, now_ns)
+            case Cancelled():
+                self.cancelled(event.tick)
+            case Changed():
+                before, self.status = self.status, event.status
+                self.changed(before, now_ns)
+        for number, question in tuple(self.open.items()):
+            reply = self.chosen(question, now_ns)
+            if reply is not None:
+                question.waited = False
+                del self.open[number]
+                self._actions.append(reply)
+        return self._actions
+
+    @property
+    def wake_ns(self) -> int | None:
+        """When an answer that is there acts in place of the better one; None: nothing becomes due by itself."""
+        dues = [q.due_ns for q in self.open.values() if q.waited and q.due_ns > self._now_ns and self.has_other(q)]
+        return min(dues, default=None)
+
+    def do(self, *actions: Action) -> None:
+        """Add actions to those of this event."""
+        self._actions += actions
+
+    # -- what a subclass decides ---------------------------------------------------------------------------------------
+
+    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """Return the lines of the report, by those of the inner hosts."""
+        return infos[self.main]
+
+    def requested(self, request: DecisionRequest, now_ns: int) -> None:
+        """Ask inner hosts for a decision."""
+        raise NotImplementedError
+
+    def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
+        """Take the answer of an inner host."""
+        raise NotImplementedError
+
+    def cancelled(self, tick: int) -> None:
+        """Note that the loop does not wait for this tick any more."""
+        raise NotImplementedError
+
+    def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
+        """Note that the `status` of an inner host is another than `before`."""
+        raise NotImplementedError
+
+    def has_other(self, question: Any) -> bool:
+        """Return whether there is an answer that acts where no better one comes."""
+        return True
+
+    def chosen(self, question: Any, now_ns: int) -> DecisionReply | None:
+        """Return the question's reply, once it is known."""
+        raise NotImplementedError
+
+
+# -- a standby ---------------------------------------------------------------------------------------------------------
+
+PAIR = ("a", "b")
+WARM_REQUESTS, WARM_EVERY_NS = 8, 5_000_000_000
+TOOK_OVER = "the standby decides"
+
+
+class StandbyCore(LayeredCore):
+    """Two warm decoders of one session, PAIR; `main` decides. Where it is lost, the other takes over.
+
+    The session stays with that one, and the lost one comes back as the standby. The standby decides the first requests
+    too, and one in so many seconds: its first decisions after a takeover would be slow.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PAIR, PAIR[0])
+        self._incarnation = 0  # of the main one
+        self._mirrored = self._mirrored_ns = 0
+
+    @property
+    def standby(self) -> str:
+        return PAIR[1 - PAIR.index(self.main)]
+
+    def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        return {**infos[self.main], "standby": infos[self.standby].get("pid")}
+
+    def requested(self, request: DecisionRequest, now_ns: int) -> None:
+        self.do(Ask(self.main, request))
+        is_warm = self._mirrored >= WARM_REQUESTS and now_ns - self._mirrored_ns < WARM_EVERY_NS
+        if self.status[self.standby].alive and not is_warm:
+            self._mirrored, self._mirrored_ns = self._mirrored + 1, now_ns
+            self.do(Ask(self.standby, replace(request, tick=FURTHER + request.tick)))
+
+    def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
+        if name == self.main and reply.tick < FURTHER // 2:
+            self.do(reply)
+
+    def cancelled(self, tick: int) -> None:
+        self.do(Withdraw(self.main, tick))
+
+    def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
+        """Take over where the main one is lost; note the loss, and when a decoder is back."""
+        state, main, standby = self.state, self.status[self.main], self.status[self.standby]
+        if main.alive and main.incarnation == self._incarnation and state.lost_ns is None:
+            return
+        if state.lost_ns is None:
+            state.lost(next((event.t_ns for event in reversed(main.events) if event.event == "lost"), now_ns))
+        if not main.alive and standby.alive:
+            self.main = self.standby
+            main, standby = standby, main
+            self.do(Notify(TOOK_OVER))
+        if main.alive:
+            self._incarnation = main.incarnation
+            state.ready(now_ns)
+        else:
+            state.gave_up = standby.gave_up and main.gave_up
