@@ -44,20 +44,19 @@ def build(source: DeciderSource) -> Decider:
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     """Decide. An exception becomes the reply's error, in one line."""
     started_ns = time.monotonic_ns()
-    (decision,) = result(_decide([(decider, request)]))
-    return reply_to(request, started_ns, decision)
+    (outcome,) = result(_decide(decider, request))
+    return reply_to(request, started_ns, outcome)
 
 
 def answer_together(
-    pairs: Sequence[tuple[Decider, DecisionRequest]], cancelled: Callable[[int], bool]
+    pairs: Sequence[tuple[Any, DecisionRequest]], cancelled: Callable[[int], bool]
 ) -> Generator[None, None, list[DecisionReply | None]]:
     """Decide in steps; return a reply for each pair, None where it was cancelled. Several must be of one `kind`.
 
     `cancelled` says at each step whether the request at this place is not needed any more.
     """
-    started_ns = time.monotonic_ns()
-    gone: set[int] = set()
-    steps = _decide(pairs)
+    started_ns, gone = time.monotonic_ns(), set[int]()
+    steps = _decide(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
     while True:
         try:
             next(steps)
@@ -72,36 +71,42 @@ def answer_together(
                 if len(pairs) == 1:
                     steps.close()
                     return [None]
-                decider.cancel()  # type: ignore[attr-defined]
+                decider.cancel()
         yield
 
 
-def _decide(pairs: Sequence[tuple[Any, DecisionRequest]]) -> Generator[None, None, list[Decision | BaseException]]:
-    """Return each decision, or what was raised in its place."""
-    if len(pairs) > 1:
-        decisions: list[Decision | BaseException] = yield from pairs[0][0].together(pairs)
-        return decisions
-    decider, request = pairs[0]
-    steps: Any = getattr(decider, "decide_in_steps", None)
+Outcome = Decision | BaseException | list[Decision | BaseException]  # of a crowd, that of each member
+
+
+def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
+    """Return the decision, or what was raised in its place, in a list of one."""
+    steps = getattr(decider, "decide_in_steps", None)
     try:
-        return [decider.decide(request) if steps is None else (yield from steps(request))]
+        if steps is not None:
+            return [(yield from steps(request))]
+        if request.members:
+            outcomes: Any = [result(_decide(decider, member))[0] for member in request.members]
+            return [outcomes]
+        return [decider.decide(request)]
     except FAULTS as error:
         return [error]
 
 
-def reply_to(
-    request: DecisionRequest, started_ns: int, decision: Decision | BaseException, together: int = 1
-) -> DecisionReply:
+def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, together: int = 1) -> DecisionReply:
     """Return the reply to a request: the decision, or the error that was raised."""
-    took_ns, received_ns = time.monotonic_ns() - started_ns, request.received_ns or started_ns
-    if not isinstance(decision, BaseException):
-        return DecisionReply(request.tick, decision, None, took_ns, None, received_ns, started_ns, (), together)
-    error = decision
-    mistake = (error.what, error.remedy) if isinstance(error, UserError) else None
-    loss = error.loss if isinstance(error, DecisionLost) else None
-    text = str(error) if mistake or loss else f"{type(error).__name__}: {error}"
-    line = (text.splitlines() or [""])[0]
-    return DecisionReply(request.tick, None, line, took_ns, mistake, received_ns, started_ns, (), together, loss)
+    if isinstance(outcome, list) and len(outcome) == 1 and isinstance(outcome[0], BaseException):
+        outcome = outcome[0]
+    reply = DecisionReply(request.tick, None, None, time.monotonic_ns() - started_ns, together=together)
+    reply = replace(reply, received_ns=request.received_ns or started_ns, begun_ns=started_ns)
+    if isinstance(outcome, Decision):
+        return replace(reply, decision=outcome)
+    if isinstance(outcome, list):
+        parts = zip(request.members, outcome, strict=True)
+        return replace(reply, members=tuple(reply_to(member, started_ns, part) for member, part in parts))
+    mistake = (outcome.what, outcome.remedy) if isinstance(outcome, UserError) else None
+    loss = outcome.loss if isinstance(outcome, DecisionLost) else None
+    text = str(outcome) if mistake or loss else f"{type(outcome).__name__}: {outcome}"
+    return replace(reply, error=text.partition("\n")[0], mistake=mistake, loss=loss)
 
 
 def describe(decider: Decider) -> dict[str, Any]:
@@ -299,9 +304,7 @@ class STModel:
         return dict(self._decider.info())
 
 
-# -- crowds: one request for many members, one reply with many decisions -----------------------------------------------
-
-DECIDED = "decided"  # the name of a reply's call, which has the reply to each member
+# -- crowds: one request for many members, and one reply with theirs ---------------------------------------------------
 
 
 def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
@@ -311,89 +314,44 @@ def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: in
 
 def unpack(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[DecisionReply]:
     """Return the reply to each member; the error of a reply without them is the error of each."""
-    call = reply.decision.call if reply.decision is not None else None
-    replies = call.arguments.get("made", ()) if call is not None and call.name == DECIDED else ()
-    if reply.error is not None or len(replies) != len(members):
-        error = reply.error or f"the decoder gave {len(replies)} decisions for {len(members)}"
+    if len(reply.members) != len(members):
+        error = reply.error or f"the decoder decided for {len(reply.members)} of {len(members)}"
         return [DecisionReply(member.tick, None, error, reply.decide_ns, reply.mistake) for member in members]
-    return [replace(each, decide_ns=reply.decide_ns) for each in replies]
-
-
-def _together(members: Sequence[DecisionRequest], decisions: Sequence[Decision | BaseException]) -> Decision:
-    """Return one decision for all. Raises the error of a member that is alone."""
-    if len(decisions) == 1 and isinstance(decisions[0], BaseException):
-        raise decisions[0]
-    sound = [decision for decision in decisions if isinstance(decision, Decision)]
-    replies = [reply_to(member, 0, decision) for member, decision in zip(members, decisions, strict=True)]
-    passes, tokens = max((d.forward_passes for d in sound), default=0), sum(d.tokens for d in sound)
-    return Decision(Call(DECIDED, {"made": replies}), {}, passes, tokens)
+    return [replace(each, decide_ns=reply.decide_ns) for each in reply.members]
 
 
 def crowd_source(source: DeciderSource) -> DeciderSource:
-    """Return the source of the same decider for a crowd."""
-    return CrowdSTSource(source.spec) if isinstance(source, STSource) else CrowdScriptSource(source)
+    """Return the source of the same decider for a crowd. A script decides for one member after the other."""
+    if isinstance(source, STSource):
+        return CrowdSTSource(source.spec)
+    return source
 
 
 @dataclass(frozen=True)
 class CrowdSTSource(STSource):
     """An ST model for a crowd of one agent."""
 
-    def build(self) -> CrowdModel:  # type: ignore[override]
+    def build(self) -> Any:
         from rtcontrol.models.crowd import CrowdDecoder
 
         return CrowdModel(CrowdDecoder(self.spec))
 
 
-@dataclass(frozen=True)
-class CrowdScriptSource:
-    """A plain decider for a crowd: no-op, random, or an expert's script."""
-
-    source: DeciderSource
-
-    def build(self) -> CrowdScript:
-        return CrowdScript(build(self.source))
-
-
-class CrowdModel(SteppedDecider):
+class CrowdModel:
     """The ST decoder of a crowd. A batch is decided by itself: it is large enough."""
-
-    patient = False
-    kind = None
 
     def __init__(self, decoder: CrowdDecoder) -> None:
         self._decoder = decoder
 
-    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, list[Decision | Exception]]:
         from rtcontrol.models.crowd import CharacterPrompt
 
         members = request.members
         prompts = [CharacterPrompt(str(m.epoch), m.observation, m.instruction, m.history) for m in members]
-        return _together(members, (yield from self._decoder.decide_in_steps(prompts)))
-
-    def cancel(self) -> None:
-        self._decoder.cancel()
+        return self._decoder.decide_in_steps(prompts)
 
     def info(self) -> dict[str, Any]:
         return dict(self._decoder.lone.info())
-
-
-class CrowdScript:
-    """Decide for one member after the other."""
-
-    def __init__(self, decider: Decider) -> None:
-        self._decider = decider
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        return _together(request.members, [self._decide(member) for member in request.members])
-
-    def _decide(self, member: DecisionRequest) -> Decision | BaseException:
-        try:
-            return self._decider.decide(member)
-        except FAULTS as fault:
-            return fault
-
-    def info(self) -> dict[str, Any]:
-        return describe(self._decider)
 
 
 # -- questions about a state -------------------------------------------------------------------------------------------

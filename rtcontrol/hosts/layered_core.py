@@ -1,7 +1,7 @@
 """The cores of hosts that are made of other hosts: the base of all, and the standby's; backup and plans are next to it.
 
 `advance` takes one event and its instant, and returns what is to be done, in order. A core has no thread, lock or
-clock: `layered.py` carries out its actions in real time, the simulation on a clock of its own.
+clock: `layered.py` carries out its actions in real time, the simulation on a simulated clock.
 """
 
 from __future__ import annotations

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.deciders import SteppedDecider
-from rtcontrol.hosts.policy_link import KINDS, MalformedMessage, PolicyLink, pack_message, unpack_message
+from rtcontrol.hosts.policy_link import MalformedMessage, PolicyLink, pack_message, unpack_message
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, secret, time_of
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError, read_text, user_path
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.numbers import range_of
-from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
@@ -38,7 +37,7 @@ TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server hav
 REMEMBERED = 64  # answers that are recognised
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
-LARGEST = float(np.finfo(np.float32).max)
+FLOATS = ("<f2", "<f4", "<f8")
 PAGE = "See docs/deciders.md for the keys of a mapping file, openpi:ws://HOST:PORT#FILE."
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -85,8 +84,6 @@ class PolicyDecider(SteppedDecider):
         self._link = PolicyLink(source.url, headers) if link is None else link
         self._first = True
         self._proven = False  # whether an answer was good
-        tool = next(schema for schema in self._tools.schemas if schema.name == self._mapping.tool)
-        self._heads = ("function", *(f"arg{k}" for k, _ in enumerate(tool.slots(), start=1)))
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         """Raise DecisionLost, and UserError for an observation or a policy that is not the mapping's.
@@ -133,7 +130,9 @@ class PolicyDecider(SteppedDecider):
             calls = tuple(self._mapping.call(row) for row in chunk[: self._mapping.file.horizon].tolist())
         except OverflowError as error:
             raise DecisionLost("not_finite", f"an action is not finite when it is scaled: {error}") from None
-        confidence = self._confidence(answer)
+        sure = answer.get("confidence", 1.0)
+        valid = isinstance(sure, int | float | np.number) and 0 <= sure <= 1
+        confidence = {"function": float(sure) if valid else 0.0}
         for call in calls:
             try:
                 self._tools.validate(call)
@@ -143,24 +142,18 @@ class PolicyDecider(SteppedDecider):
         return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))
 
     def _chunk(self, answer: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """Return the actions: finite, with the mapping's shape, dtype and size."""
-        actions, dims = answer.get("actions"), len(self._mapping.dims)
-        kind = getattr(actions, "dtype", type(actions).__name__)
-        if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f" or actions.dtype.itemsize > 8:
-            raise self._unfit(f"its actions are {kind}, no array of floats")
-        if actions.ndim != 2 or actions.shape[1] != dims:
-            raise self._unfit(f"its actions have the shape {actions.shape}; [steps, {dims}] are mapped")
-        if not 1 <= len(actions) <= MOST_ROWS:
-            raise DecisionLost("malformed", f"the policy's answer has {len(actions)} actions, not 1 to {MOST_ROWS}")
+        """Return the actions: finite, of the mapping's shape. Before the first good ones a user can correct it."""
+        actions: Any = answer.get("actions")
+        dims, dtype = len(self._mapping.dims), getattr(actions, "dtype", type(actions).__name__)
+        shape: Sequence[int] = getattr(actions, "shape", ())
+        if not (len(shape) == 2 and 1 <= shape[0] <= MOST_ROWS and shape[1] == dims and dtype in FLOATS):
+            fault = f"its actions are {dtype} of the shape {shape}; floats of the shape [steps, {dims}] are mapped"
+            if self._proven:
+                raise DecisionLost("malformed", f"the policy's answer: {fault}")
+            raise UserError(f"The policy at {self._source.url} does not fit the agent: {fault}.", PAGE)
         if not np.isfinite(actions).all():
             raise DecisionLost("not_finite", "the policy's actions have numbers that are not finite")
-        return actions
-
-    def _unfit(self, fault: str) -> Exception:
-        """Return the error of an answer that does not fit: before the first good one it is the user's to correct."""
-        if self._proven:
-            return DecisionLost("malformed", f"the policy's answer: {fault}")
-        return UserError(f"The policy at {self._source.url} does not fit the agent: {fault}.", PAGE)
+        return np.asarray(actions)
 
     def _check_new(self, message: bytes, answer: Mapping[str, Any]) -> None:
         """Raise DecisionLost for an answer with a timing that is an earlier one, byte for byte."""
@@ -168,11 +161,6 @@ class PolicyDecider(SteppedDecider):
         if digest in earlier and any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS):
             raise DecisionLost("repeated", "the policy's answer is an earlier one, byte for byte with its timing")
         earlier.append(digest)
-
-    def _confidence(self, answer: Mapping[str, Any]) -> dict[str, float]:
-        value = answer.get("confidence", 1.0)
-        valid = isinstance(value, int | float | np.number) and math.isfinite(value) and 0 <= value <= 1
-        return dict.fromkeys(self._heads, float(value) if valid else 0.0)
 
     def close(self) -> None:
         """Cut the connection."""
@@ -214,21 +202,19 @@ class MappingFile(BaseModel, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class ActionDim:
-    """The argument `name` is `scale` times the number plus `offset`, between `least` and `most`.
+    """The argument `name` is `scale` times the number plus `offset`: of listed `values` (by number) the nearest one.
 
-    Where its values are listed it is the nearest one: `points` are these as numbers, ascending. Else it is rounded to
-    a multiple of `step`.
+    Else it is a multiple of `step` (None: any number).
     """
 
     name: str
-    scale: float = 1.0
-    offset: float = 0.0
-    points: tuple[float, ...] = ()
-    values: tuple[Any, ...] = field(default=(), compare=False)
-    integer: bool = False
-    least: float = -math.inf
-    most: float = math.inf
+    scale: float
+    offset: float
+    values: Mapping[float, Any] | None = None
+    reach: float = 0.0  # half of the largest gap between two of them
+    bounds: tuple[float, float] = (-math.inf, math.inf)
     step: Fraction | None = None
+    integer: bool = False
 
     def value(self, number: float, clip: bool) -> Any:
         """Return the argument. A number out of bounds by more than half a step stays that number, unless `clip`.
@@ -238,24 +224,15 @@ class ActionDim:
         scaled = self.scale * number + self.offset
         if not math.isfinite(scaled):
             raise OverflowError(f"{number:g} of {self.name}")
-        if self.points:
-            return self._nearest(scaled, clip)
+        if self.values is not None:
+            nearest = min(self.values, key=lambda point: abs(point - scaled))
+            return self.values[nearest] if clip or abs(nearest - scaled) <= self.reach else scaled
         if clip:
-            scaled = min(max(scaled, self.least), self.most)
+            scaled = min(max(scaled, self.bounds[0]), self.bounds[1])
         if self.step is None:
             return scaled
         exact = round(Fraction(scaled) / self.step) * self.step
         return int(exact) if self.integer else float(exact)
-
-    def _nearest(self, scaled: float, clip: bool) -> Any:
-        points = self.points
-        i = bisect_left(points, scaled)
-        near = [j for j in (i - 1, i) if 0 <= j < len(points)]
-        nearest = min(near, key=lambda j: abs(points[j] - scaled))
-        ends = points[:2] if scaled < points[0] else points[-2:]
-        reach = (ends[-1] - ends[0]) / 2 * (1 + 1e-9)
-        beyond = max(points[0] - scaled, scaled - points[-1])
-        return scaled if beyond > reach and not clip else self.values[nearest]
 
 
 @dataclass(frozen=True)
@@ -310,84 +287,62 @@ def _contents(path: str) -> MappingFile:
 
     try:
         return MappingFile.model_validate(yaml.safe_load(read_text(user_path(path))))
-    except ValidationError as errors:
-        error = max(errors.errors(include_url=False), key=lambda each: len(each["loc"]))
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
-        raise UserError(f"{path}: {place.removeprefix('.')[:200]}: {error['msg']}.", PAGE) from None
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-        raise UserError(f"The policy's mapping {path} cannot be read ({reason}).", PAGE) from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:400]
+        raise UserError(f"The policy's mapping {path} cannot be read: {reason}.", PAGE) from None
 
 
 def _dims(entries: Sequence[Entry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
     """Read the entries of `actions`. Raises UserError."""
     dims = tuple(None if e is None else _dim(e, tool, f"{where}: actions[{i}]") for i, e in enumerate(entries))
     names = [dim.name for dim in dims if dim is not None]
-    if len(names) > len(set(names)):
-        raise UserError(f"{where}: actions names a parameter twice.", PAGE)
-    if missing := [p.name for p in tool.parameters if p.required and p.name not in names]:
-        raise UserError(f"{where}: no action gives {tool.name} its {missing[0]}, which it requires.", PAGE)
+    for parameter in tool.parameters:
+        count = names.count(parameter.name)
+        if count > 1 or (parameter.required and not count):
+            raise UserError(f"{where}: {count} of actions are {tool.name}'s {parameter.name}, not one.", PAGE)
     return dims
 
 
 def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
     """Read an entry of `actions`, by its parameter's values, or its bounds and step. Raises UserError."""
     parameter = next((p for p in tool.parameters if p.name == entry.parameter), None)
-    if parameter is None or not entry.scale:
-        fault = "its scale is 0" if parameter else f"{tool.name} has no parameter {entry.parameter[:80]!r}"
-        raise UserError(f"{where}: {fault}; it has {', '.join(p.name for p in tool.parameters)}.", PAGE)
-    dim = ActionDim(parameter.name, entry.scale, entry.offset)
-    values = _values(entry, parameter, where)
-    if values is not None:
+    if parameter is None:
+        names = ", ".join(p.name for p in tool.parameters)
+        raise UserError(f"{where}: {tool.name} has no parameter {entry.parameter[:80]!r}; it has {names}.", PAGE)
+    dim, domain = ActionDim(parameter.name, entry.scale, entry.offset), parameter.domain
+    values = entry.levels
+    if values is None and isinstance(domain, ClosedDomain):
+        values = {value: value for value in domain.values if type(value) in (int, float)}
+        if len(values) < len(domain.values):
+            values = {}
+    if values:
         points = sorted(values)
-        return replace(dim, points=tuple(map(float, points)), values=tuple(values[point] for point in points))
-    numbers, integer = range_of(parameter.schema), parameter.schema["type"] == "integer"
-    step = Fraction(numbers.step.numerator if numbers.step else 1) if integer else numbers.step
-    if step is None:
-        low, high = float(numbers.low), float(numbers.high)
-        least = math.nextafter(low, math.inf) if numbers.above else low
-        return replace(dim, least=least, most=math.nextafter(high, -math.inf) if numbers.below else high)
-    least, most = (float(count * step) for count in numbers.multiples(step))
-    return replace(dim, integer=integer, least=least, most=most, step=step)
-
-
-def _values(entry: Entry, parameter: Parameter, where: str) -> Mapping[float, Any] | None:
-    """Return what each listed number stands for; None for a range of numbers. Raises UserError."""
-    domain = parameter.domain
-    if entry.levels is not None:
-        for value in entry.levels.values():
-            if not (domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.fault(value) is None):
-                raise UserError(f"{where}: {parameter.name} may not be {str(value)[:80]!r}.", PAGE)
-        return entry.levels
-    if isinstance(domain, ClosedDomain) and all(type(value) in (int, float) for value in domain.values):
-        return {value: value for value in domain.values}
-    if isinstance(domain, ClosedDomain) or parameter.schema.get("type") not in ("integer", "number"):
+        reach = max((b - a for a, b in pairwise(points)), default=0.0) / 2 * (1 + 1e-9)
+        return replace(dim, values=values, reach=reach)
+    if values is not None or parameter.schema.get("type") not in ("integer", "number"):
         hint = f"Name them: {{parameter: {parameter.name}, levels: {{-1: left, 0: stay, 1: right}}}}. {PAGE}"
         raise UserError(f"{where}: the values of {parameter.name} are not numbers.", hint)
-    return None
+    numbers, integer = range_of(parameter.schema), parameter.schema["type"] == "integer"
+    step = Fraction(numbers.step.numerator if numbers.step else 1) if integer else numbers.step
+    low, high = float(numbers.low), float(numbers.high)
+    if step is not None:
+        low, high = (float(count * step) for count in numbers.multiples(step))
+    else:
+        low = math.nextafter(low, math.inf) if numbers.above else low
+        high = math.nextafter(high, -math.inf) if numbers.below else high
+    return replace(dim, bounds=(low, high), step=step, integer=integer)
 
 
 def _array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[Any, Any]:
-    """Return the array of a field, or the vector of several. Raises UserError."""
-    names = [fields] if isinstance(fields, str) else fields
-    if missing := [name for name in names if name not in data]:
-        raise UserError(f"The observation has no {missing[0]!r}; it has {', '.join(map(str, data))[:200]}.", PAGE)
-    if not isinstance(fields, str):
-        return np.array([_number(data[name], name) for name in names], np.float32)
+    """Return the array of a field, or the vector of several as float32. Raises UserError."""
     try:
-        array = np.asarray(data[fields])
-    except (TypeError, ValueError, OverflowError):  # lists of several lengths
-        array = np.empty(0, object)
-    if array.dtype.kind not in KINDS:
-        raise UserError(f"{fields!r} of the observation is no array of numbers or text.", PAGE)
-    return array
-
-
-def _number(value: Any, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not abs(number) <= LARGEST:
-        raise UserError(f"{name!r} of the observation is {str(value)[:40]!r}: not a float32.", PAGE)
-    return number
+        if isinstance(fields, str):
+            return np.asarray(data[fields])
+        with np.errstate(over="raise"):
+            vector = np.array([float(data[name]) for name in fields]).astype(np.float32)
+        if np.isfinite(vector).all():
+            return vector
+        reason = "not finite"
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:80]}"
+    raise UserError(f"{fields!r} of the observation cannot be sent ({reason}).", PAGE)

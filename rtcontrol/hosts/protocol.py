@@ -68,7 +68,7 @@ class DecisionReply:
     `mistake` is a UserError's `what` and `remedy`, `loss` a DecisionLost's. `decide_ns`: how long the decider took, for
     all that were decided `together` (1: alone). `by`: which of two deciders (first, backup). `answers`: the older
     request that decides this tick, too. Of a plan, `steps` are the number of this step and of all, `ahead_ns` how long
-    after the observation it is due.
+    after the observation it is due. Of a crowd, `members` are the replies to each.
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
     and the recent `gaps` (start, end) in which the decider's process, where it is another, was stopped.
@@ -88,6 +88,7 @@ class DecisionReply:
     answers: DecisionRequest | None = None
     steps: tuple[int, int] | None = None
     ahead_ns: int = 0
+    members: tuple[DecisionReply, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

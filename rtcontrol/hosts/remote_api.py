@@ -122,10 +122,7 @@ class EndpointSource:
         """Read `API:URL#MODEL`; the key is in the environment. Raises UserError, also for tools the API cannot take."""
         api = name.partition(":")[0]
         if api not in APIS:
-            hint = (
-                "Use it for control (`rtcontrol run --model`, docs/deciders.md), and name a model that reads text here."
-            )
-            raise UserError(f"{name[:80]} is a policy server: it reads observations, and no text.", hint)
+            raise UserError(f"{name[:80]} reads no text.", "Name another model here (docs/deciders.md).")
         form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
         url = endpoint_url(name, ("http", "https"), form)
         APIS[api](tools, allow_null)
@@ -161,16 +158,14 @@ class EndpointDecider(SteppedDecider):
         if answer.status != 200:
             raise DecisionLost("http", f"HTTP {answer.status}: {' '.join(answer.text.split())[:200]}")
         try:
-            content = answer.json()
-        except ValueError:
-            content = None
-        if not isinstance(content, dict):
-            raise DecisionLost("malformed", "the answer is not a JSON object")
+            content = dict(answer.json())
+        except (ValueError, TypeError):
+            raise DecisionLost("malformed", "the answer is not a JSON object") from None
         return replace(self._api.decision(content), forward_passes=1)
 
     def info(self) -> dict[str, Any]:
         source = self._source
-        return {"engine": source.api, "model": source.model, "url": source.url, **self._api.about()}
+        return {"engine": source.api, "model": source.model, "url": source.url}
 
 
 def _map(value: Any) -> Mapping[str, Any]:
@@ -185,6 +180,7 @@ def _count(value: Any) -> int:
 
 MOST_OPTIONS = 255  # of these APIs
 NONE = "(none)"
+HINT = "Give it an enum, or bounds and a larger step (multipleOf); or use a model that writes values."
 
 
 @dataclass(frozen=True)
@@ -204,10 +200,8 @@ class ClosedQuestion:
         if answer.get("type") == "refusal":
             raise DecisionLost("refused", f"the model declined to answer the question {self.name}")
         option = answer.get("choice")
-        if not isinstance(option, str):
-            raise DecisionLost("malformed", f"no choice for the question {self.name}: {json.dumps(answer)[:80]}")
-        if option not in self.values:
-            raise DecisionLost("malformed", f"{option[:80]!r} is not an option of the question {self.name}")
+        if not isinstance(option, str) or option not in self.values:
+            raise DecisionLost("malformed", f"{str(option)[:80]!r} is not an option of the question {self.name}")
         shares = answer.get("probabilities")
         if isinstance(shares, list):
             shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
@@ -227,13 +221,10 @@ class DecisionsApi:
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
         self.tools = tool_schemas(list(tools))
         self.sent: list[ClosedQuestion] = []
-        described = {tool.name: tool.description for tool in self.tools}
-        values: dict[str, Any] = {tool.name: i for i, tool in enumerate(self.tools)}
-        if allow_null:
-            if NONE in values:
-                raise UserError(f"A tool is called {NONE!r}, which stands for no call.", "Rename it.")
-            described[NONE], values[NONE] = "The active call continues.", None
-        self._function = self._add("function", "Which function is to be called now?", described, values)
+        described = {tool.name: tool.description for tool in self.tools} | {NONE: "The active call continues."}
+        functions = {tool.name: i for i, tool in enumerate(self.tools)}
+        null = (None,) if allow_null else ()
+        self._function = self._add("function", "Which function is to be called now?", functions, null, described)
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
     def body(self, request: DecisionRequest) -> dict[str, Any] | None:
@@ -272,33 +263,32 @@ class DecisionsApi:
         cached = min(_count(details.get("cached_tokens")), total)
         return replace(decision, tokens=total - cached, reused_tokens=cached)
 
-    def about(self) -> dict[str, Any]:
-        return {"questions": len(self.sent)}
-
-    def _add(self, name: str, words: str, descriptions: Mapping[str, str], values: Mapping[str, Any]) -> ClosedQuestion:
+    def _add(
+        self, name: str, words: str, values: Mapping[str, Any], null: Sequence[Any], described: Mapping[str, str]
+    ) -> ClosedQuestion:
+        """Return a question about these values, and about NONE, which stands for `null`."""
         while any(name == other.name for other in self.sent):  # tool a.b has a parameter c, and tool a one called b.c
             name += "'"
-        question = ClosedQuestion(name, words, descriptions, values)
-        if len(values) > 1:
+        if len(values) + len(null) > MOST_OPTIONS or (null and NONE in values):
+            problem = (
+                f"{name}: {len(values)} values; a decision API takes {MOST_OPTIONS} options, and {NONE!r} for none."
+            )
+            raise UserError(problem, HINT)
+        options = {**values, **dict.fromkeys((NONE,) * len(null), *null)}
+        question = ClosedQuestion(name, words, {option: described.get(option, "") for option in options}, options)
+        if len(options) > 1:
             self.sent.append(question)
         return question
 
     def _argument(self, tool: ToolSchema, slot: Slot) -> ClosedQuestion:
         names = ", ".join(p.name for p in slot.parameters)
-        where = f"Tool {tool.name}, parameter {names}"
-        hint = "Give it an enum, or bounds and a larger step (multipleOf); or use a model that writes values."
         if not isinstance(slot.domain, ClosedDomain):
-            raise UserError(f"{where}: its values cannot be listed, and a decision API chooses among options.", hint)
+            where = f"Tool {tool.name}, parameter {names}"
+            raise UserError(f"{where}: its values cannot be listed, and a decision API chooses among options.", HINT)
         values: dict[str, Any] = dict(zip(slot.domain.texts, slot.domain.values, strict=True))
-        if slot.null:
-            if NONE in values:
-                raise UserError(f"{where}: {NONE!r} stands for leaving it out.", "Rename this value.")
-            values[NONE] = slot.null[0]
-        if len(values) > MOST_OPTIONS:
-            raise UserError(f"{where}: {len(values)} values, and a decision API takes {MOST_OPTIONS} options.", hint)
         about = "; ".join(str(p.schema["description"]) for p in slot.parameters if p.schema.get("description"))
         words = f"If the function is {tool.name}, what is {names}?" + (f" {about}" if about else "")
-        return self._add(f"{tool.name}.{names}", words, dict.fromkeys(values, ""), values)
+        return self._add(f"{tool.name}.{names}", words, values, slot.null[:1], {})
 
     def _call(self, answers: Mapping[str, Any]) -> Decision:
         """Return the decision of the answers to the function's question and to those of its arguments."""
@@ -354,15 +344,10 @@ class ChatApi:
     route = "/chat/completions"
 
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
-        self._names, functions = named_tools(tools)
-        self._none: str | None = None
-        if allow_null:
-            self._none = NOT_UNDERSTOOD
-            while self._none in self._names:
-                self._none += "_"
-            empty = {"type": "object", "properties": {}}
-            functions.append({"name": self._none, "description": NO_CALL, "parameters": empty})
-        system = SYSTEM_ALWAYS if self._none is None else SYSTEM.format(none=self._none)
+        none = {"name": NOT_UNDERSTOOD, "description": NO_CALL, "parameters": {"type": "object", "properties": {}}}
+        self._names, functions = named_tools([*tools, none] if allow_null else tools)
+        system = SYSTEM.format(none=NOT_UNDERSTOOD) if allow_null else SYSTEM_ALWAYS
+        self._none = NOT_UNDERSTOOD if allow_null else None
         self._system = {"role": "system", "content": system}
         named = [{"type": "function", "function": function} for function in functions]
         self._same = {"tools": named, "tool_choice": "required", "temperature": 0}
@@ -391,24 +376,19 @@ class ChatApi:
             raise TypeError
         return Call(self._names.get(function["name"], str(function["name"])), arguments)
 
-    def about(self) -> dict[str, Any]:
-        return {"tools": len(self._names)}
-
 
 def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return the tools with names that the API takes (letters, digits, `_` and `-`, 64 at most), and what these are."""
-    names: dict[str, str] = {}
-    functions = []
-    for tool in tools:
-        function = dict(tool.get("function", tool))
-        plain = UNNAMED.sub("_", str(function["name"]))
-        name, n = plain[:NAME_LENGTH], 1
-        while name in names:
-            n += 1
-            name = f"{plain[: NAME_LENGTH - 4]}_{n}"
-        names[name] = str(function["name"])
-        functions.append({**function, "name": name})
-    return names, functions
+    """Return the tools' names by those that the API takes (64 letters, digits, `_` and `-`), and the tools with these.
+
+    Raises UserError where two are the same.
+    """
+    functions = [dict(tool.get("function", tool)) for tool in tools]
+    names = {UNNAMED.sub("_", function["name"])[:NAME_LENGTH]: function["name"] for function in functions}
+    if len(names) < len(functions):
+        raise UserError(
+            "Two tools have the same name for a chat API.", "It takes letters, digits, _ and -: rename one."
+        )
+    return names, [{**function, "name": name} for name, function in zip(names, functions, strict=True)]
 
 
 APIS: Mapping[str, type[DecisionsApi | ChatApi]] = {

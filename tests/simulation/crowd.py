@@ -21,7 +21,7 @@ from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.run import simulated
 from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, SimTimeline, Thread
-from rtcontrol.hosts.deciders import CrowdScript
+from rtcontrol.hosts.deciders import answer
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of
@@ -82,7 +82,11 @@ class CrowdDecoder(SimDecoder):
         if kind == "decider_raises":
             return super()._answer(kind)
         self.illegal = kind == "invalid_call"
-        return CrowdScript(self).decide(self.request), None, None
+        return None, None, None
+
+    def _deliver(self, reply: DecisionReply, fault: SimFault | None) -> None:
+        members = () if reply.error else answer(self, self.request).members
+        super()._deliver(replace(reply, members=members), fault)
 
     def decide(self, request: DecisionRequest) -> Decision:
         if self.illegal:

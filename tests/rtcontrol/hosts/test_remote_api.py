@@ -96,7 +96,7 @@ FAULTS = {
     "drop": ("connection", "gone"),
     "refuse": ("refused", "declined to answer the question function"),
     "garbage": ("malformed", "not a JSON"),
-    "short": ("malformed", "not one answer|no choice for"),
+    "short": ("malformed", "not one answer|not an option"),
     "odd": ("malformed", "not an option of the question function"),
     "deep": ("malformed", "not a JSON"),
 }
