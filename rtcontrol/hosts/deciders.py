@@ -96,17 +96,25 @@ def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, togeth
     """Return the reply to a request: the decision, or the error that was raised."""
     if isinstance(outcome, list) and len(outcome) == 1 and isinstance(outcome[0], BaseException):
         outcome = outcome[0]
-    reply = DecisionReply(request.tick, None, None, time.monotonic_ns() - started_ns, together=together)
-    reply = replace(reply, received_ns=request.received_ns or started_ns, begun_ns=started_ns)
+    reply = DecisionReply(
+        request.tick, None, None, time.monotonic_ns() - started_ns, None, request.received_ns or started_ns, started_ns
+    )
+    reply = replace(reply, together=together)
     if isinstance(outcome, Decision):
         return replace(reply, decision=outcome)
     if isinstance(outcome, list):
         parts = zip(request.members, outcome, strict=True)
         return replace(reply, members=tuple(reply_to(member, started_ns, part) for member, part in parts))
-    mistake = (outcome.what, outcome.remedy) if isinstance(outcome, UserError) else None
-    loss = outcome.loss if isinstance(outcome, DecisionLost) else None
-    text = str(outcome) if mistake or loss else f"{type(outcome).__name__}: {outcome}"
-    return replace(reply, error=text.partition("\n")[0], mistake=mistake, loss=loss)
+    if isinstance(outcome, UserError):
+        return replace(reply, error=first_line(str(outcome)), mistake=(outcome.what, outcome.remedy))
+    if isinstance(outcome, DecisionLost):
+        return replace(reply, error=first_line(str(outcome)), loss=outcome.loss)
+    return replace(reply, error=first_line(f"{type(outcome).__name__}: {outcome}"))
+
+
+def first_line(text: str) -> str:
+    """Return the text up to its first line break."""
+    return text.partition("\n")[0]
 
 
 def describe(decider: Decider) -> dict[str, Any]:
