@@ -1,15 +1,12 @@
-"""Examples of somebody's: rows, read and checked against the tools, or a function that knows the right call."""
+"""What `fit` learns from: rows, read and checked against the tools, or a function that gives the right call."""
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from rtcontrol.agents.signatures import defined
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
-from rtcontrol.models.checkpoint.training_metadata import comparable
 from rtcontrol.models.data.row import EXAMPLE, Row, json_value, raw_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.training.fit_run import RowStream
@@ -27,8 +23,6 @@ LEAST_ROWS = 50
 SHOWN = 8  # wrong rows that an error lists
 READ = "Write the text that the model is to read."
 SITUATION = 120  # characters of a situation in an error
-MOST_HELD = 10_000
-TRIES = 50  # repeated situations, one after the other, until there are taken to be no more
 
 
 def tools_of(value: Any) -> Tools:
@@ -113,15 +107,10 @@ def _tools_of_row(line: Mapping[str, Any]) -> Tools:
 
 
 def _checked(line: dict[str, Any], tools: Tools, goal: str | None, where: str) -> Row:
-    if (own := line.pop("tools", None)) and not (isinstance(own, list) and _same_tools(json.dumps(own), tools)):
-        raise UserError(f"{where}: its tools are not those that are fitted.", "Fit rows of one set of tools at a time.")
+    line.pop("tools", None)  # the call is judged by the tools that are fitted
     row = Row.from_dict(line, where, tools.schemas, goal)
-    if not row.instruction.strip() or (row.observation and not row.observation.strip()):
-        raise UserError(f"{where}: its instruction or observation is empty.", READ)
-    try:
-        "".join((*row.question[:2], *row.history)).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: it holds half a character.", "Write it as UTF-8 text.") from None
+    if not all(map(is_text, (row.instruction, row.observation or row.instruction, *row.history))):
+        raise UserError(f"{where}: one of its texts is empty, or holds half a character.", READ)
     for call in (row.call, *row.allowed):
         _validate(call, tools, where)
     return replace(row, tools=(), history=row.history[-HISTORY_LIMIT:])
@@ -135,19 +124,8 @@ def _validate(call: Call | None, tools: Tools, where: str) -> None:
         raise UserError(f"{where}: {error}.", "Correct the call, or the tool's definition.") from None
 
 
-@lru_cache(maxsize=64)
-def _same_tools(definitions: str, tools: Tools) -> bool:
-    """Return whether a row's tools are these; rows repeat their tools: each text of them is read once."""
-    try:
-        own = Tools(json.loads(definitions))
-    except UserError:
-        return False
-    return [*map(comparable, own.openai())] == [*map(comparable, tools.openai())]
-
-
-def contradictions(rows: Sequence[Row]) -> tuple[float, str | None]:
-    """Find rows whose question has another call elsewhere: return the share of all rows that are right if each question
-    is answered with its commonest call, and a sentence for people, None if there are none."""
+def contradictions(rows: Sequence[Row]) -> str | None:
+    """Return a sentence on rows whose question has another call elsewhere; None if there are none."""
     questions: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         questions[row.question].append(row)
@@ -162,12 +140,11 @@ def contradictions(rows: Sequence[Row]) -> tuple[float, str | None]:
             count += len(same)
             other = next(row for row, texts in zip(same, calls, strict=True) if best not in texts)
             example = example or f"{other.where}: {_text(other.call)}, elsewhere {best}"
-    ceiling = right / max(len(rows), 1)
     if not contradictory:
-        return ceiling, None
-    return ceiling, (
+        return None
+    return (
         f"{count} rows contradict others: {contradictory} questions have two or more different calls "
-        f"({example}). No model can be right in more than {ceiling:.1%} of the rows; name calls that are "
+        f"({example}). No model can be right in more than {right / len(rows):.1%} of the rows; name calls that are "
         "right too in `allowed`, or tell the states apart in the observation."
     )
 
@@ -177,27 +154,12 @@ def _text(call: Call | None) -> str:
 
 
 class Expert:
-    """A function (instruction, observation) -> call, or (observation) -> call. A call is a `Call`, a dict, the name of
-    a tool without parameters, or None: the active call stays."""
+    """A function (instruction, observation) -> call: a `Call`, a dict, the name of a tool without parameters, or None
+    (the active call stays)."""
 
-    def __init__(self, function: Callable[..., Any], tools: Tools) -> None:
-        if not callable(function):
-            raise UserError(f"The teacher is a {type(function).__name__}.", "Give a function.")
+    def __init__(self, function: Callable[[str, str], Any], tools: Tools) -> None:
         self._function, self._tools = function, tools
-        try:
-            parameters = inspect.signature(function).parameters.values()
-            positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-            self._arguments = sum(p.default is p.empty for p in positional)
-        except (TypeError, ValueError):  # a function in C without a signature
-            self._arguments = 2
-        if self._arguments not in (1, 2):
-            hint = "Write `def teacher(instruction, observation)`, or `def teacher(observation)`."
-            raise UserError(f"{self.place}: the teacher takes {self._arguments} arguments.", hint)
-
-    @property
-    def place(self) -> str:
-        """Where the function starts, as people look for it."""
-        return defined(self._function)
+        self.place = defined(function)
 
     def row(self, instruction: str, observation: str) -> Row:
         """Return a situation with its right call. Raises UserError if the function fails, or answers what the tools do
@@ -205,27 +167,22 @@ class Expert:
         place = (
             f'The teacher ({self.place}), instruction "{instruction[:SITUATION]}", seeing "{observation[:SITUATION]}"'
         )
-        texts = (instruction, observation)
         try:
-            answer = self._function(*texts[2 - self._arguments :])
+            call = self._function(instruction, observation)
         except Exception as error:
             line = errors.where(error) or self.place
             raise UserError(f"{place}: it failed: {errors.text(error)} ({line}).", "Correct it.") from error
-        call = Row.from_dict(
-            {"instruction": instruction, "observation": observation, "call": answer}, place, self._tools.schemas
-        ).call
-        _validate(call, self._tools, place)
-        return Row(instruction, observation, call)
+        fields = {"instruction": instruction, "observation": observation, "call": call}
+        row = Row.from_dict(fields, place, self._tools.schemas)
+        _validate(row.call, self._tools, place)
+        return Row(instruction, observation, row.call)
 
 
 class Situations:
-    """What may be told and seen: a function of a random.Random that returns one, or any iterable of them. One is
-    (instruction, observation), or an observation if there is a `goal`."""
+    """What may be instructed and observed: a function of a random.Random that returns one situation, or an iterable of
+    them. A situation is (instruction, observation), or an observation if there is a `goal`."""
 
     def __init__(self, source: Callable[[random.Random], Any] | Iterable[Any], goal: str | None) -> None:
-        if isinstance(source, str) or not (callable(source) or isinstance(source, Iterable)):
-            hint = "Give a list, or a function of a random.Random that makes one."
-            raise UserError(f"The situations are a {type(source).__name__}.", hint)
         self._source, self._goal = source, goal
 
     @property
@@ -249,7 +206,7 @@ class Situations:
     def _read(self, situation: Any) -> tuple[str, str]:
         if isinstance(situation, str) and self._goal is not None:
             situation = self._goal, situation
-        if isinstance(situation, tuple | list) and len(situation) == 2 and all(is_text(part) for part in situation):
+        if isinstance(situation, tuple | list) and len(situation) == 2 and all(map(is_text, situation)):
             return situation[0], situation[1]
         place = f"{defined(self._source)}: " if callable(self._source) else ""
         raise UserError(
@@ -272,26 +229,17 @@ class ExpertRows(RowStream):
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
         """Yield situations with their right calls."""
-        repeated = 0  # held-out ones in a row
         for situation in self._situations.sample(rng):
-            repeated = repeated + 1 if situation in self._held else 0
-            if repeated > MOST_HELD:
-                raise UserError(
-                    f"The situations are held-out ones only, {MOST_HELD:,} times now: nothing new comes.",
-                    "Give a list of them, or a function that draws new ones by its random.Random.",
-                )
-            if not repeated:
+            if situation not in self._held:
                 yield self._expert.row(*situation)
 
 
 def examples(expert: Expert, situations: Situations, count: int, rng: random.Random) -> list[Row]:
     """Return at most so many different situations with their right calls."""
     rows: dict[tuple[str, str], Row] = {}
-    repeated = 0
-    for situation in itertools.islice(situations.sample(rng), 20 * count):
-        repeated = repeated + 1 if situation in rows else 0
-        if not repeated:
+    for situation in itertools.islice(situations.sample(rng), 4 * count):
+        if situation not in rows:
             rows[situation] = replace(expert.row(*situation), where=f"situation {len(rows) + 1}")
-        if len(rows) >= count or (situations.endless and repeated > TRIES * (1 + len(rows) // 20)):
+        if len(rows) == count:
             break
     return list(rows.values())

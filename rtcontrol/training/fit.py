@@ -61,10 +61,13 @@ from rtcontrol.training.world_rows import world_data
 SAMPLED = 8_000  # situations whose words are the model's, and of which some are held out
 MOST_SITUATIONS = 200_000
 HZ = 16.0
+SOURCES = (  # arguments of `fit` that belong together: needed and optional ones
+    ({"rows"}, {"tools", "goal"}),
+    ({"teacher", "situations", "tools"}, {"goal"}),
+    ({"env"}, {"agent", "hz"}),
+)
 TRAINING = "training"  # the run's folder, in the checkpoint's
-STARTED = {LOG, "state.tmp"}  # what it holds before anything is saved
 ELSEWHERE = "Give another folder with --out."
-PROMPTS = 12  # instructions that the card lists
 MOST_WORDS = 400  # of observations, that a checkpoint lists
 NO_GATE = (
     "No row shows what means nothing here, so it has no gate: it calls something whatever the instruction is. "
@@ -108,7 +111,7 @@ class Fitted:
 
 
 def fit(
-    rows: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Iterable[Any] | None = None,
+    rows: str | os.PathLike[str] | Iterable[Any] | None = None,
     tools: Any = None,
     *,
     out: str | os.PathLike[str],
@@ -130,9 +133,9 @@ def fit(
     `rows` is a file of rows (JSONL, docs/training.md), several, or rows: dicts, or tuples (observation, call) and
     (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
     `tools` as `rtcontrol.load(...).session` takes them, or names with descriptions (None: those that the rows name).
-    Or `teacher` is a function (instruction, observation) or (observation) that returns such a call, and `situations`
-    its arguments: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
-    observation if there is a `goal`.
+    Or `teacher` is a function (instruction, observation) that returns such a call, and `situations` its arguments: a
+    function of a random.Random that makes one, or a list; one is (instruction, observation), or an observation if
+    there is a `goal`.
     Or `env` and `agent` are the files of a world and of an agent with an expert and goals, as of `rtcontrol run`:
     rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium world once a step of its).
 
@@ -145,33 +148,32 @@ def fit(
     a folder that holds something else or another run, and for a full disk; what was done is kept.
     """
     say = say or (lambda text: None)
-    if not isinstance(minutes, int | float) or not 0 < minutes <= 7 * 24 * 60:
-        raise UserError(f"minutes={minutes!r} is out of range.", "Give a number of minutes above 0.")
-    if goal is not None and not is_text(goal):
-        raise UserError(f"goal={goal!r} is not an instruction.", "Write it as UTF-8 text.")
-    if not 0 <= seed < 1 << 63:
-        raise UserError(f"seed={seed} is out of range.", "Give one from 0 on.")
-    sources = {"rows": rows, "teacher": teacher, "env": env}
-    if len(named := [name for name, value in sources.items() if value is not None]) != 1:
-        message = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
-        raise UserError(f"{message}.", "Give one of rows, a teacher with its situations, and a world (env, agent).")
-    if (situations is None) != (teacher is None):
-        raise UserError("A teacher and situations belong together.", "Give both.")
-    if env is None and any(value is not None for value in (agent, hz)):
-        raise UserError("agent and hz are a world's.", "Give env, too.")
+    if not (minutes > 0 and 0 <= seed < 1 << 63 and (goal is None or is_text(goal))):
+        problem = f"minutes={minutes!r}, seed={seed!r} or goal={goal!r} is out of range."
+        raise UserError(problem, "Give minutes above 0, a seed from 0 on, and text.")
+    named = {"rows": rows, "teacher": teacher, "situations": situations, "tools": tools, "goal": goal}
+    named |= {"env": env, "agent": agent, "hz": hz}
+    _check_source({name for name, value in named.items() if value is not None})
     folder = Path(out)
     with ExitStack() as stack:
         if env is not None:
-            if tools is not None or goal is not None:
-                raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
             data = _world(env, agent, hz, seed, folder, stack)
         else:
             known = None if tools is None else tools_of(tools_from(str(tools)) if _is_path(tools) else tools)
-            data = _rows(rows, known, goal) if teacher is None else _expert(teacher, situations, known, goal, seed)
+            data = _expert(teacher, situations, known, goal, seed) if teacher and known else _rows(rows, known, goal)
             check_folder(folder)
         if base is not None:
             data = replace(data, base=base, identity={**data.identity, "base": base})
         return _fitted(data, folder, FitSchedule(float(minutes), seed), tell, say)
+
+
+def _check_source(named: set[str]) -> None:
+    """Raise UserError unless these arguments are of one source, with all that it needs."""
+    if not any(needed <= named <= needed | optional for needed, optional in SOURCES):
+        raise UserError(
+            f"There is nothing to learn from in {' and '.join(sorted(named)) or 'no arguments'}.",
+            "Give rows (tools, goal), or a teacher with situations and tools (goal), or a world: env (agent, hz).",
+        )
 
 
 def _is_path(value: Any) -> bool:
@@ -196,17 +198,14 @@ def _world(env: str, agent: str | None, hz: float | None, seed: int, folder: Pat
 def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
     """Return rows, over and over."""
     listed = [rows] if _is_path(rows) else list(rows)
-    files = [Path(row) for row in listed if _is_path(row) and not str(row).startswith("{")]
-    if files and len(files) == len(listed):
+    if files := [Path(row) for row in listed if _is_path(row)]:
         return _data(f"Rows of {', '.join(file.name for file in files)}", *read_files(files, tools, goal), goal)
     numbered = ((f"row {n}", row) for n, row in enumerate(listed, start=1))
     return _data("Rows given in Python", *check(numbered, tools, goal), goal)
 
 
-def _expert(function: Any, situations: Any, tools: Tools | None, goal: str | None, seed: int) -> FitData:
+def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
     """Return an expert's calls: of a list of situations as rows, of endless ones fresh without end."""
-    if tools is None:
-        raise UserError("A teacher without tools.", "Give the tools that it calls.")
     expert, source = Expert(function, tools), Situations(situations, goal)
     rng = random.Random(f"{seed}/situations")
     rows = examples(expert, source, SAMPLED if source.endless else MOST_SITUATIONS, rng)
@@ -219,7 +218,7 @@ def _expert(function: Any, situations: Any, tools: Tools | None, goal: str | Non
 
 
 def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:
-    ceiling, note = contradictions(rows)
+    note = contradictions(rows)
     known, held = split(rows)
     digest = hashlib.sha256()
     for row in rows:
@@ -235,7 +234,6 @@ def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> F
         {"rows": f"{len(rows)} rows, {digest.hexdigest()[:16]}", "goal": goal},
         allow_null=any(row.call is None for row in rows),
         probes=name_things(known),
-        ceiling=ceiling,
         notes=() if note is None else (note,),
     )
 
@@ -320,15 +318,12 @@ def _card(fitted: Fitted, run: FitRun) -> None:
     """Write the model card: what it learnt, from what, and how well."""
     data = run.data
     calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in data.tools.schemas)
-    instructions = list(dict.fromkeys(row.instruction for row in data.known if row.meant != ""))[:PROMPTS]
     count = "rows without end" if data.count is None else f"{data.count:,} rows learnt from"
     seed = f"seed {run.schedule.seed}; `{TRAINING}/{LOG}` is the log."
     sections = {
         "Data": f"{data.source}: {count}, {len(data.held):,} held out, never trained on;\n"
         f"the first {min(len(data.held), SAMPLE)} of them also chose the weights and the end of the run. Notes:\n\n"
-        + "\n".join(f"- {note}" for note in fitted.notes)
-        + "\n\nInstructions, among others:\n\n"
-        + "\n".join(f"- {text}" for text in instructions),
+        + "\n".join(f"- {note}" for note in fitted.notes),
         "Training": f"{run.at.samples:,} samples in {run.at.seconds:.0f} s, {seed}",
         "Score": f"Held-out rows: {fitted.score.message()}.\n\n"
         + markdown_table(("", "right", "of"), [(n, s.right, s.count) for n, s in fitted.truth.parts.items()]),
@@ -359,17 +354,10 @@ def _gate(judge: HeldOut, data: FitData, seed: int) -> float | None:
 
 def check_folder(folder: Path) -> None:
     """Refuse to write over what is not a run of ours. Raises UserError."""
-    training = folder / TRAINING
     try:
-        if not (training / STATE).is_file() and not _empty(folder, training):
-            raise UserError(f"{folder} holds something else.", ELSEWHERE)
+        paths = [path for path in folder.iterdir() if path.name != TRAINING] if folder.exists() else []
+        others = any(path.is_dir() or path.stat().st_size for path in paths)  # other commands create empty files
     except OSError as error:
         raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
-
-
-def _empty(folder: Path, training: Path) -> bool:
-    """Return whether it has nothing but the start of a run, and empty files, as other commands create first."""
-    if not folder.is_dir():
-        return not folder.exists()
-    others = [path for path in folder.iterdir() if path != training and (path.is_dir() or path.stat().st_size)]
-    return not others and (not training.is_dir() or {path.name for path in training.iterdir()} <= STARTED)
+    if others and not (folder / TRAINING / STATE).is_file():
+        raise UserError(f"{folder} holds something else.", ELSEWHERE)

@@ -8,7 +8,7 @@ import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,8 +161,8 @@ class GivenRows(RowStream):
 class FitData:
     """What is learnt from. The model's words are those of `known` rows and of `texts`; `held` rows are never trained
     on; `source` says where rows come from, `count` how many there are (None: no end); `instruction` is the default;
-    `identity` is what a resumed run must share, `ceiling` the share that can be right at all; `base` a checkpoint to
-    start from; `words` are those that sentences can hold besides `known`; `nonsense` asks for nothing here and is held
+    `identity` is what a resumed run must share; `base` a checkpoint to start from; `words` are those that sentences
+    can hold besides `known`; `nonsense` asks for nothing here and is held
     out: the rows train the model to notice such; with `probes` rows also ask for words of the observation."""
 
     tools: Tools
@@ -178,7 +178,6 @@ class FitData:
     allow_null: bool = False
     probes: bool = False
     nonsense: Sequence[str] = ()
-    ceiling: float = 1.0
     notes: tuple[str, ...] = ()
     rate_hz: float | None = None
     base: str | None = None
@@ -208,19 +207,13 @@ class FitSchedule:
 
 @dataclass
 class Course:
-    """What a run decides on its way, in seconds: its end, the end that was asked for, the start of the decay; the
-    lines of its looks, and the weights of the best one."""
+    """What a run decides on its way, in seconds: its end, the requested end, the start of the decay; and the score and
+    weights of its best look."""
 
     ends: float
     asked_s: float
     decays_from: float | None = None
-    lines: list[dict[str, Any]] = field(default_factory=list)
     best: tuple[float, dict[str, torch.Tensor] | None] = (-1.0, None)
-
-
-def score_of(line: Mapping[str, Any]) -> float:
-    """Return the held-out score of a line of the log."""
-    return float(line["held_out"]["right"] / line["held_out"]["count"])
 
 
 class FitRun(Trainer):
@@ -254,16 +247,10 @@ class FitRun(Trainer):
         super().__init__(learner.model, learner.encoder, lambda chunk: (), config, out)
 
     def settings(self) -> dict[str, Any]:
-        schedule, shape = asdict(self.schedule), self.model.config
+        schedule = asdict(self.schedule)
         del schedule["minutes"]
-        model = {
-            "tools": [schema.canonical_json() for schema in self.data.tools.schemas],
-            "layers": shape.num_hidden_layers,
-            "hidden": shape.hidden_size,
-            "heads": f"{shape.num_attention_heads} of {shape.num_key_value_heads}",
-            "tokenizer": self.encoder.tokenizer.digest(),
-        }
-        return {**self.data.identity, **schedule, **model}
+        tools = [schema.canonical_json() for schema in self.data.tools.schemas]
+        return {**self.data.identity, **schedule, "tools": tools, "tokenizer": self.encoder.tokenizer.digest()}
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"course": vars(self.course)}
@@ -281,7 +268,7 @@ class FitRun(Trainer):
 
     def over(self) -> bool:
         """Return whether its time is out; a run that was stopped in its only look is looked at."""
-        return self.at.seconds >= self.course.ends and bool(self.course.lines)
+        return self.at.seconds >= self.course.ends and self.course.best[1] is not None
 
     def done(self) -> float:
         """Return the share of its time that is over."""
@@ -328,9 +315,8 @@ class FitRun(Trainer):
         """Do nothing: there is a line a look, not a chunk."""
 
     def finished(self) -> None:
-        # What was trained since the last look is not known to be better than that look's weights.
-        last, (best, weights) = self.course.lines[-1], self.course.best
-        if weights is not None and (last["samples"] < self.at.samples or best > score_of(last)):
+        # What was trained since the best look is not known to be better.
+        if (weights := self.course.best[1]) is not None:
             self.model.load_state_dict(weights)
 
     def line(self) -> dict[str, Any]:
@@ -343,28 +329,19 @@ class FitRun(Trainer):
         truth = self._judge.look(SAMPLE)
         score = truth.score
         line |= truth.to_dict()
-        course.lines.append(line)
         self.log(line)
-        if score.value > course.best[0]:
+        if score.value >= course.best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             course.best = (score.value, weights)
-        if course.decays_from is None and (self._all_right(score, self.tally.accuracy) or self._known(score)):
+        if course.decays_from is None and self._all_right(score, self.tally.accuracy):
             # What is left to gain is what a falling rate gives.
             course.decays_from = self.at.seconds
             course.ends = min(course.ends, self.at.seconds * (1 + self.schedule.decay))
-            why = "All held-out rows of this look are right" if score.right == score.count else "No more is learnt"
-            self._say(f"{why}: the learning rate falls, and it ends in {course.ends - self.at.seconds:.0f} s.")
+            left_s = course.ends - self.at.seconds
+            self._say(f"All held-out rows of this look are right: the learning rate falls, it ends in {left_s:.0f} s.")
         return line
 
     @staticmethod
     def _all_right(score: Share, accuracy: float) -> bool:
         """Return whether every held-out row is right; if those are few, the rows that are trained must be, too."""
         return score.right == score.count and (score.count >= FEW or accuracy > 0.99)
-
-    def _known(self, score: Share) -> bool:
-        """Return whether the rows are known, and the held-out ones have not improved for a third of the time."""
-        lines, seconds = self.course.lines, self.at.seconds
-        best = max(map(score_of, lines))
-        since = next(line["seconds"] for line in lines if score_of(line) == best)
-        known = lines[-1]["accuracy"] > 0.999 or score.value >= self.data.ceiling
-        return known and seconds > 20 and seconds - since > seconds / 3

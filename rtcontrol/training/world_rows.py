@@ -243,7 +243,7 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
     stream = WorldRows(skill, hz)
     rows = itertools.islice(stream.plain_rows(random.Random(f"{seed}/sample")), SAMPLE)
     known = [replace(row, where=f'instruction "{row.instruction}", seeing "{row.observation}"') for row in rows]
-    note = contradictions(known)[1]
+    note = contradictions(known)
     goals = skill.all_goals
     return FitData(
         skill.agent.tools,

@@ -91,10 +91,8 @@ def test_a_run_with_another_configuration_is_refused_by_name(
         rtcontrol.fit(given, TOOLS, out=made.folder, **({"minutes": 3} | other))
 
 
-@pytest.mark.parametrize("file", ["thesis.tex", "training/thesis.tex"])
-def test_a_folder_with_something_else_is_left_alone(file: str, tmp_path: Path) -> None:
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text("mine")
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="something else"):
         rtcontrol.fit(rows(60), TOOLS, out=tmp_path)
@@ -250,8 +248,6 @@ def test_situations_are_listed_or_made_others_refused() -> None:
     for wrong in (["light red"], [("a", 1)], [None]):
         with pytest.raises(UserError, match="A situation is"):
             list(Situations(wrong, None).sample(rng))
-    with pytest.raises(UserError, match="The situations are a str"):
-        Situations("light red", "go")
     for odd in (("pick", " "), ("pick", "half a \ud800 character"), None):
         with pytest.raises(UserError, match=r"test_fit.py:\d+: A situation is"):
             next(Situations(lambda rng, odd=odd: odd, None).sample(rng))
@@ -264,9 +260,6 @@ def test_fresh_rows_have_no_held_out_question() -> None:
     asked = Situations(lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
     fresh = ExpertRows(Expert(teacher, LEGAL), asked, held).rows(random.Random(0))
     assert {row.observation for row in itertools.islice(fresh, 50)} == {"light green"}
-    nothing_new = ExpertRows(Expert(teacher, LEGAL), Situations(lambda rng: (TOLD[0], "light red"), None), held)
-    with pytest.raises(UserError, match="held-out ones only"):
-        next(nothing_new.rows(random.Random(0)))
 
 
 def test_a_model_is_fitted_to_a_teacher(fast_clock: None, tmp_path: Path) -> None:
@@ -284,12 +277,12 @@ def test_a_model_is_fitted_to_a_teacher(fast_clock: None, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "nothing to learn from"),
-        ({"rows": [], "env": "x"}, "rows and env are given"),
-        ({"teacher": teacher}, "belong together"),
-        ({"rows": [], "agent": "x.py"}, "are a world's"),
-        ({"rows": [], "hz": 30.0}, "are a world's"),
-        ({"teacher": teacher, "situations": situation}, "without tools"),
+        ({}, "nothing to learn from in no arguments"),
+        ({"rows": [], "env": "x"}, "env and rows"),
+        ({"teacher": teacher}, "nothing to learn from in teacher"),
+        ({"rows": [], "agent": "x.py"}, "agent and rows"),
+        ({"rows": [], "hz": 30.0}, "hz and rows"),
+        ({"teacher": teacher, "situations": situation}, "situations and teacher"),
         ({"teacher": teacher, "situations": [("a", "light red")], "tools": TOOLS}, "1 different situations"),
         ({"rows": [], "minutes": 0}, "out of range"),
     ],

@@ -53,7 +53,6 @@ def row(**other: object) -> dict[str, object]:
         (json.dumps(row(observation="light \ud83d")), "holds half a character"),
         (json.dumps(row(history="stop()")), "valid list"),
         (json.dumps(row(allowed=[{"name": "fly"}])), "calls 'fly'"),
-        (json.dumps(row(tools=TOOLS[:1])), "its tools are not those that are fitted"),
     ],
 )
 def test_wrong_row_is_named_and_nothing_written(wrong: str, says: str, tmp_path: Path) -> None:
@@ -102,11 +101,11 @@ def test_contradictory_rows_are_counted_with_the_best_score() -> None:
     one = {"instruction": "a", "observation": "b"}
     stop, go = one | {"call": "stop"}, one | {"call": GO}
     listed = [(f"f:{n}", r) for n, r in enumerate([stop, stop, stop, go, *rows(60)], start=1)]
-    ceiling, told = contradictions(check(listed, Tools(TOOLS))[1])
-    assert ceiling == pytest.approx(63 / 64) and told is not None
+    told = contradictions(check(listed, Tools(TOOLS))[1])
+    assert told is not None
     assert told.startswith("4 rows contradict others: 1 questions") and "f:4: go(" in told and "98.4%" in told
     either = [(where, r | ({"allowed": [GO]} if r["call"] == "stop" else {})) for where, r in listed]
-    assert contradictions(check(either, Tools(TOOLS))[1]) == (1.0, None)
+    assert contradictions(check(either, Tools(TOOLS))[1]) is None
 
 
 def test_rows_of_one_question_are_held_out_together() -> None:
