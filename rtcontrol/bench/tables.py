@@ -1,58 +1,30 @@
-"""Tables of a bench's document, for the terminal and for docs/benchmarks.md."""
+"""Tables of a bench's document, for the terminal and for docs/benchmarks.md, which explains the ways."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from rtcontrol.telemetry.table import Document, FigureTable, ms
 
-DECIDE = {
-    "bare_forward": "bare forward (the floor)",
-    "one_pass": "one packed pass",
-    "without_graphs": "the same without graphs",
-    "token_by_token": "token by token, parallel heads",
-    "token_by_token_skip_forced": "the same, forced tokens skipped",
-    "json": "JSON, token by token",
-    "json_skip_forced": "JSON, forced tokens skipped",
-    "hf_json": "JSON, Hugging Face generate",
-    "simthinkd": "simthinkd, one of 7 actions",
-}
-TOOLS = {"bundled": "own tools", "long": "long", "long_arguments": "long, held to three arguments"}
-SERVING = {
-    "one_pass": "one packed pass",
-    "simpletool": "SimpleTool's heads, vLLM as it comes",
-    "simpletool_best": "SimpleTool's heads, best form",
-    "vllm_json": "JSON under a grammar, best form",
-}
-CASES = {
-    "late": "random weights of 15 M",
-    "lander": "the bundled lander",
-}
-WIRE = {
-    "echo": "bare pyzmq echo of the same bytes (the floor)",
-    "null_zmq": "msgpack over ZeroMQ, null decoder",
-    "null_ws": "JSON over WebSocket, null decoder",
-    "model_zmq": "msgpack over ZeroMQ, {model}",
-    "model_ws": "JSON over WebSocket, {model}",
-    "model_chat": "`POST /v1/chat/completions`, {model}",
-}
+
+def label(way: str) -> str:
+    """Return a way's name in a table."""
+    return way.replace("_", " ")
 
 
 def decide(document: Document) -> list[FigureTable]:
     """Return a row a way, with three columns for each list of tools."""
-    results: dict[str, Any] = {TOOLS.get(name, name): result for name, result in document["schemas"].items()}
     columns, notes = ["way"], []
-    rows = {way: [label] for way, label in DECIDE.items() if any(way in result["ms"] for result in results.values())}
-    for name, result in results.items():
-        columns += [f"{name}: passes", "p50 ms", "p99"]
+    results = document["schemas"].values()
+    rows = {way: [label(way)] for way in dict.fromkeys(way for result in results for way in result["ms"])}
+    for name, result in document["schemas"].items():
+        columns += [f"{label(name)}: passes", "p50 ms", "p99"]
         tokens, info = result["tokens"], result["info"]
         for way, cells in rows.items():
-            passes = tokens.get(f"{way}_passes", 1 if way in ("bare_forward", "without_graphs") else None)
-            times = result["ms"].get(way, {})
+            passes, times = tokens.get(f"{way}_passes"), result["ms"].get(way, {})
             cells += ["-" if passes is None else f"{passes:.0f}", ms(times.get("p50")), ms(times.get("p99"))]
         notes.append(
-            f"{name}: {result['decisions']} decisions, {result['agreement']:.1%} alike by all ways, "
+            f"{label(name)}: {result['decisions']} decisions, {result['agreement']:.1%} alike by all ways, "
             f"{tokens['packed_tokens']:.0f} tokens in one pass, {tokens['floor_tokens']:.0f} in the floor"
         )
     note = f"{'; '.join(notes)}. {info['dtype']} on {info['device']}, {result['threads']} thread(s)."
@@ -63,34 +35,29 @@ def serving(document: Document) -> list[FigureTable]:
     """Return a table for each case and dtype."""
     tables = []
     for name, result in document["cases"].items():
-        case, _, dtype = name.partition(", ")
         counts, one, rows = result["counts"], result["ms"]["one_pass"]["p50"], []
-        for way, label in SERVING.items():
-            if (times := result["ms"].get(way)) is None:
-                continue
+        for way, times in result["ms"].items():
             passes = counts.get(f"{way}_steps")
             legal, equal = (counts.get(f"{way}_{word}") for word in ("legal", "equal"))
             last = "-" if legal is None else f"{legal:.0%}, {equal:.0%}"
             cells = ("-" if passes is None else f"{passes:.1f}", ms(times["p50"]), ms(times["p99"]))
-            rows.append((label, *cells, f"{times['p50'] / one:.2f}", last))
+            rows.append((label(way), *cells, f"{times['p50'] / one:.2f}", last))
         note = (
             f"{result['decisions']} decisions; {result['prompt_tokens']} tokens, {result['heads']} heads; threads: "
             f"{result['threads']['ours']}, vLLM {result['threads']['vllm']}."
         )
         columns = ("way", "passes", "p50 ms", "p99", "times one pass", "legal, equal to ours")
-        tables.append(FigureTable(f"{CASES[case]}, {dtype}", columns, tuple(rows), note))
+        tables.append(FigureTable(name, columns, tuple(rows), note))
     return tables
 
 
 def wire(document: Document) -> list[FigureTable]:
     """Return round trips next to a bare echo of the same bytes."""
     floor, rows = document["ms"]["echo"]["p50"], []
-    for way, label in WIRE.items():
-        if (times := document["ms"].get(way)) is None:
-            continue
+    for way, times in document["ms"].items():
         cells = (f"{times[p]:.3f}" for p in ("p50", "p99", "max"))
-        rows.append((label.format(model=document["model"]), *cells, f"{times['p50'] - floor:+.3f}"))
-    note = f"{document['trips']} round trips each, {document['bytes']} bytes out."
+        rows.append((label(way), *cells, f"{times['p50'] - floor:+.3f}"))
+    note = f"{document['trips']} round trips each, {document['bytes']} bytes out; the model is {document['model']}."
     columns = ("way", "p50 ms", "p99", "max", "p50 above the echo")
     return [FigureTable("Observation out to call in", columns, tuple(rows), note)]
 
@@ -111,7 +78,6 @@ def load(document: Document) -> list[FigureTable]:
 def train(document: Document) -> list[FigureTable]:
     """Return samples a second by way."""
     rows = [(way, f"{speed:.3f}") for way, speed in document["samples_per_s"].items()]
-    rows += [(way, "out of memory") for way in document["too_large"]]
     note = f"{document['samples']} samples on {document['device']}."
     return [FigureTable("Forward and backward", ("way", "samples/s"), tuple(rows), note)]
 

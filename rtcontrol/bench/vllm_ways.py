@@ -91,14 +91,14 @@ class BestForm:
     """SimpleTool's heads as requests that start in one step, with ids at which a head stops."""
 
     def __init__(self, decider: STDecider, engine: InProcess) -> None:
-        self._decider, self.engine = decider, engine
+        self._decider, self._engine = decider, engine
         stops = [decider.tokenizer.special_id(stop) for stop in STOPS]
         self._params = _params(MOST, stops, skip_special_tokens=False)
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
 
     def decide(self, one: Situation) -> list[list[int]]:
         """Return what each head writes, as tokens: no call is made of them."""
-        return self.engine.run(self.prompts(one), self._params, "heads")
+        return self._engine.run(self.prompts(one), self._params, "heads")
 
     def prompts(self, one: Situation) -> list[list[int]]:
         suffix = self._decider.template.suffix_ids(one.instruction, one.observation)

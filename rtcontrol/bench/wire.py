@@ -8,10 +8,8 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
-from functools import partial
-from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Any
 
 import torch
@@ -28,45 +26,28 @@ TIMEOUT_MS = 30_000
 
 
 class Servers(ExitStack):
-    """The processes of a benchmark, and what else is to be closed; all end with the `with` block."""
+    """The servers of a benchmark, and what else is to be closed; all end with the `with` block."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._processes: list[Popen[bytes]] = []
-
-    def start(self, *arguments: str) -> None:
-        """Run `python ARGUMENTS`; its output is shown only if it ends by itself."""
-        command = [sys.executable, *arguments]
-        process = Popen(command, stdout=PIPE, stderr=STDOUT, start_new_session=True)
-        self._processes.append(process)
+    def start(self, port: int, *arguments: str) -> None:
+        """Run `python ARGUMENTS`, and wait until it listens on the port. Raises UserError."""
+        process = Popen([sys.executable, *arguments], stdout=DEVNULL, start_new_session=True)
         self.callback(_end, process)
-
-    def check(self) -> None:
-        """Raise UserError when one has ended."""
-        for process in self._processes:
-            if process.poll() is not None and process.stdout is not None:
-                lines = process.stdout.read().decode(errors="replace").strip().splitlines()
-                raise UserError(f"A server of the benchmark ended: {' '.join(lines[-3:])}", "Run with --debug.")
-
-    def wait_for(self, port: int) -> None:
-        """Wait until a server listens on the port. Raises UserError when one ended, or after `START_S`."""
         give_up = time.monotonic() + START_S
-        while time.monotonic() < give_up:
-            self.check()
+        while process.poll() is None and time.monotonic() < give_up:
             with closing(socket.socket()) as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             time.sleep(0.1)
-        raise UserError(f"The server did not listen within {START_S:g} s.", "Run `rtcontrol serve` by hand.")
+        raise UserError("A server of the benchmark ended, or did not listen in time.", "Run `rtcontrol serve` by hand.")
 
 
 def _end(process: Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.communicate(timeout=20)
+        process.wait(timeout=20)
     except TimeoutExpired:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def free_port() -> int:
@@ -186,11 +167,10 @@ class WebSocket(ZeroMQ):
 def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
     """Time round trips in blocks of all ways in turn. Returns the document of `bench wire`."""
     with Servers() as servers:
-        ways = {name: open_way() for name, open_way in _start(servers, model).items()}
+        ways = _ways(servers, model)
         for way in ways.values():
             servers.callback(way.close)
-        for _ in range(WARM_UP):
-            for way in ways.values():
+            for _ in range(WARM_UP):
                 way.trip()
         ms: dict[str, list[float]] = {name: [] for name in ways}
         watch = Stopwatch(torch.device("cpu"))
@@ -200,26 +180,21 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
                 way.trip()
                 ms[name] += [watch.time(way.trip)[1] for _ in range(BLOCK)]
             progress(len(ms["echo"]), trips)
-            servers.check()
     times = {name: Series(values).summary() for name, values in ms.items()}
     return {"bench": "wire", "model": model, "ms": times, "bytes": len(_sample_bytes()), "trips": trips}
 
 
-def _start(servers: Servers, model: str) -> dict[str, Callable[[], Echo | ZeroMQ]]:
-    """Start all servers. Returns what opens each way, the slowest first: its server loads the model meanwhile."""
-    echo = free_port()
-    ports = {name: (free_port(), free_port()) for name in ("model", "null")}
-    servers.start("-m", "rtcontrol.bench.wire", str(echo))
-    for name, (wire, http) in ports.items():
-        addresses = ("--bind", f"tcp://127.0.0.1:{wire}", "--http", f"127.0.0.1:{http}")
-        servers.start("-m", "rtcontrol", "serve", "--model", model if name == "model" else "noop", *addresses)
-    for port in (echo, *(port for pair in ports.values() for port in pair)):
-        servers.wait_for(port)
-    opens: dict[str, Callable[[], Echo | ZeroMQ]] = {}
-    for name, (wire, web) in ports.items():
-        opens[f"{name}_zmq"] = partial(ZeroMQ, f"tcp://127.0.0.1:{wire}")
-        opens[f"{name}_ws"] = partial(WebSocket, f"ws://127.0.0.1:{web}/ws")
-    return {**opens, "echo": partial(Echo, f"tcp://127.0.0.1:{echo}", _sample_bytes())}
+def _ways(servers: Servers, model: str) -> dict[str, Echo | ZeroMQ]:
+    """Start all servers, and connect."""
+    port = free_port()
+    servers.start(port, "-m", "rtcontrol.bench.wire", str(port))
+    ways: dict[str, Echo | ZeroMQ] = {"echo": Echo(f"tcp://127.0.0.1:{port}", _sample_bytes())}
+    for name, decider in (("null", "noop"), ("model", model)):
+        endpoint, web = f"tcp://127.0.0.1:{free_port()}", free_port()
+        addresses = ("--bind", endpoint, "--http", f"127.0.0.1:{web}")
+        servers.start(web, "-m", "rtcontrol", "serve", "--model", decider, *addresses)
+        ways |= {f"{name}_zmq": ZeroMQ(endpoint), f"{name}_ws": WebSocket(f"ws://127.0.0.1:{web}/ws")}
+    return ways
 
 
 def _sample_bytes() -> bytes:

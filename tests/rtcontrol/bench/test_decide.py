@@ -64,7 +64,7 @@ def test_the_command_shows_and_saves_every_way(
         call("bench", "decide", "--set", "bench.model=paddle", "--set", "bench.decisions=20", "--json", str(out)) == 0
     )
     shown = capsys.readouterr()
-    for words in ("bare forward", "one packed pass", "JSON, token by token", "JSON, forced tokens skipped"):
+    for words in ("bare forward", "one pass", "json", "json skip forced"):
         assert words in shown.out
     assert "measuring: 50 %" in shown.err
     document = json.loads(out.read_text())
