@@ -170,7 +170,8 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
         ways = _ways(servers, model)
         for way in ways.values():
             servers.callback(way.close)
-            for _ in range(WARM_UP):
+        for _ in range(WARM_UP):
+            for way in ways.values():
                 way.trip()
         ms: dict[str, list[float]] = {name: [] for name in ways}
         watch = Stopwatch(torch.device("cpu"))
@@ -185,15 +186,16 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
 
 
 def _ways(servers: Servers, model: str) -> dict[str, Echo | ZeroMQ]:
-    """Start all servers, and connect."""
-    port = free_port()
+    """Start all servers, then connect: a session that waits for long is lost."""
+    port, ports = free_port(), {name: (free_port(), free_port()) for name in ("null", "model")}
     servers.start(port, "-m", "rtcontrol.bench.wire", str(port))
+    for name, (wire, web) in ports.items():
+        addresses = ("--bind", f"tcp://127.0.0.1:{wire}", "--http", f"127.0.0.1:{web}")
+        servers.start(web, "-m", "rtcontrol", "serve", "--model", model if name == "model" else "noop", *addresses)
     ways: dict[str, Echo | ZeroMQ] = {"echo": Echo(f"tcp://127.0.0.1:{port}", _sample_bytes())}
-    for name, decider in (("null", "noop"), ("model", model)):
-        endpoint, web = f"tcp://127.0.0.1:{free_port()}", free_port()
-        addresses = ("--bind", endpoint, "--http", f"127.0.0.1:{web}")
-        servers.start(web, "-m", "rtcontrol", "serve", "--model", decider, *addresses)
-        ways |= {f"{name}_zmq": ZeroMQ(endpoint), f"{name}_ws": WebSocket(f"ws://127.0.0.1:{web}/ws")}
+    for name, (wire, web) in ports.items():
+        ways[f"{name}_zmq"] = ZeroMQ(f"tcp://127.0.0.1:{wire}")
+        ways[f"{name}_ws"] = WebSocket(f"ws://127.0.0.1:{web}/ws")
     return ways
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,13 +11,11 @@ from rich.table import Table
 from rtcontrol.models.intervals import wilson
 from rtcontrol.score.policies import SCRIPTED
 
-MEANINGS = 16  # lines of a table at most, where its meanings differ in numbers
-NAMED = 12  # sentences that are named below it
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+NAMED = 12  # sentences that are listed below a table
 COUNTS = ("said", "right", "canonical_right", "unsure")
 GOALS_NOTE = (
     "successes of tried (Wilson 95 %). Told another goal: judged by this one all the same, so that a model that "
-    "ignores instructions succeeds. Alone: on so many seeds only the model succeeds (+), or only the expert (-)."
+    "ignores instructions succeeds."
 )
 PHRASINGS_NOTE = (
     "right: ended as the meaning asks, and not held; canonical right: its canonical instruction on the same seed; "
@@ -51,26 +48,16 @@ def pick(cells: Sequence[Mapping[str, Any]], part: str, title: str, by: str) -> 
     return [outcome for cell in chosen for outcome in cell["outcomes"]]
 
 
-def paired(model: Sequence[int], expert: Sequence[int]) -> str:
-    """Return on how many of the same seeds only the one succeeds, and only the other."""
-    both = list(zip(model, expert, strict=False))
-    return f"+{sum(a > b for a, b in both)} -{sum(a < b for a, b in both)}"
-
-
 def _goals(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
     models = settings["models"]
     title = f"{settings['env']}, lockstep at {settings['hz']:g} Hz, the same seeds for all"
     table = Table("told", title=title, caption=GOALS_NOTE)
     others = [name for name in SCRIPTED if name not in models]
-    columns = [column for model in models for column in (model, "told another", "alone")]
+    columns = [column for model in models for column in (model, "told another")]
     for column in (*columns, *others, "expert told another"):
         table.add_column(column, justify="right")
     for goal in dict.fromkeys(cell["title"] for cell in cells if cell["part"] == "goals"):
-        expert = pick(cells, "goals", goal, "expert")
-        row = []
-        for model in models:
-            outcomes = pick(cells, "goals", goal, model)
-            row += [share(outcomes), share(pick(cells, "other", goal, model)), paired(outcomes, expert)]
+        row = [share(pick(cells, part, goal, model)) for model in models for part in ("goals", "other")]
         row += [share(pick(cells, "goals", goal, name)) for name in others]
         table.add_row(goal, *row, share(pick(cells, "other", goal, "expert")))
     return table
@@ -114,13 +101,7 @@ def _phrasings(shares: Mapping[str, Any], model: str) -> Table:
     table = Table("means", title=f"phrasings, {model} ({gate})", caption=note)
     for column in COUNTS:
         table.add_column(column.replace("_", " "), justify="right")
-    meanings: dict[str, Counter[str]] = shares["by_meaning"]
-    if len(meanings) > MEANINGS:  # those that differ in their numbers together
-        merged: dict[str, Counter[str]] = {}
-        for means, counts in meanings.items():
-            merged.setdefault(_NUMBER.sub("N", means), Counter()).update(counts)
-        meanings = merged
-    for means, counts in meanings.items():
+    for means, counts in shares["by_meaning"].items():
         table.add_row(means, *(str(counts[column]) for column in COUNTS))
     if "all" in shares:
         table.add_section()
