@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.drill.faults import DrillFault
-from rtcontrol.drill.judge import FaultJudge, Injection, RecordedTick, Span, ticks_of, verdict
+from rtcontrol.drill.judge import Injection, RecordedTick, ticks_of, verdict, violations
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
@@ -36,7 +36,7 @@ START_S, END_S = 300.0, 60.0
 # A run is steady when for so long no two calls were further apart than that.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
 DECISIONS = 7  # whose process is the decoder: the standby decides now and then, too
-AWAKE_NS = 50_000_000  # what is stopped needs a moment to continue
+AWAKE_NS = 50_000_000  # what was stopped needs a moment to continue
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated", "misses")
 
 
@@ -103,17 +103,13 @@ class DrilledRun:
 
     def check(self) -> None:
         """Raise UserError where the run ended by itself, or calls nothing."""
-        if self._ending.called() or self._acted_s:
-            return
-        failure = f"calls nothing for {START_S:g} s"
-        if (status := self.process.poll()) is not None:
-            failure = f"ended by itself (exit status {status}): {self.last_line()}"
-        raise UserError(f"The run that is drilled {failure}.", f"See {self._out / 'run.log'}.")
+        if not (self._ending.called() or self._acted_s):
+            what = f"The run that is drilled calls nothing: {self.last_line()}"
+            raise UserError(what, f"See {self._out / 'run.log'}.")
 
     def last_line(self) -> str:
         """Return the last line that the run wrote."""
-        lines = (self._out / "run.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it wrote nothing"
+        return (self._out / "run.log").read_text(errors="replace").strip().rpartition("\n")[2]
 
     def end(self) -> int | None:
         """End the run by SIGTERM; return its exit status, None if it had to be killed."""
@@ -179,24 +175,18 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     config = RunOptions(**options)
-    agent = assembly.agent(config.agent or assembly.default_agent(config.env))
-    hold_ms = agent.fallback.hold_ms if config.hold_ms is None else config.hold_ms
-    judge = FaultJudge(config.period_ns, round(hold_ms * 1e6))
     with DrilledRun(out, options, ending) as run:
         show_line("starting the run ...")
         injections = _inject(run, order, config.seed, show_line)
         end_ns = time.monotonic_ns()
         status = run.end()
-    judge.check(
-        run.events,
-        end_ns,
-        [_excuse(injection) for injection in injections if injection.fault.name in ("stop_loop", "hang")],
-    )
+    stopped = [(i.begin_ns, i.end_ns + AWAKE_NS) for i in injections if i.fault.name in ("stop_loop", "hang")]
+    violated = violations(run.events, end_ns, config.period_ns, _hold_ns(config), stopped)
     if len(injections) < len(order) and not ending.called():
-        judge.violate(end_ns, f"{len(order) - len(injections)} of {len(order)} faults were not injected")
+        violated.append((end_ns, f"{len(order) - len(injections)} of {len(order)} faults were not injected"))
     if status != STATUS["SIGTERM"]:
-        judge.violate(end_ns, f"the run ended with exit status {status}: {run.last_line()}")
-    result = verdict(injections, _ticks(config, out), judge.violations, config.seed)
+        violated.append((end_ns, f"the run ended with exit status {status}: {run.last_line()}"))
+    result = verdict(injections, _ticks(config, out), violated, config.seed)
     path = out / "drill.json"
     try:
         replace_file(path, json.dumps(result, indent=2) + "\n")
@@ -226,8 +216,9 @@ def _inject(
     return injections
 
 
-def _excuse(injection: Injection) -> Span:
-    return injection.begin_ns, injection.end_ns + AWAKE_NS
+def _hold_ns(config: RunOptions) -> int:
+    agent = assembly.agent(config.agent or assembly.default_agent(config.env))
+    return round(1e6 * (agent.fallback.hold_ms if config.hold_ms is None else config.hold_ms))
 
 
 def _ticks(config: RunOptions, out: Path) -> list[RecordedTick]:
@@ -241,7 +232,12 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     """Print the drill's table, a row per kind of fault, then what went wrong."""
     table = Table("fault", "injected", "attributed", "misses", "recovered in s, at most", "reported as", box=None)
     for kind in dict.fromkeys(fault["fault"] for fault in result["faults"]):
-        table.add_row(kind, *_row([fault for fault in result["faults"] if fault["fault"] == kind]))
+        faults = [fault for fault in result["faults"] if fault["fault"] == kind]
+        causes: Counter[str] = sum((Counter(fault["causes"]) for fault in faults), Counter())
+        attributed, misses = (sum(fault[name] for fault in faults) for name in ("attributed", "misses"))
+        slowest = max(fault["recovered_s"] or 0.0 for fault in faults)
+        named = ", ".join(f"{name} {count}" for name, count in causes.most_common())
+        table.add_row(kind, str(len(faults)), str(attributed), str(misses), f"{slowest:.2f}", named)
     console.print(table)
     wrong = [f"{fault['fault']}: {'; '.join(fault['why'])}" for fault in result["faults"] if fault["why"]]
     wrong += [f"violated: {violation['what']}" for violation in result["violations"]]
@@ -249,15 +245,3 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     counts = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in COUNTS)
     for line in (*wrong, f"{counts}, seed {result['seed']}"):
         console.print(line, markup=False, soft_wrap=True)
-
-
-def _row(faults: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    causes: Counter[str] = sum((Counter(fault["causes"]) for fault in faults), Counter())
-    slowest = max((fault["recovered_s"] for fault in faults if fault["recovered_s"] is not None), default=None)
-    return (
-        str(len(faults)),
-        str(sum(fault["attributed"] for fault in faults)),
-        str(sum(fault["misses"] for fault in faults)),
-        "-" if slowest is None else f"{slowest:.2f}",
-        ", ".join(f"{name} {count}" for name, count in causes.most_common()) or "-",
-    )

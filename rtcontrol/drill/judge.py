@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.drill.faults import DrillFault
-from rtcontrol.telemetry.causes import CAUSES, Cause
+from rtcontrol.telemetry.causes import NAMES
 from rtcontrol.telemetry.timeline import Timeline
 
 # Between the last look at the deadline and the instant that is written down lie some lines of Python.
@@ -23,62 +23,62 @@ SLACK_NS = 150_000_000
 END_NS = 1_000_000_000
 Event = Mapping[str, Any]
 Span = tuple[int, int]
+Violation = tuple[int, str]  # its instant, and what is violated
 
 
-class FaultJudge:
-    """Checks the calls of one run, of these times. Each violation is an entry of `violations`, with its instant."""
+def violations(
+    events: Sequence[Event], end_ns: int, period_ns: int, hold_ns: int, excused: Sequence[Span] = ()
+) -> list[Violation]:
+    """Return which rules the calls of a run broke, by its world's events (`act`, `reset`), in order.
 
-    def __init__(self, period_ns: int, hold_ns: int) -> None:
-        self.period_ns, self.hold_ns = period_ns, hold_ns
-        self.violations: list[dict[str, Any]] = []
-        self._covered: float = math.inf  # until then something is active that may be
-        self._excused: list[Span] = []
+    The run was requested to end at `end_ns`; nothing could act in the spans that are `excused`.
+    """
+    acts = sorted((event for event in events if event["event"] == "act"), key=lambda act: act["t"])
+    if not acts:
+        return []
+    found = [*_of_calls(acts, end_ns)]
+    held = [*excused, *((act["t"], act["end"]) for act in acts)]  # while a call acts, no other can
+    resets = [event["t"] for event in events if event["event"] == "reset" and acts[0]["t"] < event["t"] < end_ns]
+    for begin_ns, t_ns in _bare(acts, resets, end_ns, hold_ns):
+        bare_ns = t_ns - begin_ns - _overlap(held, begin_ns, t_ns)
+        if bare_ns > 2 * period_ns + SLACK_NS:
+            found.append((t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold"))
+    return sorted(found)
 
-    def check(self, events: Sequence[Event], end_ns: int, excused: Sequence[Span] = ()) -> None:
-        """Go through what acted (`act`, `reset`) in order. The run was requested to end at `end_ns`; nothing could act
-        in the spans that are `excused`."""
-        acts = [event for event in events if event["event"] == "act"]
-        self._excused = [*excused, *((act["t"], act["end"]) for act in acts)]  # while a call acts, no other can
-        first_ns = min((act["t"] for act in acts), default=math.inf)
-        parted, last_deadline = not acts, 0
-        for event in sorted((*events, {"event": "end", "t": end_ns}), key=lambda event: event["t"]):
-            t_ns = event["t"]
-            if event["event"] == "act":
-                not_after_ns = event["not_after"]
-                if not_after_ns is not None:
-                    self._check_time(t_ns, not_after_ns, last_deadline)
-                    last_deadline = not_after_ns
-                    if parted:
-                        self.violate(t_ns, "a call acted after the stop")
-                elif t_ns > end_ns:
-                    parted = True
-                if not event["failed"]:
-                    self._cover(t_ns, math.inf if not_after_ns is None else event["end"] + self.hold_ns)
-            elif event["event"] == "reset" and first_ns < t_ns < end_ns:
-                self._cover(t_ns, t_ns + self.hold_ns)
-            elif event["event"] == "end" and self._covered < math.inf:
-                self._covered = min(self._covered, t_ns + END_NS)
-        self._cover(max(event["t"] for event in (*events, {"t": end_ns})), math.inf)
-        if not parted:
-            self.violate(end_ns, "no safe call acted after the stop")
 
-    def _check_time(self, t_ns: int, not_after_ns: int, last_ns: int) -> None:
+def _of_calls(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
+    """Yield what is wrong with the instant of a call, or after the stop."""
+    parted, last_ns = False, 0
+    for act in acts:
+        t_ns, not_after_ns = act["t"], act["not_after"]
+        if not_after_ns is None:
+            parted = parted or t_ns > end_ns
+            continue
         if t_ns > not_after_ns + LATE_NS:
-            self.violate(t_ns, f"{(t_ns - not_after_ns) / 1e6:.1f} ms after its deadline")
+            yield t_ns, f"{(t_ns - not_after_ns) / 1e6:.1f} ms after its deadline"
         if not_after_ns <= last_ns:
-            self.violate(t_ns, "its deadline is no later than that of the call before it")
+            yield t_ns, "its deadline is no later than that of the call before it"
+        if parted:
+            yield t_ns, "a call acted after the stop"
+        last_ns = not_after_ns
+    if not parted:
+        yield end_ns, "no safe call acted after the stop"
 
-    def _cover(self, t_ns: int, until: float) -> None:
-        """Something acts at `t_ns`, and may be active `until` then."""
-        if self._covered < t_ns:
-            begin_ns = int(self._covered)
-            bare_ns = t_ns - begin_ns - _overlap(self._excused, begin_ns, t_ns)
-            if bare_ns > 2 * self.period_ns + SLACK_NS:
-                self.violate(t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold")
-        self._covered = until
 
-    def violate(self, t_ns: int, law: str) -> None:
-        self.violations.append({"t_ns": t_ns, "what": law})
+def _bare(acts: Sequence[Event], resets: Sequence[int], end_ns: int, hold_ns: int) -> Iterator[Span]:
+    """Yield when nothing that may be active was: after the hold of a call, or of a reset, or after the stop."""
+    changes: list[tuple[int, float]] = [(t_ns, t_ns + hold_ns) for t_ns in resets]
+    for act in acts:
+        if not act["failed"]:
+            changes.append((act["t"], math.inf if act["not_after"] is None else act["end"] + hold_ns))
+    covered = math.inf
+    for t_ns, until in sorted([*changes, (end_ns, -1), (max(end_ns, acts[-1]["t"]), math.inf)]):
+        if until == -1:  # the stop
+            covered = covered if covered == math.inf else min(covered, t_ns + END_NS)
+            continue
+        if covered < t_ns:
+            yield int(covered), t_ns
+        covered = until
 
 
 def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
@@ -93,14 +93,7 @@ def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
-# So many ticks on time one after the other are a recovery.
-RECOVERED = 8
-# What a miss may be called: `cause.subcause`, or `cause` alone where the list has no sub-causes of it.
-NAMES = {
-    f"{cause.value}.{sub}" if sub else cause.value
-    for cause, entry in CAUSES.items()
-    for sub in entry.subcauses or ("",)
-} - {Cause.UNKNOWN.value}
+RECOVERED = 8  # so many ticks on time one after the other are a recovery
 Miss = tuple[str, bool]  # what it is called, and whether there is evidence
 
 
@@ -133,10 +126,9 @@ def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[Recor
         skips = 0 if math.isnan(skipped) else int(skipped)
         release_ns = timeline.account.run["origin_ns"] + round(t_s * 1e9)
         details = timeline.details.get(k, {})
-        missed = []
-        if called := _called(timeline, row, ""):
-            missed.append((called, bool(details.get("evidence") or details.get("error"))))
-        missed += [(_called(timeline, row, "skip_") or "unknown", bool(details.get("skip_evidence")))] * skips
+        missed = [(_called(timeline, row, "skip_"), bool(details.get("skip_evidence")))] * skips
+        if timeline.words["cause"][row]:
+            missed.append((_called(timeline, row, ""), bool(details.get("evidence") or details.get("error"))))
         recorded.append(RecordedTick(k, release_ns - skips * period_ns, release_ns + deadline_ns, missed))
     return recorded
 
@@ -147,15 +139,15 @@ def _called(timeline: Timeline, row: int, prefix: str) -> str:
 
 
 def verdict(
-    injections: Sequence[Injection], ticks: Sequence[RecordedTick], violations: Sequence[Mapping[str, Any]], seed: int
+    injections: Sequence[Injection], ticks: Sequence[RecordedTick], violated: Sequence[Violation], seed: int
 ) -> dict[str, Any]:
     """Return the drill's JSON."""
     faults, inside = [], set()
     for i, injection in enumerate(injections):
-        until_ns = injections[i + 1].begin_ns if i + 1 < len(injections) else None
+        until_ns = injections[i + 1].begin_ns if i + 1 < len(injections) else math.inf
         recovered_ns = recovery_ns(ticks, injection.end_ns, until_ns)
-        end_ns = recovered_ns if recovered_ns is not None else until_ns
-        during = [t for t in ticks if t.end_ns >= injection.begin_ns and (end_ns is None or t.begin_ns < end_ns)]
+        end_ns = until_ns if recovered_ns is None else recovered_ns
+        during = [t for t in ticks if t.end_ns >= injection.begin_ns and t.begin_ns < end_ns]
         inside |= {t.k for t in during}
         faults.append(_judged(injection, [m for t in during for m in t.missed], recovered_ns))
     outside = [(t, miss) for t in ticks if t.k not in inside for miss in t.missed]
@@ -166,37 +158,27 @@ def verdict(
         "attributed": sum(f["attributed"] for f in faults),
         "unknown": sum(not _known(miss) for miss in everything),
         "uninjected": len(outside),
-        "invariants_violated": len(violations),
+        "invariants_violated": len(violated),
         "misses": len(everything),
         "faults": faults,
         "uninjected_misses": [{"k": t.k, "t_ns": t.begin_ns, "called": called} for t, (called, _) in outside],
-        "violations": list(violations),
+        "violations": [{"t_ns": t_ns, "what": what} for t_ns, what in violated],
     }
 
 
-def recovery_ns(ticks: Sequence[RecordedTick], end_ns: int, until_ns: int | None) -> int | None:
+def recovery_ns(ticks: Sequence[RecordedTick], end_ns: int, until_ns: float) -> int | None:
     """Return the release of the first of `RECOVERED` ticks on time after `end_ns` and before `until_ns`, or None."""
-    on_time: list[int] = []
-    for tick in ticks:
-        if tick.begin_ns < end_ns:
-            continue
-        if until_ns is not None and tick.begin_ns >= until_ns:
-            return None
-        on_time = [] if tick.missed else [*on_time, tick.begin_ns]
-        if len(on_time) == RECOVERED:
-            return on_time[0]
+    after = [tick for tick in ticks if end_ns <= tick.begin_ns < until_ns]
+    for i in range(len(after) - RECOVERED + 1):
+        if not any(tick.missed for tick in after[i : i + RECOVERED]):
+            return after[i].begin_ns
     return None
 
 
 def _judged(injection: Injection, missed: Sequence[Miss], recovered_ns: int | None) -> dict[str, Any]:
     fault = injection.fault
-    why = set()
-    for miss in missed:
-        called = miss[0]
-        if not _known(miss):
-            why.add(called if called == "unknown" else f"{called}: no evidence")
-        elif called not in fault.causes.split():
-            why.add(f"{called} is none of its causes")
+    why = {f"{called}: no evidence" for called, proven in missed if not proven}
+    why |= {f"{called} is none of its causes" for called, _ in missed if called not in fault.causes.split()}
     if not injection.hit:
         why.add("there was nothing to inject it into")
     if fault.felt and not missed:

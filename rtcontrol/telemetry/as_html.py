@@ -24,9 +24,8 @@ from rtcontrol_client.console import printable, throughout
 PAGE = Path(__file__).parent / "page"
 # Curves go from the median (0.3 nines) to four nines: 99.99 per cent.
 NINES = tuple(n / 10 for n in range(3, 41))
-# What misses saw, and the evidence, is in the page up to so many characters, and what acted instead for so many misses:
-# it has to open.
-DETAIL_CHARS, MOST_DETAILED, MOST_MARKS = 4_000_000, 20_000, 5_000
+# What misses saw, and the evidence, is in the page up to so many characters: it has to open.
+DETAIL_CHARS, MOST_MARKS = 4_000_000, 5_000
 
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
@@ -86,15 +85,13 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
 
 
 def _missed(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
-    """Return by row what a miss saw, what else is known of it, and what acted instead."""
+    """Return by row what a miss saw, and what else is known of it."""
     missed: dict[int, dict[str, Any]] = {}
-    for row in [row for row, cause in enumerate(t.words["cause"]) if cause][:MOST_DETAILED]:
-        k = t.k[row]
-        more = {**t.details.get(k, {}), **({"saw": t.saw[k]} if k in t.saw else {})}
+    for row in (row for row, cause in enumerate(t.words["cause"]) if cause):
+        more = {**t.details.get(t.k[row], {}), **({"saw": t.saw[t.k[row]]} if t.k[row] in t.saw else {})}
         if (chars := chars - len(str(more))) < 0:
-            more = {}
-        instead = [[call, why, None if math.isnan(ms) else round(ms, 3)] for call, why, ms in t.instead(row)]
-        missed[row] = {"instead": instead, **more}
+            break
+        missed[row] = more
     return missed
 
 

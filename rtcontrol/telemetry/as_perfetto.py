@@ -73,9 +73,6 @@ def _entries(run: Recorded) -> Iterator[Entry]:
                     continue
                 free[track] = end
             yield track, name, start, end, words
-    for t_s, call, why, k in timeline.acts:
-        if why in ("safe", "further"):
-            yield "actuator", f"{why}: {call}", 1e3 * t_s, None, {"k": k}
     for t_s, mark in timeline.marks:
         yield "events", mark, 1e3 * t_s, None, {}
 

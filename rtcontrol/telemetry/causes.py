@@ -51,6 +51,9 @@ CAUSES: Mapping[Cause, CauseEntry] = {
     Cause.EXECUTE: CauseEntry("the call could not be carried out in time", _EXECUTE),
     Cause.UNKNOWN: CauseEntry("nothing explains at least half of the lateness"),
 }
+# What a miss may be called: `cause.subcause`, or `cause` alone where the table has no sub-causes of it.
+NAMES = {f"{cause}.{sub}" if sub else f"{cause}" for cause, c in CAUSES.items() for sub in c.subcauses or ("",)}
+NAMES.remove(Cause.UNKNOWN)
 # On a light and on a dark page.
 COLOURS: Mapping[Cause, tuple[str, str]] = {
     Cause.PAUSE: ("#9a3fb5", "#d58cf0"),

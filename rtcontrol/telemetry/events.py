@@ -158,23 +158,19 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list) else _plain(_simpler(value))
-
-
-def _simpler(value: Any) -> Any:
-    """Return the nearest dict, list or text."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, bytes | bytearray):
-        return [*value] if len(value) <= MOST_NUMBERS else {"dtype": "bytes", "shape": [len(value)]}
+    if isinstance(value, bytes | bytearray) and len(value) > MOST_NUMBERS:
+        return {"dtype": "bytes", "shape": [len(value)]}
     if (shape := getattr(value, "shape", None)) is not None and hasattr(value, "tolist"):
-        small = math.prod(shape) <= MOST_NUMBERS
-        return value.tolist() if small else {"dtype": str(value.dtype), "shape": [*shape]}
-    return [*value] if isinstance(value, tuple | set | frozenset) else str(value)
+        if math.prod(shape) > MOST_NUMBERS:
+            return {"dtype": str(value.dtype), "shape": [*shape]}
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset | bytes | bytearray):
+        return [_plain(inner) for inner in value]
+    return str(value)
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), default=_simpler, allow_nan=False).encode()
+    return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False).encode()
 
 
 def _outline(value: Any) -> Any:

@@ -105,7 +105,7 @@ class CrowdHost(SimHost):
         self._thread = thread
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
-        self._thread.sleep(self.time.now_ns + timeout_ns, self.ready)
+        self._thread.sleep(self.time.now_ns + timeout_ns, self.replies)
         return super().wait(0)
 
 

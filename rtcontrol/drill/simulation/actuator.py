@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from rtcontrol.drill.simulation.referee import Referee
@@ -11,31 +12,24 @@ from rtcontrol.drill.simulation.world import SimWorld
 from rtcontrol.envs.base import Effect
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.actuator_core import Action, Attempt, AttemptResult, Perform
-
-
-class Bell:
-    """Rings by calling."""
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-
-    def put(self, item: None) -> None:
-        self._ring()
+from rtcontrol.records import Command
 
 
 class SimActuator(Actuator):
     """`work` returns when a call is under way (since `busy_ns`), and is called again when that has ended.
 
-    `referee` sees when attempts start and end, when a call has acted, and the order of commands and demands."""
+    `referee` sees when attempts start and end, when a call has acted, and the order of commands and demands. Tools of
+    `confirm` wait for a yes."""
 
-    def __init__(self, agent: Any, env: Any, wake: Callable[[], None], thread: Thread, referee: Referee) -> None:
+    def __init__(
+        self, agent: Any, env: Any, wake: Callable[[], None], thread: Thread, referee: Referee, confirm: frozenset[str]
+    ) -> None:
         super().__init__(agent, env, referee.retry_ns, wake)
-        self.worker, self.time, self.referee = thread, thread.process.time, referee
+        self.worker, self.time, self.referee, self.confirm = thread, thread.process.time, referee, confirm
         self._world = env if isinstance(env, SimWorld) else None
-        self._bell = Bell(self._ring)  # type: ignore[assignment]
+        self._bell: Any = SimpleNamespace(put=lambda item: self._ring())
         self._rung = self.ended = False
         self.busy_ns = self._timer_ns = 0
-        self.confirm: frozenset[str] = frozenset()  # tools that wait for a yes
 
     def start(self) -> None:
         """It is there."""
@@ -74,53 +68,50 @@ class SimActuator(Actuator):
         while not self.busy_ns and not core.done:
             action = core.next(time.now_ns)
             if action is None:
-                if (wake_ns := core.wake_ns) is not None:
-                    self._set_timer(wake_ns)
+                self._set_timer()
                 break
             self._do(action)
         self._report()
         return None
 
-    def _timer(self) -> None:
-        self._timer_ns = 0
-        wake_ns = self.core.wake_ns
-        if wake_ns is None or self.busy_ns or self.ended:
-            return
-        if self.time.now_ns >= wake_ns:
-            self._ring()
-        else:
-            self._set_timer(wake_ns)
-
-    def _set_timer(self, wake_ns: int) -> None:
-        """Wake by then; a timer that comes too early is set again."""
-        at_ns = max(wake_ns, self.time.now_ns)
-        if not self._timer_ns or at_ns < self._timer_ns:
+    def _set_timer(self) -> None:
+        """Wake by the core's instant; a timer that comes too early is set again."""
+        at_ns = max(self.core.wake_ns or 0, self.time.now_ns)
+        if self.core.wake_ns is not None and (not self._timer_ns or at_ns < self._timer_ns):
             self._timer_ns = at_ns
             self.worker.process.at(at_ns, self._timer)
 
+    def _timer(self) -> None:
+        self._timer_ns = 0
+        if self.core.wake_ns is not None and self.time.now_ns >= self.core.wake_ns:
+            self._ring()
+        else:
+            self._set_timer()
+
     def _do(self, action: Action) -> None:
+        world = self._world
         if isinstance(action, Perform):
             self.referee.performs(action.command.tick)
-        if self._world is None or not isinstance(action, Perform | Attempt):
-            # It does not block: an attempt needs no thread.
-            self._attempt(action) if isinstance(action, Attempt) else super()._do(action)
-        elif isinstance(action, Perform):
-            self.busy_ns = self.time.now_ns
-            command = action.command
-            self._world.perform(
-                command.call, command.epoch, command.not_after_ns, command, lambda *end: self._performed(action, *end)
-            )
+            if world is None:
+                super()._do(action)
+                return
+            self.busy_ns, command = self.time.now_ns, action.command
+            world.perform(command.call, command, lambda *end: self._performed(command, *end))
+        elif not isinstance(action, Attempt):
+            super()._do(action)
+        elif world is None:
+            self._attempt(action)  # it does not block, and needs no thread
         else:
-            self.referee.attempted()
+            self.referee.safes.append(self.time.now_ns)
             if not action.threaded:
                 self.busy_ns = self.time.now_ns
             if action.acted_ns is not None or action.safe.call is None:
                 self._attempted(action, "acted", None)
             else:
-                self._world.perform(action.safe.call, None, None, None, lambda *end: self._attempted(action, *end))
+                world.perform(action.safe.call, None, lambda *end: self._attempted(action, *end))
 
-    def _performed(self, action: Perform, effect: Effect, error: BaseException | None) -> None:
-        self.core.performed(action.command, effect, error, self.time.now_ns)
+    def _performed(self, command: Command, effect: Effect, error: BaseException | None) -> None:
+        self.core.performed(command, effect, error, self.time.now_ns)
         if effect == "acted" and error is None:
             self.referee.renewed()
         self._free()

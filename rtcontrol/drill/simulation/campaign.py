@@ -82,7 +82,7 @@ def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:
 def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:
     """Run one seed, with its kinds of faults or `only` these. Raises Violation."""
     chosen = scenario(seed, only)
-    if chosen.remote:
+    if chosen.mode == "remote":
         remote = RemoteRun(chosen, trace)
         remote.run(ticks)
         runs, faults = remote.runs, remote.faults

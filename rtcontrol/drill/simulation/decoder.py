@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 from rtcontrol.drill.simulation.faults import Faults, SimFault
@@ -15,7 +14,7 @@ from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline,
 from rtcontrol.hosts.backup import Handover
 from rtcontrol.hosts.layered import BackupHost, LayeredHost, PlanHost, StandbyHost
 from rtcontrol.hosts.plans import PlanTerms
-from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostBase
 from rtcontrol.loop.core import LoopSettings
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -25,7 +24,7 @@ GAP_NS = 10 * MS  # the heartbeat's threshold
 GAP_AGE_NS = 2_000_000_000  # a reply reports gaps that ended so short a time ago
 
 
-class SimDecoder:
+class SimDecoder(HostBase):
     """Implements `Host`: the loop's side of it, and the process that decides the newest request first, `parallel` at
     once. Ordinary decisions take `usual_ns` (least and most).
 
@@ -33,31 +32,27 @@ class SimDecoder:
     long one is waited for that does not come.
     """
 
-    name = "simulated"
-    threads = ((2, 2),)
+    null = doubts = 0.0
+    patience_ns = 0
 
     def __init__(
         self, time: SimTimeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, parallel: int, key: str = ""
     ) -> None:
+        super().__init__("simulated")
         self.time, self.faults, self.usual_ns = time, faults, usual_ns
         self.period_ns, self.parallel = period_ns, parallel
         self.process = Process(time)
         self.thread = Thread(self.process, time.chance(f"decoder thread{key}"))
         self.chance = time.chance(f"decoder{key}")
-        self.null = self.doubts = 0.0
-        self.patience_ns = 0
-        self.events: list[HostEvent] = []
-        self.incarnation = 0
-        self.gave_up: str | None = None
-        self.there, self.woken = True, False
+        self.up, self.woken = True, False
         self.inbox: deque[DecisionReply] = deque()
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._under_way = 0
-        self._last: DecisionReply | None = None
+        self._last_tick = 0  # of the newest reply
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
-    def ready(self) -> bool:
+    def replies(self) -> bool:
         """Return whether the loop's wait ends."""
         return self.woken or bool(self.inbox)
 
@@ -67,9 +62,6 @@ class SimDecoder:
 
     def wake(self) -> None:
         self.woken = True
-
-    def alive(self) -> bool:
-        return self.there
 
     def submit(self, request: DecisionRequest) -> None:
         if (fault := self.faults.take("send_raises")) is not None:
@@ -84,7 +76,7 @@ class SimDecoder:
     # -- the decoder's process ----------------------------------------------------------------------------------------
 
     def _arrive(self, request: DecisionRequest, life: int) -> None:
-        if life == self.incarnation and self.there:
+        if life == self.incarnation and self.up:
             self._waiting.append((request, self.time.now_ns))
             self._next()
 
@@ -109,7 +101,7 @@ class SimDecoder:
         self.process.at(started_ns + took_ns, lambda: self._decided(request, stamps, life, fault))
 
     def _decided(self, request: DecisionRequest, stamps: tuple[int, int], life: int, fault: SimFault | None) -> None:
-        if life != self.incarnation or not self.there:
+        if life != self.incarnation or not self.up:
             return
         now, kind = self.time.now_ns, None if fault is None else fault.kind.name
         self._under_way -= 1
@@ -140,15 +132,14 @@ class SimDecoder:
         return Decision(call, {"function": sure}, 1, 10, 5, plan=plan), None, None
 
     def _deliver(self, reply: DecisionReply, fault: SimFault | None) -> None:
-        now, kind = self.time.now_ns, None if fault is None else fault.kind.name
-        at_ns = now + 40 * US
+        kind = None if fault is None else fault.kind.name
+        at_ns, life = self.time.now_ns + 40 * US, self.incarnation
         if fault is not None and kind == "lost_in_transit":
-            fault.touch(now + self.patience_ns)
+            fault.touch(self.time.now_ns + self.patience_ns)
             return
         if fault is not None and kind == "delivered_late":
             at_ns += int(self.period_ns * self.parallel * self.chance.uniform(1.1, 2.5)) + 3 * MS
             fault.touch(at_ns + self.period_ns)
-        life = self.incarnation
         self.time.at(at_ns, lambda: self._received(reply, life))
         if kind == "duplicate":
             again_ns = at_ns + self.chance.randrange(1, 2 * self.period_ns)
@@ -156,7 +147,7 @@ class SimDecoder:
 
     def _received(self, reply: DecisionReply, life: int) -> None:
         if life == self.incarnation:
-            self._last = reply
+            self._last_tick = reply.tick
             self.inbox.append(reply)
 
     # -- its faults ---------------------------------------------------------------------------------------------------
@@ -169,37 +160,29 @@ class SimDecoder:
     def kill(self, fault: SimFault) -> None:
         """Die, and come back at the end of the fault; or give up, where it has none."""
         self.faults.take(fault.kind.name)
-        if not self.there:
+        if not self.up:
             return
-        lost_ns = self.time.now_ns
-        self.there = False
+        now = self.time.now_ns
+        self.lost(now)
         self._waiting.clear()
         self._under_way = 0
-        self.events.append(HostEvent(lost_ns, "lost", 0.0))
         self.woken = True
         fault.touch(fault.end_ns + self.period_ns)
         if fault.kind.name == "give_up":
             self.gave_up = "it died too often"
-            self.time.at(lost_ns, lambda: fault.touch(lost_ns + 3600 * S))  # for good
+            self.time.at(now, lambda: fault.touch(now + 3600 * S))  # for good
         else:
-            self.time.at(fault.end_ns, lambda: self._restart(lost_ns))
+            self.time.at(fault.end_ns, self._restart)
 
-    def _restart(self, lost_ns: int) -> None:
-        now = self.time.now_ns
-        self.incarnation += 1
-        self.there = self.woken = True
+    def _restart(self) -> None:
+        self.ready(self.time.now_ns)
+        self.up = self.woken = True
         self.process.frozen_ns = 0
-        self.events.append(HostEvent(now, "restarted", (now - lost_ns) / 1e9))
-
-    def revive(self) -> None:
-        """Let another run start with it."""
-        self.inbox.clear()
-        self.events = []
 
     def stray(self) -> None:
         """Reply to no request, or to one of long ago."""
         self.faults.take("stray")
-        tick = self.chance.choice((-5, 10**9, self._last.tick if self._last else 0))
+        tick = self.chance.choice((-5, 10**9, self._last_tick))
         self.inbox.append(DecisionReply(tick, Decision(self.chance.choice(CALLS)), None, 1000))
 
 
@@ -216,33 +199,27 @@ def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHo
 
 
 class SimHost:
-    """Implements `Host` for the loop, and notes requests and replies. `near` is the decoder that it sleeps in.
+    """Implements `Host` for the loop, and notes requests and replies.
 
     `requested`: by tick, when and what; `decided`: by tick, the newest reply. `reach` is called before a request,
     `taken` with each reply."""
 
-    name = "simulated"
-    threads = ((2, 2),)
-    shares = ()
-    incarnation, events = property(attrgetter("_inner.incarnation")), property(attrgetter("_inner.events"))
-    gave_up = property(attrgetter("_inner.gave_up"))
-
     def __init__(self, time: SimTimeline, decoders: list[SimDecoder], inner: LayeredHost | None) -> None:
         self.time, self._decoder, self._layered = time, decoders[0], inner
         self._inner: Any = inner or decoders[0]
-        if inner is not None:
-            self.reports = inner.reports
         self.reach: Callable[[str], None] = lambda point: None
         self.taken: Callable[[DecisionReply], None] = lambda reply: None
         self.requested: dict[int, tuple[int, DecisionRequest]] = {}
         self.decided: dict[int, DecisionReply] = {}
-        self.cancel, self.alive, self.wake = self._inner.cancel, self._inner.alive, self._inner.wake
         # Whether the loop's wait ends.
-        self.ready: Callable[[], bool] = self._ready if inner is not None else decoders[0].ready
+        self.replies: Callable[[], bool] = self._replies if inner is not None else decoders[0].replies
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     @property
     def near(self) -> SimDecoder:
-        """The decoder that the loop waits for."""
+        """The decoder that the loop sleeps in."""
         host = self._layered
         return self._decoder if host is None else host.main  # type: ignore[return-value]
 
@@ -251,12 +228,11 @@ class SimHost:
         """When it has something to do by itself."""
         return None if self._layered is None else self._layered.wake_ns
 
-    def _ready(self) -> bool:
+    def _replies(self) -> bool:
         """Poll another decoder than the near one only while it matters."""
-        host = self._layered
-        assert host is not None, "else the decoder's is used"
+        host: Any = self._layered
         names = host.inner if host.core.watching else (host.core.main,)
-        return bool(host.replies) or any(host.inner[name].ready() for name in names)  # type: ignore[attr-defined]
+        return bool(host.replies) or any(host.inner[name].replies() for name in names)
 
     def submit(self, request: DecisionRequest) -> None:
         self.reach("send")

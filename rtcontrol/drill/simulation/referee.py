@@ -136,10 +136,6 @@ class Referee:
         """A fresh call has acted, or an epoch starts: the hold limit runs from here."""
         self.renewals.append(self.time.now_ns)
 
-    def attempted(self) -> None:
-        """A safe call is attempted."""
-        self.safes.append(self.time.now_ns)
-
     def failed(self) -> None:
         """An attempt failed: another one comes within a period of the retries, unless a newer call acts."""
         now = self.time.now_ns

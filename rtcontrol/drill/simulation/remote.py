@@ -49,24 +49,24 @@ class Network:
 
     def carry(self, way: tuple[int, str], parts: list[bytes], arrives: Callable[[list[bytes]], None]) -> None:
         """Let a message arrive, in order but where a fault says otherwise; or lose it."""
-        now, faults, chance = self.time.now_ns, self.faults, self.chance
+        faults, chance, period_ns = self.faults, self.chance, self.period_ns
         if faults.on("net_silence") or (faults.on("net_loss") and chance.random() < 0.5):
             return
-        at_ns = now + 100 * US + int(chance.random() * MS)
+        at_ns = self.time.now_ns + 100 * US + int(chance.random() * MS)
         if (delay := faults.on("net_delay")) is not None:
-            at_ns += int(chance.random() * 2 * self.period_ns)
+            at_ns += int(chance.random() * 2 * period_ns)
             self._delaying[way] = delay
-        if not faults.on("net_reorder"):
-            if at_ns <= self._last.get(way, 0) and way in self._delaying:  # kept in order after a delayed one
-                at_ns = self._last[way] + 1
-                self._delaying[way].late_ns = at_ns + self.period_ns
-            at_ns = max(at_ns, self._last.get(way, 0) + 1)
+        if faults.on("net_reorder"):
+            at_ns += int(chance.random() * period_ns)
         else:
-            at_ns += int(chance.random() * self.period_ns)
+            next_ns = self._last.get(way, 0) + 1
+            if at_ns < next_ns and way in self._delaying:  # kept in order after a delayed one
+                self._delaying[way].late_ns = next_ns + period_ns
+            at_ns = max(at_ns, next_ns)
         self._last[way] = at_ns
         self.time.at(at_ns, lambda: arrives(parts))
         if faults.on("net_duplicate"):
-            self.time.at(at_ns + int(chance.random() * self.period_ns), lambda: arrives(parts))
+            self.time.at(at_ns + int(chance.random() * period_ns), lambda: arrives(parts))
 
 
 class SimConnection:
@@ -81,13 +81,23 @@ class SimConnection:
 
     def send(self, message: Message) -> None:
         """The server sends a message."""
-        if not self.closed:
-            self._world.network.carry((self.number, "down"), encode_msgpack(message), self._down)
+        client = self._world.client
+        self._carry("down", message, client.process, lambda parts: client.hears(self, decode_msgpack(parts)))
 
     def say(self, message: Message) -> None:
         """The client sends a message."""
+        world = self._world
+        self._carry(
+            "up", message, world.machine.process, lambda parts: world.manager.take(self, lambda: decode_msgpack(parts))
+        )
+
+    def _carry(self, way: str, message: Message, process: Process, arrives: Callable[[list[bytes]], None]) -> None:
+        def there(parts: list[bytes]) -> None:
+            if not self.closed:
+                process.at(self._world.time.now_ns, lambda: arrives(parts))
+
         if not self.closed:
-            self._world.network.carry((self.number, "up"), encode_msgpack(message), self._up)
+            self._world.network.carry((self.number, way), encode_msgpack(message), there)
 
     def close(self) -> None:
         """It is gone: both ends learn of it a little later."""
@@ -98,15 +108,6 @@ class SimConnection:
         world.machine.process.at(now + MS, lambda: world.manager.disconnected(self))
         world.client.process.at(now + MS, lambda: world.client.lost(self))
 
-    def _down(self, parts: list[bytes]) -> None:
-        client = self._world.client
-        if not self.closed:
-            client.process.at(self._world.time.now_ns, lambda: client.hears(self, decode_msgpack(parts)))
-
-    def _up(self, parts: list[bytes]) -> None:
-        if not self.closed:
-            self._world.machine.process.at(self._world.time.now_ns, lambda: self._world.hears(self, parts))
-
 
 class SimClient:
     """The client's program: it looks at its world each step, carries out what starts, and never outlives a call."""
@@ -115,12 +116,11 @@ class SimClient:
         self.world, self.time, self.step_ns = world, world.time, step_ns
         self.process = Process(world.time)
         self.chance = world.time.chance("client")
-        self.options = Options(agent="sim", on_call=print, ttl_ms=ttl_ms, connect_timeout_s=None)
-        self.core = Core(self.options, self.now_ns)
+        self.ttl_ns, self.fail = int(ttl_ms * MS), world.fail
+        self.core = Core(Options(agent="sim", on_call=print, ttl_ms=ttl_ms, connect_timeout_s=None), self.now_ns)
         self.core.connection._opened_ns = 0
         self.connection: SimConnection | None = None
         self.epochs: dict[int, int] = {}  # by observation
-        self.handed = 0
         self._opened = 0
         self._timer_ns = 0
 
@@ -184,7 +184,6 @@ class SimClient:
 
     def _act(self, standing: Any, now: int) -> None:
         """Carry out what starts."""
-        self.handed += 1
         if standing.status == "fresh" and standing.seq_obs is not None:
             t_obs_ns = self.core.stamps.get(standing.seq_obs)
             if t_obs_ns is None or now > t_obs_ns + self.ttl_ns:
@@ -199,13 +198,6 @@ class SimClient:
             self.fail("a call goes on after its time to live")
         if force.kind == "call" and force.expires_ns is not None and force.expires_ns > now + self.ttl_ns:
             self.fail("a call would go on for longer than its time to live")
-
-    def fail(self, text: str) -> None:
-        self.world.fail(f"client: {text}")
-
-    @property
-    def ttl_ns(self) -> int:
-        return int((self.options.ttl_ms or 0) * MS)
 
     def _step(self) -> None:
         """Look at the world, and say what it shows."""
@@ -229,9 +221,8 @@ class SimRemote(RemoteEnvironment):
     _epoch_shown = -1
 
     def emit(self, emission: Emission) -> None:
-        run = self.run
-        if run is not None:
-            emitted(run, emission, self.epoch)
+        if self.run is not None:
+            self._judge(self.run, emission)
         super().emit(emission)
 
     def latest(self) -> Observation | None:
@@ -241,19 +232,16 @@ class SimRemote(RemoteEnvironment):
             self.run.referee.renewed()
         return newest
 
-
-def emitted(run: SimRun, emission: Emission, epoch: int) -> None:
-    """Tell the referee what is sent to the client."""
-    referee, k = run.referee, emission.tick
-    if emission.status == "safe":
-        referee.attempted()
-    elif emission.call is not None:
-        requested_ns, request = run.host.requested[k]
-        allowed = emission.call.name in FUNCTIONS
-        act = Act(k, requested_ns, request.captured_ns, False, request.epoch == epoch, allowed)
-        referee.acts_now(act)
-        referee.renewed()
-    if emission.status != "safe":
+    def _judge(self, run: SimRun, emission: Emission) -> None:
+        referee, k = run.referee, emission.tick
+        if emission.status == "safe":
+            referee.safes.append(run.time.now_ns)
+            return
+        if emission.call is not None:
+            requested_ns, request = run.host.requested[k]
+            allowed = emission.call.name in FUNCTIONS
+            referee.acts_now(Act(k, requested_ns, request.captured_ns, False, request.epoch == self.epoch, allowed))
+            referee.renewed()
         referee.received(k)
 
 
@@ -342,14 +330,14 @@ class RemoteRun:
         self.client = SimClient(self, ttl_ms, scenario.settings.period_ns * 3 // 4)
         self.opening: deque[SimSession] = deque()
         self.runs: list[SimRun] = []
-        self.violation: Violation | None = None
         self.over = False
         self.faults.effects |= {"net_cut": self._cut}
 
     def fail(self, text: str) -> None:
-        if self.violation is None:
-            self.violation = Violation(f"at {(self.time.now_ns - 3600 * S) / 1e9:.6f} s: {text}")
-        raise self.violation
+        """Raise a violation of the client's."""
+        if self.runs:
+            self.runs[-1].referee.fail(f"client: {text}")
+        raise Violation(f"client: {text}")
 
     def run(self, ticks: int) -> None:
         """Serve the client for so many periods. Raises Violation."""
@@ -364,8 +352,6 @@ class RemoteRun:
                 self.time.run(end_ns + S, lambda: bool(self.opening) or self.over)
                 if self.opening:
                     self.opening.popleft().serve()
-        if self.violation is not None:
-            raise self.violation
 
     def _end(self) -> None:
         self.over, self.faults.running = True, False
@@ -376,10 +362,6 @@ class RemoteRun:
         """Let the sessions' core look at the time, as the server's ticker does."""
         self.manager.keep()
         self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
-
-    def hears(self, connection: SimConnection, parts: list[bytes]) -> None:
-        """A message of the client arrives."""
-        self.manager.take(connection, lambda: decode_msgpack(parts))
 
     def _cut(self, fault: SimFault) -> None:
         if self.client.connection is not None:

@@ -25,7 +25,7 @@ from rtcontrol.loop.loop import RunState, finish
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.runner import LoopRunner, Ports
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Doubt, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
+from rtcontrol.records import Command, Doubt, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
 
 # Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
 # loop is in the agent's code or in the host's.
@@ -54,16 +54,8 @@ class Scenario:
     mode: str
 
     @property
-    def remote(self) -> bool:
-        return self.mode == "remote"
-
-    @property
-    def mixed(self) -> bool:
-        return len(self.kinds) > 1
-
-    @property
     def name(self) -> str:
-        settings, faults = self.settings, "all faults" if self.mixed else "".join(self.kinds)
+        settings, faults = self.settings, "all faults" if len(self.kinds) > 2 else ", ".join(self.kinds)
         return f"{settings.hz:g} Hz, {settings.pipeline} at once, on_miss={settings.on_miss}, {self.mode}, {faults}"
 
 
@@ -128,25 +120,24 @@ class SimSampler:
         least_ns = min(max(run.scenario.settings.period_ns // 5, 2 * MS), 10 * MS)
         pauses = [(b, e, "gc") for b, e in self.collections if e > since_ns]
         pauses += [(b, min(e, now), "stall") for b, e in run.process.stood if e > since_ns and e - b > least_ns]
-        decoder = run.host.near
-        stopped = now < decoder.process.frozen_ns
-        state = "X" if not decoder.there else "T" if stopped else "S"
+        decoder, waits = run.host.near, "R" if run.worker.ready_ns else "S"
+        state = "X" if not decoder.up else "T" if now < decoder.process.frozen_ns else "S"
         threads = [
             ThreadReading("loop", "R", run.thread.ran_ns, run.thread.delayed_ns),
-            ThreadReading("actuator", "R" if run.worker.ready_ns else "S", run.worker.ran_ns, run.worker.delayed_ns),
+            ThreadReading("actuator", waits, run.worker.ran_ns, run.worker.delayed_ns),
             ThreadReading("decoder", state),
         ]
-        acting = [(start, end) for start, end in run.actuator.core.doings]
+        acting = [*run.actuator.core.doings]
         return EvidenceSample(now, sorted(pauses), acting, threads, True, run.host.incarnation)
 
     def close(self) -> None: ...
 
 
 class SimClock:
-    """Lets simulated time pass until the loop has something to do. A loop that turns all the time `spins`."""
+    """Lets simulated time pass until the loop has something to do, and fails where it turns all the time."""
 
-    def __init__(self, thread: Thread, grid: WallGrid, spins: Callable[[], None]) -> None:
-        self.thread, self.grid, self._spins = thread, grid, spins
+    def __init__(self, thread: Thread, grid: WallGrid, fail: Callable[[str], None]) -> None:
+        self.thread, self.grid, self._fail = thread, grid, fail
         self._turns = self._since_ns = 0
 
     def wait(self, core: LoopCore, host: Any) -> Any:
@@ -155,12 +146,9 @@ class SimClock:
             self._since_ns, self._turns = time.now_ns, 0
         self._turns += 1
         if self._turns > MOST_TURNS:
-            self._spins()
-        if until_ns is None:
-            until_ns = time.now_ns + S
-        if (wake_ns := host.wake_ns) is not None and wake_ns < until_ns:
-            until_ns = wake_ns
-        self.thread.sleep(until_ns, host.ready)
+            self._fail("the loop spins")
+        wakes = [wake_ns for wake_ns in (until_ns, host.wake_ns) if wake_ns is not None]
+        self.thread.sleep(min(wakes, default=time.now_ns + S), host.replies)
         return host.wait(0)
 
 
@@ -177,9 +165,9 @@ class Machine:
         self.scenario, self.chance = scenario, time.chance("machine")
         self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, scenario.every)
         self.decoders = [self._decoder(i) for i in range(2 if scenario.mode in ("backup", "standby") else 1)]
-        faults.effects |= {"stop_decoder": lambda fault: self._any().stop(fault)}
-        faults.effects |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: self._any().kill(fault))
-        faults.effects |= {"stray": lambda fault: self._any().stray()}
+        one = lambda: self.chance.choice(self.decoders)  # noqa: E731
+        faults.effects |= {"stop_decoder": lambda fault: one().stop(fault), "stray": lambda fault: one().stray()}
+        faults.effects |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: one().kill(fault))
 
     def _decoder(self, i: int) -> SimDecoder:
         scenario, settings = self.scenario, self.scenario.settings
@@ -190,13 +178,11 @@ class Machine:
             decoder.patience_ns = 2 * (settings.max_age_ns + settings.period_ns)
         return decoder
 
-    def _any(self) -> SimDecoder:
-        return self.chance.choice(self.decoders)
-
     def host(self) -> SimHost:
         """Return the decoders, ready for a run."""
         for decoder in self.decoders:
-            decoder.revive()
+            decoder.inbox.clear()
+            decoder.events = []
         inner = layered(self.scenario.mode, self.decoders, self.scenario.settings)
         return SimHost(self.time, self.decoders, inner)
 
@@ -211,7 +197,7 @@ class SimRun:
     def __init__(
         self, scenario: Scenario, trace: Trace = None, machine: Machine | None = None, env: Any = None
     ) -> None:
-        self.scenario, self.trace = scenario, trace
+        self.scenario, self.config, self.trace = scenario, scenario.settings, trace
         self.machine = machine = machine or Machine(scenario)
         self.time, self.process, self.thread = machine.time, machine.process, machine.thread
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
@@ -224,19 +210,17 @@ class SimRun:
         self.agent = SimAgent(self.thread, self.faults, scenario.safe_calls, scenario.settings.deadline_ns)
         self.host.reach = self.agent.reach = self._reach
         self.host.taken = self._taken
-        self.actuator = SimActuator(self.agent, self.env, self.host.wake, self.worker, self.referee)
-        self.actuator.confirm = scenario.confirm
+        self.actuator = SimActuator(self.agent, self.env, self.host.wake, self.worker, self.referee, scenario.confirm)
         self.confirmed: set[int] = set()  # ticks to whose call a person said yes
         self.state = RunState(launched=True)
         self.recorder = SimpleNamespace(write=self._write)
+        self.operator = OperatorControl(self.actuator, self.config.confirm_ns, self.stop, self.host.wake)
         self.runner = self._assemble(self.agent)
         self.faults.effects |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
         self.faults.effects |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
 
     def _world(self) -> SimWorld:
-        settings = self.scenario.settings
-        step_ns, starts = settings.period_ns // 3, self.referee.renewed
-        world = SimWorld(self.time, self.process, self.faults, step_ns, settings.deadline_ns, self._acts, starts)
+        world = SimWorld(self.process, self.faults, self.config, self._acts, self.referee.renewed)
         world.reach = self._reach
         return world
 
@@ -259,26 +243,18 @@ class SimRun:
             host=self.host,  # type: ignore[arg-type]
             actuator=self.actuator,
             sampler=SimSampler(self),  # type: ignore[arg-type]
-            operator=OperatorControl(self.actuator, scenario.settings.confirm_ns, self.stop, self.host.wake),
+            operator=self.operator,
             write=self._write,
             notify=lambda line: None,
             stop=self.stop,
             report=self._report,
             retake=lambda: None,
         )
-        return LoopRunner(core, SimClock(self.thread, grid, self._spins), ports)  # type: ignore[arg-type]
-
-    @property
-    def config(self) -> LoopSettings:
-        return self.scenario.settings
+        return LoopRunner(core, SimClock(self.thread, grid, self.referee.fail), ports)  # type: ignore[arg-type]
 
     @property
     def ended_by(self) -> str | None:
         return self.state.ended_by
-
-    @property
-    def operator(self) -> OperatorControl:
-        return self.runner.ports.operator
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -286,7 +262,7 @@ class SimRun:
         """Run with its own machine for so many releases, or until the decoder gives up. Raises Violation."""
         with simulated(self.time):
             self.faults.start()
-            self.time.at(self.time.now_ns + ticks * self.scenario.settings.period_ns, self.end)
+            self.time.at(self.time.now_ns + ticks * self.config.period_ns, self.end)
             self.loop()
 
     def loop(self) -> None:
@@ -323,10 +299,8 @@ class SimRun:
 
     # -- what the referee receives -------------------------------------------------------------------------------------
 
-    def _acts(self, call: Call, barrier: Any) -> None:
-        if barrier is None:
-            return
-        k = barrier.tick
+    def _acts(self, call: Call, command: Command) -> None:
+        k = command.tick
         requested_ns, request = self.host.requested[k]
         reply = self.host.decided[k]
         if reply.answers is not None:
@@ -341,20 +315,17 @@ class SimRun:
 
     def _taken(self, reply: DecisionReply) -> None:
         """The loop takes a reply: one to go on, in time, renews what is active."""
-        settings, decision = self.scenario.settings, reply.decision
+        settings, decision = self.config, reply.decision
         due_ns = self.referee.origin_ns + reply.tick * settings.period_ns + settings.deadline_ns
         if decision is not None and decision.call is None and self.time.now_ns <= due_ns:
             self.referee.renewed()
 
-    def _spins(self) -> None:
-        self.referee.fail("the loop spins")
-
     def _absent(self, now: int) -> list[tuple[int, int]]:
         spans = []
         if self.actuator.busy_ns:
-            spans.append((self.actuator.busy_ns, now + self.scenario.settings.period_ns // 4))
+            spans.append((self.actuator.busy_ns, now + self.config.period_ns // 4))
         if self.agent.since_ns:
-            guard_ns = self.agent.since_ns + self.scenario.settings.guard_ns
+            guard_ns = self.agent.since_ns + self.config.guard_ns
             if now < guard_ns:
                 spans.append((self.agent.since_ns, guard_ns))
         return spans
@@ -363,7 +334,7 @@ class SimRun:
 
     def _stop(self, fault: SimFault) -> None:
         self.process.freeze(fault.end_ns - self.time.now_ns)
-        fault.touch(fault.end_ns + self.scenario.settings.period_ns)
+        fault.touch(fault.end_ns + self.config.period_ns)
 
     def _collect(self, fault: SimFault) -> None:
         self._stop(fault)
@@ -372,7 +343,7 @@ class SimRun:
     def _starve(self, fault: SimFault) -> None:
         thread = self.thread if fault.kind.name == "starve_loop" else self.worker
         thread.starved_ns = fault.end_ns
-        fault.touch(fault.end_ns + self.scenario.settings.period_ns)
+        fault.touch(fault.end_ns + self.config.period_ns)
 
     def _pause(self, fault: SimFault) -> None:
         self.faults.take("pause")
@@ -383,13 +354,13 @@ class SimRun:
     def _reach(self, point: str) -> None:
         """A thread is at a point where a word of a person comes between, or hangs in the agent's code."""
         if point == "hang":
-            self.time.at(self.time.now_ns + self.scenario.settings.guard_ns, partial(self._guard, self.agent.since_ns))
+            self.time.at(self.time.now_ns + self.config.guard_ns, partial(self._guard, self.agent.since_ns))
         if self.point != point:
             return
         self.point = ""
         if self.operator.state == "running":
             self._say("pause")
-            resumes_ns = self.time.now_ns + self.people.randrange(1, 6 * self.scenario.settings.period_ns)
+            resumes_ns = self.time.now_ns + self.people.randrange(1, 6 * self.config.period_ns)
             self.process.at(resumes_ns, lambda: self._say("resume"))
 
     def _guard(self, since_ns: int) -> None:
@@ -419,7 +390,7 @@ class SimRun:
         if report.kind == "changed" and asking is not None:
             word = self.people.choice(("confirm", "confirm", "deny", None))
             if word is not None:
-                at_ns = self.time.now_ns + self.people.randrange(1, 3 * self.scenario.settings.period_ns)
+                at_ns = self.time.now_ns + self.people.randrange(1, 3 * self.config.period_ns)
                 self.process.at(at_ns, lambda: self._answer(word, asking.tick.k))
 
     def _answer(self, word: str, k: int) -> None:

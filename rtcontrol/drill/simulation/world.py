@@ -8,9 +8,11 @@ from typing import Any
 
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import Faults, SimFault
-from rtcontrol.drill.simulation.timeline import MS, US, Process, SimTimeline, Thread
-from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
+from rtcontrol.drill.simulation.timeline import MS, US, Process, Thread
+from rtcontrol.envs.base import Effect, Episode, Observation
+from rtcontrol.loop.core import LoopSettings
 from rtcontrol.models.call import Call
+from rtcontrol.records import Command
 
 Done = Callable[[Effect, BaseException | None], None]
 
@@ -25,25 +27,24 @@ class SimWorld:
 
     def __init__(
         self,
-        time: SimTimeline,
         process: Process,
         faults: Faults,
-        step_ns: int,
-        deadline_ns: int,
-        acts: Callable[[Call, Barrier | None], None],
+        settings: LoopSettings,
+        acts: Callable[[Call, Command], None],
         starts: Callable[[], None],
     ) -> None:
-        self.time, self.process, self.faults = time, process, faults
-        self.step_ns, self.deadline_ns, self._acts, self._starts = step_ns, deadline_ns, acts, starts
-        self.chance = time.chance("world")
+        self.time, self.process, self.faults = process.time, process, faults
+        self.step_ns, self.deadline_ns = settings.period_ns // 3, settings.deadline_ns
+        self._acts, self._starts = acts, starts
+        self.chance = self.time.chance("world")
         self.bindings: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "stop", "open"))
         self.reach: Callable[[str], None] = lambda point: None
         self.epoch = self.seq = 0
         self.finished = False
         self.episodes: list[Episode] = []
-        self.blind_ns = time.now_ns
+        self.blind_ns = self.time.now_ns
         self.free_ns = 0
-        self._from_ns = time.now_ns
+        self._from_ns = self.time.now_ns
         self._newest: Observation | None = None
         self._blinding: SimFault | None = None
         faults.effects |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
@@ -57,7 +58,7 @@ class SimWorld:
         now, newest = self.time.now_ns, self._newest
         if now < self.blind_ns:
             return None
-        if self._stands(now):
+        if now < self.free_ns or self.faults.on("frozen") or self.faults.on("safe_raises"):
             if newest is None and self._blinding is not None:
                 self._blinding.touch(now + self.deadline_ns)
             return newest
@@ -67,9 +68,6 @@ class SimWorld:
                 self._starts()
             self._newest = Observation(seq, self.epoch, captured_ns, {"x": seq, "y": self.epoch})
         return self._newest
-
-    def _stands(self, now: int) -> bool:
-        return now < self.free_ns or bool(self.faults.on("frozen") or self.faults.on("safe_raises"))
 
     def _step_at(self, now: int) -> tuple[int, int]:
         seq = (now - self._from_ns) // self.step_ns
@@ -88,31 +86,27 @@ class SimWorld:
 
     # -- what the actuator's thread calls -----------------------------------------------------------------------------
 
-    def perform(
-        self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None, done: Done
-    ) -> None:
-        """Act, once the world's lock is free; `done` is called with the effect."""
+    def perform(self, call: Call, command: Command | None, done: Done) -> None:
+        """Act, once the world's lock is free; `done` is called with the effect. Without a command: a safe call."""
         now = self.time.now_ns
-        if barrier is not None:
+        if command is not None:
             self.process.at(now + 5 * US, lambda: self.reach("wait"))
-        at_ns = max(now + 10 * US, self.free_ns)
-        self.process.at(at_ns, lambda: self._act(call, epoch, not_after_ns, barrier, done))
+        self.process.at(max(now + 10 * US, self.free_ns), lambda: self._act(call, command, done))
 
-    def _act(
-        self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None, done: Done
-    ) -> None:
+    def _act(self, call: Call, command: Command | None, done: Done) -> None:
         now = self.time.now_ns
         if now < self.free_ns:
-            self.perform(call, epoch, not_after_ns, barrier, done)
-        elif epoch not in (None, self.epoch):
+            self.perform(call, command, done)
+        elif command is not None and command.epoch != self.epoch:
             done("epoch_over", None)
-        elif not_after_ns is not None and now > not_after_ns:
+        elif command is not None and command.not_after_ns is not None and now > command.not_after_ns:
             done("too_late", None)
-        elif barrier is not None and barrier.shut is not None:
+        elif command is not None and command.shut is not None:
             done("refused", None)
         else:
-            self._acts(call, barrier)
-            fault = self.faults.on("execute_raises" if barrier is not None else "safe_raises")
+            if command is not None:
+                self._acts(call, command)
+            fault = self.faults.on("safe_raises" if command is None else "execute_raises")
             error = None if fault is None else RuntimeError("no grip")
             for_ns = 5 * US + int(self.chance.random() * 195 * US)
             if (slow := self.faults.on("slow_execute")) is not None:

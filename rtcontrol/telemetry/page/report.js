@@ -141,10 +141,6 @@ function told(ticks, row) {
   say("decided", ticks.word("call", row) ? make("code", ticks.word("call", row)) : "no call in time", sure, by ? ` by the ${by}` : "");
   const stages = spans(ticks, row);
   if (stages) say("spans", stages);
-  if (missed.instead) {
-    const lines = missed.instead.map(([call, why, time]) => `${call || "nothing"} (${why}) ${time == null ? "to the end of the run" : `for ${ms(time)}`}`);
-    say("acted instead", lines.join(", then "));
-  }
   const t = ticks.t[row], until = t + ticks.run.deadline_ms / 1e3;
   const befell = ticks.run.marks.filter(([at]) => at > t - 2 && at <= until).slice(-5);
   if (befell.length) say("what befell it", make("pre", befell.map(([at, what]) => `${at.toFixed(2)} s: ${what}`).join("\n")));

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.drill.faults import FAULTS
-from rtcontrol.drill.judge import NAMES, FaultJudge, Injection, RecordedTick, ticks_of, verdict
+from rtcontrol.drill.judge import Injection, RecordedTick, ticks_of, verdict, violations
+from rtcontrol.telemetry.causes import NAMES
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
 
@@ -52,7 +53,7 @@ WOKE = miss("wake", "scheduler")
     [
         ({"k12": FROZEN, "k14": FROZEN}, None),
         ({"k12": WOKE}, "wake.scheduler is none of its causes"),
-        ({"k12": miss("unknown")}, "unknown"),
+        ({"k12": miss("unknown")}, "unknown is none of its causes"),
         ({"k12": FROZEN | {"evidence": {}}}, "stale_observation.frozen: no evidence"),
         ({}, "it cost no tick"),
         ({"k12": FROZEN | SKIPPED}, "wake.scheduler is none of its causes"),
@@ -113,10 +114,9 @@ def tick(k: int, at_ns: int = 6 * MS, **more: Any) -> Message:
 
 def broken_rules(*acts: Message, end_ns: int, safe: bool = True, excused: tuple[int, int] = (0, 0)) -> list[str]:
     """Of a run that is requested to end then, and whose safe call acts after it."""
-    judge = FaultJudge(PERIOD, HOLD)
     last = [act(end_ns + 2 * MS, None)] if safe else []
-    judge.check([{"event": "reset", "t": 0}, *acts, *last], end_ns, [excused])
-    return [violation["what"] for violation in judge.violations]
+    happened = [{"event": "reset", "t": 0}, *acts, *last]
+    return [what for _, what in violations(happened, end_ns, PERIOD, HOLD, [excused])]
 
 
 @pytest.mark.parametrize(
