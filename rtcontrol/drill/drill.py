@@ -104,8 +104,8 @@ class DrilledRun:
     def check(self) -> None:
         """Raise UserError where the run ended by itself, or calls nothing."""
         if not (self._ending.called() or self._acted_s):
-            what = f"The run that is drilled calls nothing: {self.last_line()}"
-            raise UserError(what, f"See {self._out / 'run.log'}.")
+            message = f"The run that is drilled calls nothing: {self.last_line()}"
+            raise UserError(message, f"See {self._out / 'run.log'}.")
 
     def last_line(self) -> str:
         """Return the last line that the run wrote."""

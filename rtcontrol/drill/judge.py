@@ -23,7 +23,7 @@ SLACK_NS = 150_000_000
 END_NS = 1_000_000_000
 Event = Mapping[str, Any]
 Span = tuple[int, int]
-Violation = tuple[int, str]  # its instant, and what is violated
+Violation = tuple[int, str]  # its instant, and the rule
 
 
 def violations(
@@ -36,14 +36,14 @@ def violations(
     acts = sorted((event for event in events if event["event"] == "act"), key=lambda act: act["t"])
     if not acts:
         return []
-    found = [*_of_calls(acts, end_ns)]
+    broken = [*_of_calls(acts, end_ns)]
     held = [*excused, *((act["t"], act["end"]) for act in acts)]  # while a call acts, no other can
     resets = [event["t"] for event in events if event["event"] == "reset" and acts[0]["t"] < event["t"] < end_ns]
     for begin_ns, t_ns in _bare(acts, resets, end_ns, hold_ns):
         bare_ns = t_ns - begin_ns - _overlap(held, begin_ns, t_ns)
         if bare_ns > 2 * period_ns + SLACK_NS:
-            found.append((t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold"))
-    return sorted(found)
+            broken.append((t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold"))
+    return sorted(broken)
 
 
 def _of_calls(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
@@ -162,7 +162,7 @@ def verdict(
         "misses": len(everything),
         "faults": faults,
         "uninjected_misses": [{"k": t.k, "t_ns": t.begin_ns, "called": called} for t, (called, _) in outside],
-        "violations": [{"t_ns": t_ns, "what": what} for t_ns, what in violated],
+        "violations": [{"t_ns": t_ns, "what": law} for t_ns, law in violated],
     }
 
 

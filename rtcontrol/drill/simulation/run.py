@@ -165,9 +165,12 @@ class Machine:
         self.scenario, self.chance = scenario, time.chance("machine")
         self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, scenario.every)
         self.decoders = [self._decoder(i) for i in range(2 if scenario.mode in ("backup", "standby") else 1)]
-        one = lambda: self.chance.choice(self.decoders)  # noqa: E731
-        faults.effects |= {"stop_decoder": lambda fault: one().stop(fault), "stray": lambda fault: one().stray()}
-        faults.effects |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: one().kill(fault))
+        any_decoder = lambda: self.chance.choice(self.decoders)  # noqa: E731
+        faults.effects |= {
+            "stop_decoder": lambda fault: any_decoder().stop(fault),
+            "stray": lambda fault: any_decoder().stray(),
+        }
+        faults.effects |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: any_decoder().kill(fault))
 
     def _decoder(self, i: int) -> SimDecoder:
         scenario, settings = self.scenario, self.scenario.settings

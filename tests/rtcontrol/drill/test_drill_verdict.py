@@ -116,7 +116,7 @@ def broken_rules(*acts: Message, end_ns: int, safe: bool = True, excused: tuple[
     """Of a run that is requested to end then, and whose safe call acts after it."""
     last = [act(end_ns + 2 * MS, None)] if safe else []
     happened = [{"event": "reset", "t": 0}, *acts, *last]
-    return [what for _, what in violations(happened, end_ns, PERIOD, HOLD, [excused])]
+    return [law for _, law in violations(happened, end_ns, PERIOD, HOLD, [excused])]
 
 
 @pytest.mark.parametrize(
