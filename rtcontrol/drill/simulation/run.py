@@ -127,7 +127,7 @@ class SimSampler:
             ThreadReading("actuator", waits, run.worker.ran_ns, run.worker.delayed_ns),
             ThreadReading("decoder", state),
         ]
-        acting = [*run.actuator.core.doings]
+        acting = [(start, end) for start, end in run.actuator.core.doings]
         return EvidenceSample(now, sorted(pauses), acting, threads, True, run.host.incarnation)
 
     def close(self) -> None: ...
@@ -243,7 +243,7 @@ class SimRun:
         ports = Ports(
             agent=agent,  # type: ignore[arg-type]
             env=self.env,
-            host=self.host,  # type: ignore[arg-type]
+            host=self.host,
             actuator=self.actuator,
             sampler=SimSampler(self),  # type: ignore[arg-type]
             operator=self.operator,
