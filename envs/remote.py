@@ -164,13 +164,6 @@ class RemoteEnvironment:
             self.arrivals.reset()
             self.calls.forget()
 
-    def restart(self) -> None:
-        """Expect another process of the client: its numbers start again, in the next epoch."""
-        with self._changed:
-            self._episodes.epoch += 1
-            self.arrivals.restart()
-            self.calls.forget()
-
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:

@@ -172,11 +172,6 @@ class Arrivals:
         self._newest, self._peeked = None, False
         self._waiting.clear()
 
-    def restart(self) -> None:
-        """Expect the numbers of a client that starts again."""
-        self.clear()
-        self._seq = -1
-
 
 # -- calls ------------------------------------------------------------------------------------------------------------
 

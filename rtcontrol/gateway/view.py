@@ -140,7 +140,8 @@ class WatchedSession:
     def snapshot(self, since: int) -> dict[str, Any]:
         session = self._session
         assert session.loop is not None, "it has run"
-        return snapshot(session.loop, since) | {"over": session.state == "over", "env": session.shown_name}
+        more = {"over": session.facts.life.state == "over", "env": session.facts.hello.client.name}
+        return snapshot(session.loop, since) | more
 
     def picture(self) -> bytes | None:
         loop = self._session.loop
@@ -167,4 +168,5 @@ def find(sessions: SessionManager, name: str) -> WatchedSession | None:
 
 def listed(sessions: SessionManager) -> list[dict[str, Any]]:
     """Return the sessions that can be watched."""
-    return [{"id": s.id, "state": s.state, "client": s.shown_name} for s in sessions.all() if s.loop is not None]
+    shown = [session for session in sessions.all() if session.loop is not None]
+    return [{"id": s.id, "state": s.facts.life.state, "client": s.facts.hello.client.name} for s in shown]

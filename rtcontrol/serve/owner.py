@@ -1,42 +1,104 @@
-"""What a server's sessions share: their core under its lock, decoders, interpreters and sums."""
+"""The shell of the sessions' core: takes events, does what the core says, and has what sessions share."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.run.interpreting import Interpreters
+from rtcontrol.serve import refusals
+from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.runs import Totals
 from rtcontrol.serve.session_core import SessionCore
+from rtcontrol.serve.sessions import Need, Session
+from rtcontrol_client.wire import WireError
 
-P = ParamSpec("P")
-T = TypeVar("T")
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
 
 
 class SessionOwner:
-    """The core under its lock, and what its sessions' threads share."""
+    """Carries out what the core says, from any thread. `kind` makes what runs a session (`SessionThread`)."""
 
-    core: SessionCore
-
-    def __init__(self, options: ServeOptions, pool: DecoderPool, watch: PauseWatch, say: Callable[[str], None]) -> None:
-        self.options, self.pool, self.watch, self.say = options, pool, watch, say
+    def __init__(
+        self,
+        core: SessionCore,
+        options: ServeOptions,
+        pool: DecoderPool,
+        watch: PauseWatch,
+        say: Callable[[str], None],
+        kind: Callable[[Session, Any], Any],
+    ) -> None:
+        self.core, self.options, self.pool, self.watch, self.say, self._kind = core, options, pool, watch, say, kind
         # By whether it opens for the first time: who comes back does not wait for new ones.
         self.turns = {first: threading.Semaphore(OPENING_AT_ONCE) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = Totals()
-        self.lock = threading.RLock()
+        self._lock = threading.Lock()  # of the core; nothing else happens under it
 
-    def tell(self, take: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Let this method of the core take what happened now."""
-        with self.lock:
-            return take(time.monotonic_ns(), *args, **kwargs)
+    def tell(self, event: Any) -> Any:
+        """Let the core take the event, do what it says, and let it take the answers. Return its own answer, if any."""
+        answer, events = None, [event]
+        for event in events:  # which grow by the answers
+            if self.core.is_independent(event):
+                actions = self.core.advance(event, time.monotonic_ns())
+            else:
+                with self._lock:
+                    actions = self.core.advance(event, time.monotonic_ns())
+            for action in actions:
+                result = DO[type(action)](self, action)
+                if type(result) is ev.Answer:
+                    answer = result.value
+                elif result is not None:
+                    events.append(result)
+        return answer
 
-    def report(self, take: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same without the lock: what happens in every tick, or with locks of the loop's."""
-        return take(time.monotonic_ns(), *args, **kwargs)
+    def needs(self) -> dict[Session, Need | None]:
+        """Return what the sessions need of the decoder."""
+        return {session: session.runner.need() for session in self.core.sessions if session.runner is not None}
+
+    def _start(self, action: ev.Start) -> ev.Ended | None:
+        session = action.session
+        if session.runner is None:
+            session.runner = self._kind(session, self)
+        if session.runner.start(action.first):
+            return None
+        return ev.Ended(session, refusals.no_thread(session.life.welcomed))
+
+    def _deliver(self, action: ev.Deliver) -> ev.Failed | None:
+        try:
+            action.session.runner.take(action.message)
+            return None
+        except WireError as error:
+            return ev.Failed(action.connection, error, action.message)
+
+    def _instruct(self, action: ev.InstructLoop) -> ev.Instructed | None:
+        taken = action.session.runner.instruct_loop(action.text)
+        return None if taken else ev.Instructed(action.session, action.text, missed=True)
+
+    def _command(self, action: ev.CommandLoop) -> ev.Noted | ev.Answer:
+        text = action.session.runner.say_to_loop(action.word, action.by, action.k)
+        return ev.Noted(action.session, text) if action.noted else ev.Answer(text)
+
+    def _stop(self, action: ev.StopLoop) -> None:
+        if action.session.runner is not None:  # else it is just about to start, and will not
+            action.session.runner.stop_loop(action.why)
+
+
+# Each returns the core's next event, an answer, or None.
+DO: dict[type, Callable[[SessionOwner, Any], Any]] = {
+    ev.Answer: lambda self, action: action,
+    ev.Send: lambda self, action: action.connection.send(action.message),
+    ev.Close: lambda self, action: action.connection.close(),
+    ev.Say: lambda self, action: self.say(action.line),
+    ev.Start: SessionOwner._start,
+    ev.Deliver: SessionOwner._deliver,
+    ev.InstructLoop: SessionOwner._instruct,
+    ev.CommandLoop: SessionOwner._command,
+    ev.StopLoop: SessionOwner._stop,
+    ev.Greet: lambda self, action: ev.Greeted(action.session, action.session.runner.welcome(action.resumed)),
+}

@@ -1,16 +1,53 @@
-"""What a loop reports, as messages to its client."""
+"""What a loop and its world report: events of the sessions' core, with messages for the client."""
 
 from __future__ import annotations
 
 import time
 
 from rtcontrol.envs.base import Emission
+from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import wire_call
 from rtcontrol.loop.instructions import echo
 from rtcontrol.loop.interpreter import Understood
+from rtcontrol.loop.loop import Listener
 from rtcontrol.loop.operator_control import OperatorControl
+from rtcontrol.records import LoopReport
+from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.session import SessionThread
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
+
+
+class LoopReports(Listener):
+    """Takes the reports of a session's loop."""
+
+    def __init__(self, session: SessionThread) -> None:
+        self._session, self._facts = session, session.facts
+
+    def report(self, report: LoopReport) -> None:
+        loop, owner, facts = self._session.loop, self._session.owner, self._facts
+        if loop is None or not isinstance(loop.env, RemoteEnvironment):
+            return
+        if report.kind == "accepted":
+            loop.env.accepted(report.text)
+        elif report.kind == "refused":
+            owner.tell(ev.GaveWay(facts, report.why))
+        elif report.kind == "doubted":
+            # It stays active, and what is called by it is held back.
+            error = WireError(Code.UNSURE, report.why, "Say it in other words.", field="instruction")
+            owner.tell(ev.Wrong(facts, error))
+        else:
+            self._session.send(control_of(loop.operator, facts.token))
+
+    def understood(self, result: Understood) -> None:
+        loop = self._session.loop
+        if loop is not None and loop.interpretation is not None:
+            answer = interpreted(result, self._facts.token, loop.interpretation.interpreter.examples())
+            self._session.owner.tell(ev.Understood(self._facts, result.said, result.why == "overtaken", answer))
+
+    def undecided(self, emission: Emission, seq: int | None) -> None:
+        """Report that no decision could be made of observation `seq`."""
+        self._session.owner.tell(ev.Wrong(self._facts, refusal_of(emission, seq), emission.error or ""))
 
 
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
@@ -36,8 +73,8 @@ def interpreted(result: Understood, session: str, examples: str) -> Instruct | W
     return WireError(Code.INSTRUCTION, what, hint, field="instruction")
 
 
-def undecided(emission: Emission, seq: int | None) -> WireError:
-    """No decision could be made of the observation `seq`."""
+def refusal_of(emission: Emission, seq: int | None) -> WireError:
+    """Return the error for observation `seq`, of which no decision could be made."""
     error = emission.error or ""
     # The cause may be another: on a busy machine a pause goes first.
     if error.startswith("observe:"):

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.hosts.protocol import DecoderPool
-from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.sampling import PauseWatch
+from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.options import ServeOptions
@@ -26,11 +26,8 @@ from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import Connection, Session
 from rtcontrol_client.wire import Code, Message, WireError
-from rtcontrol_client.wire.messages import Bye, ControlMessage, Hello, Picture
 
 log = logging.getLogger("rtcontrol.serve")
-# What is about more than one connection and its session is taken under the lock.
-LOCKED = frozenset({Hello, Bye, ControlMessage, Picture})
 
 
 class SessionManager(SessionOwner):
@@ -46,54 +43,48 @@ class SessionManager(SessionOwner):
         kind: Callable[[Session, SessionOwner], SessionThread] = LoopSession,
         outlives: bool = False,
     ) -> None:
-        super().__init__(options, pool, watch, say)
-        self._kind = kind
-        self.core = SessionCore(
-            options.session_rules(outlives), self, options.last_session(), now_ns=time.monotonic_ns()
-        )
+        rules, seed, last = options.session_rules(outlives), secrets.token_bytes(32), options.last_session()
+        core = SessionCore(rules, seed, last, time.monotonic_ns())
+        super().__init__(core, options, pool, watch, say, lambda s, me: (CrowdSession if s.crowd else kind)(s, me))
 
     # -- for the transports -------------------------------------------------------------------------------------------
 
     def take(self, connection: Connection, decode: Callable[[], Message]) -> None:
         """Take a message of the connection, if its rate allows: `decode` returns it, or raises WireError. What is wrong
         with it goes back as an `error`."""
-        core = self.core
-        known = self.report if connection in core.peers else self.tell
-        if connection.closed or not known(core.admits, connection):
-            return
         message: Message | None = None
         try:
+            if not self.tell(ev.Arrived(connection)):
+                return
             message = decode()
-            # The peer is known now, unless it was dropped meanwhile.
-            free = type(message) not in LOCKED and connection in core.peers
-            (self.report if free else self.tell)(core.received, connection, message)
+            self.tell(ev.Received(connection, message))
         except WireError as error:
-            self.report(core.failed, connection, error)
+            self.tell(ev.Failed(connection, error))
         except Exception as error:
             log.exception("a message of type %s failed", getattr(message, "type", "unknown"))
             fault = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Report it.")
-            self.tell(core.failed, connection, fault, message)
+            self.tell(ev.Failed(connection, fault, message))
 
     def disconnected(self, connection: Connection, revoked: bool = False) -> None:
         """Park the session of a connection that is gone, or whose key was `revoked`."""
-        self.tell(self.core.disconnected, connection, revoked)
+        self.tell(ev.Disconnected(connection, revoked))
 
     # -- for the housekeeping, and for who runs the server ----------------------------------------------------------
 
     def all(self) -> list[SessionThread]:
         """Return the sessions that are not over."""
-        return [session.runner for session in self.core.sessions]  # type: ignore[misc]
+        return [session.runner for session in self.core.sessions if session.runner is not None]
 
     def keep(self) -> None:
         """Look after heartbeats, dead connections and sessions whose client did not return, a few times a second."""
-        self.tell(self.core.woke)
+        self.tell(ev.Woke())
 
     def drain(self, grace_s: float) -> None:
         """Refuse new sessions. After the grace end the others in turn, as their next servers open them, each after a
         call, with a bye that lets its client connect again. Return at once where that was done before."""
         if self.core.drain is not None:
             return
-        self.tell(self.core.drains, round(grace_s * 1e9))
+        self.tell(ev.Drains(round(grace_s * 1e9)))
         while (drain := self.core.drain) is not None and self.core.draining:
             time.sleep(max(0.0, (drain.next_ns - time.monotonic_ns()) / 1e9))
             self.keep()
@@ -101,7 +92,7 @@ class SessionManager(SessionOwner):
     def close(self, timeout_s: float = 10.0) -> None:
         """End every session with its safe call, its report and a bye."""
         sessions = self.all()
-        self.tell(self.core.close)
+        self.tell(ev.Closes())
         give_up = time.monotonic() + timeout_s
         for session in sessions:
             if session.thread is not None and session.thread is not threading.current_thread():
@@ -135,19 +126,8 @@ class SessionManager(SessionOwner):
 
     def busy(self) -> float:
         """Return the share of the decoder's time that the sessions need together."""
-        return self.core.busy()
+        return self.core.busy(self.needs())
 
     def has_room(self) -> bool:
         """Return whether another session may open now."""
-        return self.core.has_room() and self.pool.alive()
-
-    # -- ports of the core --------------------------------------------------------------------------------------------
-
-    def runner(self, session: Session) -> SessionThread:
-        return (CrowdSession if session.crowd else self._kind)(session, self)
-
-    def new_token(self) -> str:
-        return secrets.token_urlsafe(24)
-
-    def plain(self, text: str) -> str:
-        return instruction_text(text)
+        return self.core.has_room(self.needs()) and self.pool.alive()

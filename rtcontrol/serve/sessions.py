@@ -1,7 +1,4 @@
-"""Sessions and connections as the sessions' core knows them, who may enter or return, and the ports it acts through.
-
-Pure: no thread, socket or clock.
-"""
+"""Sessions and connections as the sessions' core knows them, and who may enter or return. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import hmac
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from rtcontrol.serve import refusals
 from rtcontrol_client.wire import Message, WireError
@@ -25,7 +22,7 @@ LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped"
 LEAVING = "the server goes away: connect again"
 
 
-# -- ports ------------------------------------------------------------------------------------------------------------
+# -- data -------------------------------------------------------------------------------------------------------------
 
 
 class Connection(Protocol):
@@ -42,56 +39,6 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Forget the peer, after what was sent; from any thread."""
-
-
-class SessionRunner(Protocol):
-    """A session's thread and loop. No method blocks."""
-
-    def start(self, first: bool) -> bool:
-        """Open the session on its own thread, for the `first` time or again. Return False if there is no thread."""
-
-    def restart(self) -> None:
-        """Expect another process of the same client: its numbers start again, in the next epoch."""
-
-    def take(self, message: Message) -> None:
-        """Pass a message to the client's world. Raises WireError."""
-
-    def instruct_loop(self, text: str) -> bool:
-        """Decide by this text from now on. Return whether anything comes of it."""
-
-    def welcome(self, now_ns: int, resumed: bool) -> list[Message]:
-        """Return the welcome to what is active in the loop, then what people did; nothing if the loop is over."""
-
-    def described(self) -> str:
-        """Return in words what was agreed."""
-
-    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
-        """Do what a person says, now; return one sentence about it."""
-
-    def stop_loop(self, why: str) -> None:
-        """End the loop soon, with the safe call."""
-
-    def need(self) -> Need | None:
-        """Return what it needs of the decoder, or needed last; None before its first decision."""
-
-
-class ServerPort(Protocol):
-    """What the core needs of its server."""
-
-    def runner(self, session: Session) -> SessionRunner:
-        """Return what runs a new session."""
-
-    def say(self, line: str, /) -> None:
-        """Show people a line."""
-
-    def new_token(self) -> str:
-        """Return a new secret."""
-
-    def plain(self, text: str) -> str:
-        """Return an instruction as it is decided by. Raises UserError if it is too long."""
-
-
-# -- data -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +173,11 @@ class SessionInstructions:
         return True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
     """One client's session. `token` resumes it, with the CURVE `key` of its first connection; `peer`: the connection
     that owns it, None while there is none; `lines`: what it may log; `crowd`: it has many members; `agreed`: its hello
-    became terms."""
+    became terms; `runner`: what the shell runs it with."""
 
     id: str
     token: str
@@ -238,7 +185,7 @@ class Session:
     lines: TokenBucket
     key: str | None = None
     crowd: bool = False
-    runner: SessionRunner = field(init=False)
+    runner: Any = None
     peer: Peer | None = None
     agreed: bool = False
     life: Life = field(default_factory=Life)
@@ -335,12 +282,6 @@ class Sessions:
                 "There is no such session (any more).", "Say hello without `resume`.", "resume"
             )
         return session
-
-    def restarted(self, hello: Hello, key: str | None) -> Session | None:
-        """Return the session that this client lost by starting again, where sessions outlive their clients: the same
-        hello with the same key, and no connection that owns it."""
-        waiting = (s for s in self if self._rules.outlives and s.peer is None and s.life.why is None and s.key == key)
-        return next((s for s in waiting if s.wishes(hello)), None)
 
     def left(self, peer: Peer, token: str | None) -> Session | None:
         """Return the session that a bye ends, None where there is none. Raises WireError.

@@ -20,10 +20,12 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import Parts, run_loop
+from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.owner import SessionOwner
+from rtcontrol.serve.replies import LoopReports
 from rtcontrol.serve.server import Housekeeping
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
@@ -62,7 +64,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
-    client costs misses until it resumes, or says the same hello again. UserError where the endpoint cannot be used.
+    client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
     names = ("out", "agent", "tools", "model", "engine", "dtype", "threads", "host", "hz", "seed")
@@ -93,7 +95,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
                 try:
                     terms = _terms(session.facts.hello, config, options)
                 except WireError as error:
-                    sessions.tell(sessions.core.ended, session.facts, error)
+                    sessions.tell(ev.Ended(session.facts, error))
                 else:
                     return _run(session, terms, view, ending, partner)
         return ending.status
@@ -106,8 +108,8 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
             partner.joined(loop)
 
     facts, owner = session.facts, session.owner
-    session.agreed = terms
-    owner.tell(owner.core.opens, facts)  # the client is welcomed when the loop is warm
+    session.terms = terms
+    owner.tell(ev.Agreed(facts))  # the client is welcomed when the loop is warm
     env = session.make_env(terms)
     host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
@@ -116,14 +118,14 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
         check_named(terms.config, terms.agent)
         clock = terms.arrivals(env)
         interpreter = interpreting.of_config(terms.config, terms.agent)
-        parts = Parts(terms.agent, env, host, sample, interpreter, clock, session)
+        parts = Parts(terms.agent, env, host, sample, interpreter, clock, LoopReports(session))
         return run_loop(terms.config, parts, view, ending, ready)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)
         raise
     finally:
         why = session.loop.ended_by if session.loop is not None else None
-        owner.tell(owner.core.ended, facts, refusal, why or "the run is over")
+        owner.tell(ev.Ended(facts, refusal, why or "the run is over"))
 
 
 def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:

@@ -183,17 +183,6 @@ def test_ended_episodes_are_counted_and_the_newest_kept() -> None:
     assert len(world.env.episodes) == 0 and not world.env.finished
 
 
-def test_client_that_starts_again_counts_from_its_start() -> None:
-    world = World()
-    world.observe(5)
-    call = world.emit(3, seq=world.latest().seq)
-    world.env.restart()
-    assert world.env.latest() is None and world.env.epoch == 1
-    assert world.env.execute(GO, 0) == "epoch_over", "it was decided for the process before"
-    world.observe(1, epoch=1)
-    assert world.latest().epoch == 1 and world.emit(4).tick > call.tick
-
-
 def test_what_is_remembered_is_bounded() -> None:
     world = World(acknowledges=True)
     for tick in range(3 * REMEMBERED):

@@ -23,6 +23,7 @@ from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.run.user_files import tools_only_agent
+from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.options import ServeOptions
@@ -286,8 +287,8 @@ class SimSession(LoopSession):
             if run.ended_by is None:
                 run.loop()
             env.run = None
-            owner.tell(owner.core.ran, self.facts, "go", "go")
-        owner.tell(owner.core.ended, self.facts)
+            owner.tell(ev.Ran(self.facts, "go", "go"))
+        owner.tell(ev.Ended(self.facts))
 
 
 def terms_of(scenario: Scenario, hello: Hello) -> Terms:

@@ -9,7 +9,7 @@ from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import refusals
+from rtcontrol.serve import refusals, session_events
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Members, crowd_terms
@@ -44,7 +44,7 @@ class CrowdSession(SessionThread):
         core = CrowdCore(members, settings_of(terms.config, terms.agent), rules_of(terms.config, terms.agent), k)
         self.crowd = CrowdLoop(core, host, recorder, self._send_action)
         owner.stats.start(self.crowd)
-        owner.report(owner.core.attached, self.facts)
+        owner.tell(session_events.Attached(self.facts))
         return self.crowd
 
     def _members(self) -> tuple[Members, int]:
@@ -78,11 +78,11 @@ class CrowdSession(SessionThread):
             for calls in wire.in_messages(action.calls):
                 self.send(wire.CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=calls))
         elif isinstance(action, Refuse):
-            self.owner.report(self.owner.core.wrong, self.facts, action.error)
+            self.owner.tell(session_events.Wrong(self.facts, action.error))
         elif isinstance(action, ev.Instruct):
             self.send(wire.Instruct(session=self.facts.token, instruction=action.text))
 
-    # -- the runner of the core, from any thread ----------------------------------------------------------------------
+    # -- for the owner, from any thread -------------------------------------------------------------------------------
 
     def take(self, message: Message) -> None:
         assert self.crowd is not None, "it is live"
@@ -109,7 +109,7 @@ class CrowdSession(SessionThread):
             self.needed = Need.of(list(self.crowd.core.queue.shares), hz) or self.needed
         return self.needed
 
-    def welcome(self, now_ns: int, resumed: bool) -> list[Message]:
+    def welcome(self, resumed: bool) -> list[Message]:
         crowd, facts = self.crowd, self.facts
         if crowd is None or crowd.ended_by is not None:
             return []
@@ -119,7 +119,7 @@ class CrowdSession(SessionThread):
             instruction=crowd.core.members.goal,
             epoch=0,
             t_client_ns=facts.hello.t_client_ns,
-            t_server_ns=now_ns,
+            t_server_ns=time.monotonic_ns(),
         )
         paused = wire.ControlMessage(session=facts.token, state="paused")
         return [welcome, paused] if facts.life.paused else [welcome]

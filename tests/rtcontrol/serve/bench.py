@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rtcontrol.models.errors import UserError
+from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.owner import DO, SessionOwner
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import Need, Session, SessionRules
 from rtcontrol_client.wire import Message, WireError
@@ -25,7 +25,6 @@ from rtcontrol_client.wire.messages import (
 )
 
 M = TypeVar("M", bound=Message)
-T = TypeVar("T")
 S = 1_000_000_000
 
 
@@ -67,7 +66,7 @@ class Wire:
 class FakeRunner:
     """A session's thread and loop, as the bench says; `done` has what the core wanted of it."""
 
-    def __init__(self, bench: Bench, session: Session) -> None:
+    def __init__(self, session: Session, bench: Bench) -> None:
         self.bench, self.session = bench, session
 
     @property
@@ -84,9 +83,6 @@ class FakeRunner:
             bench.later.append(bench.opens)
         return True
 
-    def restart(self) -> None:
-        self.note("restart")
-
     def take(self, message: Message) -> None:
         self.note("take", message)
         if self.bench.world_error is not None:
@@ -98,16 +94,13 @@ class FakeRunner:
             self.bench.running[self.session.id] = text
         return self.running
 
-    def welcome(self, now_ns: int, resumed: bool) -> list[Message]:
+    def welcome(self, resumed: bool) -> list[Message]:
         if not self.running:
             return []
-        fields: dict[str, Any] = {"session": self.session.token, "resumed": resumed, "t_server_ns": now_ns}
+        fields: dict[str, Any] = {"session": self.session.token, "resumed": resumed, "t_server_ns": self.bench.now}
         fields |= {"t_client_ns": self.session.hello.t_client_ns, "instruction": self.bench.running[self.session.id]}
         welcome = Welcome.model_construct(type="welcome", **fields)
         return [welcome] if self.bench.control is None else [welcome, self.bench.control]
-
-    def described(self) -> str:
-        return "terms"
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         self.note("say", word, by, k)
@@ -120,51 +113,36 @@ class FakeRunner:
             self.bench.later.append(lambda: self.bench.end(self.session))
 
     def need(self) -> Need | None:
-        return self.bench.needs.get(self.session.id)
+        return self.bench.need_of.get(self.session.id)
 
     def note(self, *action: Any) -> None:
         self.bench.done.append((self.session.id, *action))
 
 
-class Bench:
+class Bench(SessionOwner):
     """A core, its server and the loops of its sessions.
 
     `slow`: sessions stay opening until `opens`; `lingers`: loops end at `end` alone; `no_thread`: none is to be had;
-    `refusal`: of the next terms; `needs`: of the decoder, by session; `control`: what welcomes say; `world_error`: what
-    each message meets. `running`: sessions whose loops run, with their newest instruction; `done`: what the core wanted
-    of runners.
+    `refusal`: of the next terms; `need_of`: of the decoder, by session; `control`: what welcomes say; `world_error`:
+    what each message meets. `running`: sessions whose loops run, with their newest instruction; `done`: what the core
+    wanted of runners.
     """
 
     def __init__(self, **rules: Any) -> None:
-        self.now, self._tokens = 1_000 * S, itertools.count(1)
-        self.core = SessionCore(SessionRules(**rules), self, now_ns=self.now)
+        self.now = 1_000 * S
+        self.core = SessionCore(SessionRules(**rules), b"secret", now_ns=self.now)
         self.control: ControlMessage | None = None
         self.slow = self.lingers = self.no_thread = False
         self.refusal: WireError | None = None
         self.world_error: WireError | None = None
-        self.needs: dict[str, Need] = {}
+        self.need_of: dict[str, Need] = {}
         self.states: dict[str, Session] = {}
         self.running: dict[str, str] = {}
         self.waiting: list[Session] = []  # for their turn
         self.later: list[Callable[[], object]] = []  # what other threads do once the core's lock is free
         self.done: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
-
-    # -- the server's port --------------------------------------------------------------------------------------------
-
-    def runner(self, session: Session) -> FakeRunner:
-        return FakeRunner(self, session)
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-    def new_token(self) -> str:
-        return f"{next(self._tokens):032d}"
-
-    def plain(self, text: str) -> str:
-        if len(text) > 100:
-            raise UserError("The instruction is too long.", "Say it in fewer words.")
-        return text.strip()
+        self.say, self._kind = self.lines.append, FakeRunner
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -184,14 +162,14 @@ class Bench:
 
     def send(self, wire: Wire, message: Message) -> None:
         """Let a client send a message."""
-        self.tell(self.core.received, wire, message)
+        self.tell(ev.Received(wire, message))
 
     def command(self, session: Session, word: str) -> str:
         """Say it as a person at the server."""
-        return self.tell(self.core.command, session, word, "page")
+        return self.tell(ev.Commanded(session, word, "page"))
 
     def lose(self, wire: Wire) -> None:
-        self.tell(self.core.disconnected, wire)
+        self.tell(ev.Disconnected(wire))
 
     def parked(self, **fields: Any) -> Session:
         """Return a session that waits for its client."""
@@ -199,6 +177,9 @@ class Bench:
         self.lose(wire)
         assert session.life.state == "parked"
         return session
+
+    def has_room(self) -> bool:
+        return self.core.has_room(self.needs())
 
     def states_of(self) -> dict[str, int]:
         return {state: n for state, n in self.core.sessions.states().items() if n}
@@ -210,14 +191,21 @@ class Bench:
         until = self.now + round(seconds * S)
         while (wake := self.core.wake_ns) is not None and wake <= until:
             self.now = max(self.now, wake)
-            self.tell(self.core.woke)
+            self.tell(ev.Woke())
             again = self.core.wake_ns
             assert again is None or again > self.now, "the core wakes for nothing"
         self.now = until
 
-    def tell(self, take: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Let this method of the core take what happened now, and then other threads."""
-        answer = take(self.now, *args, **kwargs)
+    def tell(self, event: Any) -> Any:
+        """Let the core take the event, do what it says, and then what other threads do."""
+        answer, events = None, [event]
+        for event in events:
+            for action in self.core.advance(event, self.now):
+                result = DO[type(action)](self, action)
+                if isinstance(result, ev.Answer):
+                    answer = result.value
+                elif result is not None:
+                    events.append(result)
         while self.later:
             self.later.pop(0)()
         return answer
@@ -232,24 +220,25 @@ class Bench:
                 runs, error = False, refusal
                 self.running.pop(session.id, None)
             if not runs:
-                self.tell(self.core.ended, session, error)
+                self.tell(ev.Ended(session, error))
 
     def _open(self, session: Session) -> bool:
         if not session.agreed and self.refusal is not None:
             raise self.refusal
-        if not self.tell(self.core.opens, session):
+        if not self.tell(ev.Agreed(session)):
             return False
         self.running[session.id] = session.instructions.first or "go"
-        self.tell(self.core.attached, session)
-        if session.id in self.running:
-            self.tell(self.core.warm, session)
+        self.tell(ev.Attached(session))
+        refusal = self.tell(ev.Warm(session, "terms", self.needs())) if session.id in self.running else None
+        if refusal is not None:
+            raise refusal
         return True
 
     def end(self, session: Session, error: WireError | None = None) -> None:
         """The session's loop is over, if it runs."""
         if (newest := self.running.pop(session.id, None)) is not None:
-            self.tell(self.core.ran, session, session.instructions.first or "go", newest)
-            self.tell(self.core.ended, session, error)
+            self.tell(ev.Ran(session, session.instructions.first or "go", newest))
+            self.tell(ev.Ended(session, error))
 
 
 def bye(session: Session) -> Bye:

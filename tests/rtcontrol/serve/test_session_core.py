@@ -12,20 +12,22 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.models.errors import UserError
-from rtcontrol.serve.session_core import MAX_WITHOUT_SESSION
-from rtcontrol.serve.sessions import ENDING, LEAVING, Need, Peer, Session
+from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.session_core import MAX_WITHOUT_SESSION, SessionCore
+from rtcontrol.serve.sessions import ENDING, LEAVING, Need, Peer, Session, SessionRules
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
     ControlMessage,
     ErrorMessage,
+    Hello,
     Instruct,
     Join,
     Picture,
     Ping,
     Pong,
+    Program,
     Reset,
     Welcome,
 )
@@ -63,6 +65,22 @@ def test_core_imports_nothing_real_and_few_files() -> None:
             waiting += [item for item in matches if item not in names]
     assert not names & {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
     assert len([name for name in names if name.startswith("rtcontrol")]) <= 20
+
+
+def test_core_calls_nothing_and_returns_actions() -> None:
+    connection: Any = type("Facts", (), {"peer": "a peer", "key": None, "closed": False})  # it cannot even send
+    core = SessionCore(SessionRules(), b"secret")
+    hello = Hello(client=Program(name="c"), agent="lander", protocol=[1, 1], t_client_ns=1)
+    (start,) = core.advance(ev.Received(connection, hello), 1)
+    session = start.session
+    assert (type(start), start.first, core.wake_ns) == (ev.Start, True, 120 * S + 2)
+    assert core.advance(ev.Agreed(session), 2) == [ev.Answer(True)] and core.advance(ev.Attached(session), 3) == []
+    _, greet = core.advance(ev.Warm(session, "terms", {}), 4)
+    assert greet == ev.Greet(session, resumed=False)
+    welcome: Any = Welcome.model_construct(type="welcome", session=session.token)
+    assert core.advance(ev.Greeted(session, [welcome]), 5) == [ev.Send(connection, welcome)]
+    assert core.advance(ev.Received(connection, observe(session.token)), 6)[0].session is session
+    assert core.advance(ev.Woke(), core.wake_ns or 0) == [ev.Send(connection, Ping(id=1, t_ns=S + 5))]
 
 
 def picture(token: str) -> Picture:
@@ -111,15 +129,6 @@ def test_terms_that_are_refused_leave_the_connection_free(bench: Bench) -> None:
     bench.enter(wire)
 
 
-def test_minor_0_client_gets_no_minor_1_fields(bench: Bench) -> None:
-    wire = Wire()
-    bench.hello(wire, protocol=[1, 0], resume=UNKNOWN)
-    assert wire.only(ErrorMessage).t_client_ns is None
-    _, session = bench.enter(wire, protocol=[1, 0])
-    bench.send(wire, bye(session))
-    assert wire.sent == []
-
-
 def test_full_server_is_busy_but_for_parked_sessions() -> None:
     bench = Bench(limit=2)
     wires = [bench.enter()[0] for _ in range(2)]
@@ -155,7 +164,7 @@ def test_robot_is_exclusive_unless_its_session_waits(bench: Bench) -> None:
 
 @pytest.mark.parametrize("needs", [{"session-0001": 0.5, "session-0002": 0.5}, {"session-0002": 0.9}])
 def test_session_is_refused_that_would_make_others_late(bench: Bench, needs: dict[str, float]) -> None:
-    bench.needs = {name: Need(10.0, share / 10) for name, share in needs.items()}
+    bench.need_of = {name: Need(10.0, share / 10) for name, share in needs.items()}
     bench.enter()
     bench.hello(other := Wire())
     if len(needs) == 1:  # alone it is late anyway
@@ -225,7 +234,7 @@ def test_resuming_takes_over_from_the_former_connection(bench: Bench) -> None:
     assert second.only(Welcome).resumed and bench.states_of() == {"live": 1}
     bench.send(first, observe(session.token))
     assert first.code() == "state"
-    bench.tell(bench.core.emitted, session, call(session))
+    bench.tell(ev.Emitted(session, call(session)))
     assert not first.sent and second.only(CallMessage)
     bench.lose(first)  # nothing comes of it
     assert bench.states_of() == {"live": 1}
@@ -275,24 +284,15 @@ def test_client_that_goes_while_it_opens_leaves_nothing(bench: Bench) -> None:
     assert bench.states_of() == {} and not bench.running
 
 
-def test_outliving_session_returns_by_token_or_same_hello() -> None:
+def test_outliving_session_continues_and_returns_by_token() -> None:
     bench = Bench(limit=1, outlives=True)
     wire, session = bench.enter()
-    bench.hello(again := Wire())
-    assert again.code() == "busy", "its client is there"
     bench.lose(wire)
     assert bench.states_of() == {"live": 1}, "it continues while its client is away"
-    for other, fields in ((Wire(), {"agent": "paddle"}), (Wire(key="another"), {})):
-        bench.hello(other, **fields)
-        assert other.code() == "busy"
-    bench.hello(again)
-    welcome = again.only(Welcome)
-    assert (welcome.session, welcome.resumed) == (session.token, False), "its numbers start again"
-    assert bench.done[-1] == (session.id, "restart")
-    bench.lose(again)
+    bench.hello(other := Wire())
+    assert other.code() == "busy"
     bench.hello(wire := Wire(), resume=session.token)
     assert wire.only(Welcome).resumed and session.life.runs == 1
-    assert bench.done[-1] == (session.id, "restart"), "a resumed client counts on"
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -310,7 +310,6 @@ Say = Callable[[Session], Message]
         (lambda s: control(s, "pause"), "state", "control"),
         (lambda s: picture(s.token), "state", "pictures"),
         (lambda s: Join(session=s.token, members=[]), "state", "crowd"),
-        (lambda s: Instruct(session=s.token, instruction="x" * 101), "instruction", "fewer"),
         (lambda s: Welcome.model_construct(type="welcome"), "state", "server"),
         (lambda s: call(s), "state", "server"),
     ],
@@ -376,22 +375,22 @@ def test_picture_is_taken_by_key_and_token(bench: Bench) -> None:
 def test_more_messages_than_allowed_are_ignored_undecoded() -> None:
     bench = Bench(messages_per_s=50.0, errors_per_s=1.0)
     wire, _ = bench.enter()
-    taken = sum(bench.tell(bench.core.admits, wire) for _ in range(300))
+    taken = sum(bool(bench.tell(ev.Arrived(wire))) for _ in range(300))
     assert taken == 50 and bench.core.refused["rate"] == 250
     assert [message.dropped for message in wire.take(ErrorMessage)] == [0, 0]
     bench.now += S
-    assert bench.tell(bench.core.admits, wire)
+    assert bench.tell(ev.Arrived(wire))
 
 
 def test_errors_have_a_rate_and_count_unsent(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
     for _ in range(100):
-        bench.tell(bench.core.failed, wire, garbage)
+        bench.tell(ev.Failed(wire, garbage))
     result = wire.take(ErrorMessage)
     assert len(result) == 20 and bench.core.refused["malformed"] == 100
     bench.now += S
-    bench.tell(bench.core.failed, wire, garbage)
+    bench.tell(ev.Failed(wire, garbage))
     assert wire.only(ErrorMessage).dropped == 80
 
 
@@ -430,9 +429,9 @@ def test_excess_connections_drop_the_longest_silent(bench: Bench) -> None:
 
 def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
     wire, session = bench.enter()
-    bench.tell(bench.core.disconnected, wire, revoked=True)
+    bench.tell(ev.Disconnected(wire, revoked=True))
     assert wire.closed and bench.lines[1] == "a peer: its key was revoked" and session.life.state == "parked"
-    assert not bench.tell(bench.core.admits, wire)
+    assert not bench.tell(ev.Arrived(wire))
     bench.send(wire, observe(session.token))
     assert not bench.core.peers and not wire.sent
 
@@ -443,11 +442,11 @@ def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
 def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.send(wire, Instruct(session=session.token, instruction="bad"))
-    bench.tell(bench.core.gave_way, session, "it does not fit")
+    bench.tell(ev.GaveWay(session, "it does not fit"))
     assert not wire.sent
     trouble = WireError(Code.TOO_LARGE, "it does not fit", seq=7)
-    bench.tell(bench.core.emitted, session, call(session))
-    bench.tell(bench.core.wrong, session, trouble, "it does not fit")
+    bench.tell(ev.Emitted(session, call(session)))
+    bench.tell(ev.Wrong(session, trouble, "it does not fit"))
     result = wire.sent
     assert [type(message) for message in result] == [CallMessage, ErrorMessage]
     assert isinstance(result[1], ErrorMessage) and (result[1].code, result[1].seq) == ("instruction", 7)
@@ -456,7 +455,7 @@ def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
 def test_observation_is_refused_once(bench: Bench) -> None:
     wire, session = bench.enter()
     for seq, what, sent in ((3, "KeyError", 1), (3, "KeyError", 0), (4, "KeyError", 1), (4, "other", 1), (4, None, 1)):
-        bench.tell(bench.core.wrong, session, WireError(Code.INVALID, "x", seq=seq), what)
+        bench.tell(ev.Wrong(session, WireError(Code.INVALID, "x", seq=seq), what))
         assert len(wire.take(ErrorMessage)) == sent, (seq, what)
 
 
@@ -478,10 +477,10 @@ def test_next_run_starts_with_newest_accepted_instruction(
         if source == "wire":
             bench.send(wire, Instruct(session=session.token, instruction=text))
         elif source == "page":
-            bench.tell(bench.core.instruct, session, text)
+            bench.tell(ev.Instructed(session, text))
         else:  # the loop continues with the one before
             bench.running[session.id] = "go"
-            bench.tell(bench.core.gave_way, session, "it does not fit")
+            bench.tell(ev.GaveWay(session, "it does not fit"))
     bench.lose(wire)
     bench.hello(Wire(), resume=session.token)
     assert bench.running[session.id] == first
@@ -489,18 +488,16 @@ def test_next_run_starts_with_newest_accepted_instruction(
 
 def test_instruction_without_loop_is_for_the_next(bench: Bench) -> None:
     session = bench.parked()
-    bench.tell(bench.core.instruct, session, "  right ")
-    with pytest.raises(UserError):
-        bench.tell(bench.core.instruct, session, "x" * 101)
+    bench.tell(ev.Instructed(session, "right"))
     bench.hello(wire := Wire(), resume=session.token)
     assert bench.running[session.id] == "right"
     bench.lose(wire)
     bench.slow = True
     bench.hello(Wire(), resume=session.token)
     bench.waiting.clear()
-    bench.tell(bench.core.opens, session)
-    bench.tell(bench.core.instruct, session, "left")
-    bench.tell(bench.core.attached, session)
+    bench.tell(ev.Agreed(session))
+    bench.tell(ev.Instructed(session, "left"))
+    bench.tell(ev.Attached(session))
     assert bench.done[-1] == (session.id, "instruct", "left")
 
 
@@ -509,31 +506,36 @@ def test_instruction_after_loops_end_starts_the_next(bench: Bench) -> None:
     bench.lingers = True
     bench.lose(wire)
     del bench.running[session.id]  # it is over, and its thread has not reported it yet
-    bench.tell(bench.core.instruct, session, "left")
-    bench.tell(bench.core.ran, session, "go", "go")
-    bench.tell(bench.core.ended, session)
+    bench.tell(ev.Instructed(session, "left"))
+    bench.tell(ev.Ran(session, "go", "go"))
+    bench.tell(ev.Ended(session))
     bench.hello(Wire(), resume=session.token)
     assert bench.running[session.id] == "left"
 
 
+def unfit() -> WireError:
+    return WireError(Code.INSTRUCTION, "It does not fit.", "Shorten it.", field="instruction", fatal=True)
+
+
 def test_unfit_instruction_gives_way_to_the_former(bench: Bench) -> None:
     session = bench.parked()
-    bench.tell(bench.core.instruct, session, "bad")
+    bench.tell(ev.Instructed(session, "bad"))
     bench.hello(back := Wire(), resume=session.token)
     back.sent.clear()
     del bench.running[session.id]
-    bench.tell(bench.core.ended, session, bench.tell(bench.core.unfit, session, "It does not fit.", "Shorten it."))
-    assert (error := back.only(ErrorMessage)).code == "instruction" and error.retryable and not error.fatal
+    bench.tell(ev.Ended(session, unfit()))
+    assert back.error() == ("instruction", False, True)
     bench.hello(back, resume=session.token)
     assert bench.running[session.id] == "go"
-    refusal = bench.tell(bench.core.unfit, session, "It does not fit.", "Shorten it.")
-    assert refusal.fatal, "there is none before that"
+    back.sent.clear()
+    bench.tell(ev.Ended(session, unfit()))
+    assert back.error() == ("instruction", True, False), "there is none before that"
 
 
 def understands(bench: Bench, session: Session, sentence: str, text: str | None) -> None:
     error = WireError(Code.INSTRUCTION, "It is not taken.")
     answer = error if text is None else Instruct(session=session.token, instruction=text, said=sentence)
-    bench.tell(bench.core.understood, session, sentence, text is None, answer)
+    bench.tell(ev.Understood(session, sentence, text is None, answer))
 
 
 def test_interpretation_is_reported_unless_the_client_overtook_it(bench: Bench) -> None:
@@ -555,10 +557,10 @@ def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
     bench.lose(wire)
     del bench.running[session.id]  # its loop is over, and its last safe call comes
     bench.hello(back := Wire(), resume=session.token)
-    bench.tell(bench.core.emitted, session, call(session))
+    bench.tell(ev.Emitted(session, call(session)))
     assert not back.sent
-    bench.tell(bench.core.ended, session)
-    bench.tell(bench.core.emitted, session, call(session))
+    bench.tell(ev.Ended(session))
+    bench.tell(ev.Emitted(session, call(session)))
     assert [type(message) for message in back.sent] == [Welcome, CallMessage]
 
 
@@ -576,13 +578,11 @@ def test_clients_command_reaches_its_loop_at_once(bench: Bench) -> None:
     bench.send(wire, control(session, "confirm", id=3))
     assert bench.done[-1] == (session.id, "say", "confirm", "wire", 3)
     paused = ControlMessage(session=session.token, state="paused")
-    bench.tell(bench.core.emitted, session, paused)
+    bench.tell(ev.Emitted(session, paused))
     assert wire.only(ControlMessage).state == "paused"
     incapable, other = bench.enter()
-    bench.tell(bench.core.emitted, other, paused)
+    bench.tell(ev.Emitted(other, paused))
     assert not incapable.sent
-    with pytest.raises(ValueError, match="is none of"):
-        bench.command(session, "jump")
 
 
 @pytest.mark.parametrize("more", [{}, {"say": "confirm", "instruction": "land"}])
@@ -669,7 +669,7 @@ def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
     assert wire.only(Welcome).resumed and session.life.runs == 2, "a loop that ends by itself is started again"
     bench.send(wire, bye(session))
     assert wire.only(Bye).reason == "client said bye"
-    bench.tell(bench.core.emitted, session, call(session))
+    bench.tell(ev.Emitted(session, call(session)))
     assert not wire.sent, "nothing is sent after a bye"
     _, other = bench.enter(wire, robot="arm")
     bench.end(session)
@@ -725,7 +725,7 @@ def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list
     """Return a server that drains, and its clients in the order in which they came."""
     bench = Bench(**rules)
     clients = [bench.enter() for _ in range(count)]
-    bench.tell(bench.core.drains, round(grace_s * S))
+    bench.tell(ev.Drains(round(grace_s * S)))
     return bench, clients
 
 
@@ -735,11 +735,11 @@ def test_draining_server_resumes_and_leaves_after_a_call() -> None:
     assert new.error() == ("busy", True, True)
     bench.lose(wire)
     bench.hello(wire := Wire(), resume=session.token)
-    assert bench.states_of() == {"live": 1} and not bench.core.has_room()
+    assert bench.states_of() == {"live": 1} and not bench.has_room()
     bench.wait(1.05)
-    bench.tell(bench.core.emitted, session, call(session, more=True))
+    bench.tell(ev.Emitted(session, call(session, more=True)))
     assert not wire.take(Bye)
-    bench.tell(bench.core.emitted, session, call(session))
+    bench.tell(ev.Emitted(session, call(session)))
     assert wire.take(Bye)[0].reconnect
     bench.hello(wire)
     assert wire.code() == "busy", "a connection that was sent away gets no new session"
@@ -756,7 +756,7 @@ def test_drained_clients_leave_in_turn_after_calls(count: int) -> None:
         for n, (wire, session) in enumerate(clients):
             wire.sent = [message for message in wire.sent if not isinstance(message, Ping)]
             if session.peer is not None:
-                bench.tell(bench.core.emitted, session, call(session))
+                bench.tell(ev.Emitted(session, call(session)))
                 if session.peer is None:
                     left.append(n)
     assert left == list(range(count)) and bench.states_of() == {}
@@ -786,7 +786,7 @@ def test_session_without_a_call_leaves_with_a_bye(what: str) -> None:
 def test_ending_server_says_bye_and_admits_none(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.parked()
-    bench.tell(bench.core.close)
+    bench.tell(ev.Closes())
     assert (result := wire.only(Bye)).reason == "server stopped" and result.reconnect is None
     assert bench.states_of() == {}
     for fields in ({}, {"resume": session.token}):
@@ -796,11 +796,11 @@ def test_ending_server_says_bye_and_admits_none(bench: Bench) -> None:
 
 def test_room_is_for_places_and_the_decoders_time() -> None:
     bench = Bench(limit=2)
-    assert bench.core.has_room()
+    assert bench.has_room()
     _, session = bench.enter()
-    bench.needs = {session.id: Need(10.0, 0.09)}
-    assert bench.core.busy() == pytest.approx(0.9) and not bench.core.has_room()
-    bench.needs = {}
-    assert bench.core.has_room()
+    bench.need_of = {session.id: Need(10.0, 0.09)}
+    assert bench.core.busy(bench.needs()) == pytest.approx(0.9) and not bench.has_room()
+    bench.need_of = {}
+    assert bench.has_room()
     bench.enter()
-    assert not bench.core.has_room()
+    assert not bench.has_room()

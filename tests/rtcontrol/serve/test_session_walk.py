@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import ENDING, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
@@ -89,7 +90,7 @@ class Walk:
         token = session.token if session is not None and self.random.random() < 0.8 else self.token()
         choice = self.random.choice
         text: list[Message] = [Reset(session=token, epoch=1), observe(token), Ping(id=1, t_ns=1)]
-        text += [Instruct(session=token, instruction=choice(["left", "right", "x" * 101]))]
+        text += [Instruct(session=token, instruction=choice(["left", "right"]))]
         text += [ControlMessage(session=token, say=choice(["pause", "resume", "confirm"]))]
         self.bench.send(wire, choice(text))
 
@@ -110,7 +111,7 @@ class Walk:
     def revoke(self) -> None:
         if self.random.random() < 0.3:
             wire = self.wire()
-            self.bench.tell(self.bench.core.disconnected, wire, revoked=True)
+            self.bench.tell(ev.Disconnected(wire, revoked=True))
             self.wires.remove(wire)
 
     def pass_time(self) -> None:
@@ -120,23 +121,22 @@ class Walk:
     def call(self) -> None:
         for session in self.sessions:
             if session.id in self.bench.running and self.random.random() < 0.7:
-                self.bench.tell(self.bench.core.emitted, session, call(session))
+                self.bench.tell(ev.Emitted(session, call(session)))
 
     def report(self) -> None:
         if self.sessions:
             session = self.random.choice(self.sessions)
             result = Instruct(session=session.token, instruction="left", said="left")
             error = WireError(Code.INVALID, "x")
-            core = self.bench.core
-            reports: list[tuple[Any, ...]] = [
-                (core.gave_way, session, "it does not fit"),
-                (core.understood, session, "left", False, result),
-                (core.emitted, session, ControlMessage(session=session.token, state="paused")),
-                (core.wrong, session, error, "x"),
-                (core.note, session, "x"),
-                (core.ran, session, "go", "left"),
+            reports: list[Any] = [
+                ev.GaveWay(session, "it does not fit"),
+                ev.Understood(session, "left", False, result),
+                ev.Emitted(session, ControlMessage(session=session.token, state="paused")),
+                ev.Wrong(session, error, "x"),
+                ev.Noted(session, "x"),
+                ev.Ran(session, "go", "left"),
             ]
-            self.bench.tell(*self.random.choice(reports))
+            self.bench.tell(self.random.choice(reports))
 
     def people(self) -> None:
         if self.sessions:
