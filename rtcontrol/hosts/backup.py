@@ -53,15 +53,14 @@ class Handover:
 
 @dataclass(slots=True, eq=False)
 class PairedRequest(PendingRequest):
-    """The `n`th call of a tick. `answer` is the first decider's reply, `spare` the backup's.
+    """The `n`th call of a tick. `answer` is the first decider's reply, where it was `sent` there, `spare` the backup's.
 
-    `incarnation` is the first one's when it was asked.
+    `confident`: the first decider's least confident head is confident enough. An answer after `late_ns` is late.
     """
 
     n: int = 0
-    incarnation: int = 0
+    late_ns: int = 0
     sent: bool = False
-    judged: bool = False
     confident: bool = False
     spare: DecisionReply | None = None
 
@@ -102,12 +101,16 @@ class BackupCore(LayeredCore):
         return any(q.pending and q.waited and (useful or q.failed) for q in self.open.values())
 
     def requested(self, request: DecisionRequest, now_ns: int) -> None:
-        self._give_up(now_ns)
+        for number, question in tuple(self._pending.items()):
+            if now_ns - question.sent_ns > question.patience_ns:
+                self.do(Withdraw(FIRST, number))
+                self._lost(number, f"no answer within {question.patience_ns / 1e9:g} s", now_ns)
         n = self._calls.get(request.tick, -1) + 1
         remember(self._calls, request.tick, n)
         number = n * FURTHER + request.tick  # an answer to the call before is no answer to this one
         due_ns = due_of(now_ns, request.within_ns)
-        question = PairedRequest(request, now_ns, due_ns, n=n, incarnation=self.status[FIRST].incarnation)
+        # In the warm-up it is not awaited: it is late after a period.
+        question = PairedRequest(request, now_ns, due_ns, n=n, late_ns=due_ns or now_ns + self._terms.period_ns)
         remember(self.open, number, question)
         self._ask_first(number, question, now_ns)
         self.do(Ask(BACKUP, replace(request, tick=number)))
@@ -123,26 +126,14 @@ class BackupCore(LayeredCore):
         within_ns = max(question.due_ns - now_ns, 0) if self._terms.plans else question.patience_ns
         self.do(Ask(FIRST, replace(question.request, tick=number, within_ns=within_ns)))
 
-    def _give_up(self, now_ns: int) -> None:
-        """Give up what the first decider will not answer any more, and note what it was late for."""
-        status = self.status[FIRST]
-        for number, question in tuple(self._pending.items()):
-            if now_ns > self._late_ns(question):
-                self._judge(question, False)
-            if not status.alive or question.incarnation != status.incarnation:
-                why = "the first decider was lost"
-            elif now_ns - question.sent_ns > question.patience_ns:
-                self.do(Withdraw(FIRST, number))
-                why = f"no answer within {question.patience_ns / 1e9:g} s"
-            else:
-                continue
-            self._answered(DecisionReply(number, None, why, 0), now_ns, "lost")
-
     def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
         if name == FIRST:
             self._answered(reply, now_ns)
         elif (question := self.open.get(reply.tick)) is not None:
             question.spare = reply
+
+    def _lost(self, number: int, why: str, now_ns: int) -> None:
+        self._answered(DecisionReply(number, None, why, 0), now_ns, "lost")
 
     def _answered(self, reply: DecisionReply, now_ns: int, outcome: str = "failed") -> None:
         """Take the first decider's answer, or the `outcome` of a request without one."""
@@ -162,19 +153,10 @@ class BackupCore(LayeredCore):
             fields["answer"] = None if decision.call is None else decision.call.to_dict()
             fields["confidence"] = round(least, 4)
             outcome = _outcome(question, now_ns)
-        self._judge(question, decision is not None and ended_ns <= self._late_ns(question))
+        self.recent.append(decision is not None and ended_ns <= question.late_ns)
         self._failures = 0 if decision is not None else self._failures + 1
         if request.tick >= 0:
             self.do(Report(ended_ns, fields | {"outcome": outcome}))
-
-    def _late_ns(self, question: PairedRequest) -> int:
-        """Return when an answer is late; in the warm-up, where it is not awaited, after a period."""
-        return question.due_ns or question.sent_ns + self._terms.period_ns
-
-    def _judge(self, question: PairedRequest, punctual: bool) -> None:
-        if not question.judged:
-            question.judged = True
-            self.recent.append(punctual)
 
     def cancelled(self, tick: int) -> None:
         # The first decider continues: its late answer is worth a row.
@@ -197,7 +179,9 @@ class BackupCore(LayeredCore):
         # What is pending is lost with the backup: it has to decide whatever the first decider does not.
         self.state.incarnation = backup.incarnation
         self.state.gave_up = backup.gave_up if first.gave_up else None
-        self._give_up(now_ns)
+        if not first.alive or first.incarnation != before[FIRST].incarnation:
+            for number in tuple(self._pending):
+                self._lost(number, "the first decider was lost", now_ns)
 
     def has_other(self, question: PairedRequest) -> bool:
         return question.pending and question.spare is not None

@@ -193,11 +193,9 @@ class LayeredCore:
         raise NotImplementedError
 
     def cancelled(self, tick: int) -> None:
-        """Note that the loop does not wait for this tick any more."""
         raise NotImplementedError
 
     def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
-        """Note that the `status` of an inner host is another than `before`."""
         raise NotImplementedError
 
     def has_other(self, question: Any) -> bool:

@@ -10,7 +10,7 @@ import concurrent.futures
 import math
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import pairwise
@@ -79,6 +79,7 @@ class PolicyDecider(SteppedDecider):
 
     def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
         self._source, self._mapping = source, source.mapping
+        self._fields = source.mapping.file.observation
         self._tools = Tools(list(source.tools))
         headers = {"Authorization": f"Api-Key {source.key}"} if source.key is not None else {}
         self._link = PolicyLink(source.url, headers) if link is None else link
@@ -91,9 +92,7 @@ class PolicyDecider(SteppedDecider):
         A cancelled question cuts the connection, as an answer that is not good: what comes next on it may be of this
         question, too.
         """
-        data = request.data or {}
-        self._mapping = self._mapping.fixed(data)
-        packed = pack_message(self._mapping.question(data, request.instruction))
+        packed = pack_message(self.question(request))
         try:
             message = yield from done_in_steps(self._link.ask(packed, self._limit_s(request)))
         except concurrent.futures.CancelledError:
@@ -107,6 +106,15 @@ class PolicyDecider(SteppedDecider):
             if not good:
                 self._link.cut()
 
+    def question(self, request: DecisionRequest) -> dict[str, Any]:
+        """Return the policy's arrays of an observation. Raises UserError."""
+        data, prompt = request.data or {}, self._mapping.file.prompt
+        if self._fields is None:
+            numbers = [name for name, value in data.items() if isinstance(value, int | float | np.number)]
+            self._fields = {STATE: numbers}
+        question: dict[str, Any] = {key: _array(data, fields) for key, fields in self._fields.items()}
+        return question if prompt is None else question | {prompt: request.instruction}
+
     def _limit_s(self, request: DecisionRequest) -> float:
         first, self._first = self._first and request.tick < 0, False
         limit_s = time_of(request, self._source.late)
@@ -117,14 +125,12 @@ class PolicyDecider(SteppedDecider):
     def _decision(self, message: bytes) -> Decision:
         try:
             answer = unpack_message(message)
-        except MalformedMessage as error:
+            status = answer.get("status", "fresh")
+        except (MalformedMessage, AttributeError) as error:
             raise DecisionLost("malformed", f"the policy's answer: {error}") from None
-        if not isinstance(answer, dict):
-            raise DecisionLost("malformed", "the policy's answer is not a map")
-        status = answer.get("status", "fresh")
         if not isinstance(status, str) or status != "fresh":
             raise DecisionLost("refused", f"the policy decided nothing: its status is {str(status)[:20]!r}")
-        chunk = self._chunk(answer)
+        chunk = self._chunk(answer.get("actions"))
         self._check_new(message, answer)
         try:
             calls = tuple(self._mapping.call(row) for row in chunk[: self._mapping.file.horizon].tolist())
@@ -141,9 +147,8 @@ class PolicyDecider(SteppedDecider):
         self._proven = True
         return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))
 
-    def _chunk(self, answer: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    def _chunk(self, actions: Any) -> np.ndarray[Any, Any]:
         """Return the actions: finite, of the mapping's shape. Before the first good ones a user can correct it."""
-        actions: Any = answer.get("actions")
         dims, dtype = len(self._mapping.dims), getattr(actions, "dtype", type(actions).__name__)
         shape: Sequence[int] = getattr(actions, "shape", ())
         if not (len(shape) == 2 and 1 <= shape[0] <= MOST_ROWS and shape[1] == dims and dtype in FLOATS):
@@ -167,20 +172,17 @@ class PolicyDecider(SteppedDecider):
         self._link.close()
 
     def info(self) -> dict[str, Any]:
-        return {
-            "engine": "openpi",
-            "url": self._source.url,
-            "tool": self._mapping.tool,
-            "actions": [dim and dim.name for dim in self._mapping.dims],
-            "step_ms": self._source.step_ns / 1e6,
-        }
+        source, dims = self._source, self._mapping.dims
+        names = [dim and dim.entry.parameter for dim in dims]
+        step_ms = source.step_ns / 1e6
+        return {"engine": "openpi", "url": source.url, "tool": self._mapping.tool, "actions": names, "step_ms": step_ms}
 
 
 # -- the mapping -------------------------------------------------------------------------------------------------------
 
 
 class Entry(BaseModel, extra="forbid", strict=True):
-    """An entry of `actions`."""
+    """An entry of `actions`: the argument is `scale` times the number plus `offset`, or what `levels` say of that."""
 
     parameter: str
     scale: Finite = 1.0
@@ -189,7 +191,11 @@ class Entry(BaseModel, extra="forbid", strict=True):
 
 
 class MappingFile(BaseModel, extra="forbid", strict=True):
-    """The keys of a mapping file."""
+    """The keys of a mapping file.
+
+    `observation`: by the policy's key the fields of a vector, or the one field whose array it is; None: all numbers of
+    the first observation, in order, are the vector STATE. `prompt`: the key of the instruction (None: it is not sent).
+    """
 
     observation: Annotated[dict[str, Fields], Field(min_length=1)] | None = None
     prompt: str | None = PROMPT
@@ -202,16 +208,14 @@ class MappingFile(BaseModel, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class ActionDim:
-    """The argument `name` is `scale` times the number plus `offset`: of listed `values` (by number) the nearest one.
+    """What an entry makes of a number: of listed `values` (by number) the nearest one, else a multiple of `step`.
 
-    Else it is a multiple of `step` (None: any number).
+    `reach`: half of the largest gap between two listed numbers. Without a step it is any number.
     """
 
-    name: str
-    scale: float
-    offset: float
+    entry: Entry
     values: Mapping[float, Any] | None = None
-    reach: float = 0.0  # half of the largest gap between two of them
+    reach: float = 0.0
     bounds: tuple[float, float] = (-math.inf, math.inf)
     step: Fraction | None = None
     integer: bool = False
@@ -221,9 +225,9 @@ class ActionDim:
 
         Raises OverflowError for a number that is not finite when it is scaled.
         """
-        scaled = self.scale * number + self.offset
+        scaled = self.entry.scale * number + self.entry.offset
         if not math.isfinite(scaled):
-            raise OverflowError(f"{number:g} of {self.name}")
+            raise OverflowError(f"{number:g} of {self.entry.parameter}")
         if self.values is not None:
             nearest = min(self.values, key=lambda point: abs(point - scaled))
             return self.values[nearest] if clip or abs(nearest - scaled) <= self.reach else scaled
@@ -237,16 +241,11 @@ class ActionDim:
 
 @dataclass(frozen=True)
 class PolicyMapping:
-    """`observation`: by the policy's key the fields of a vector, or the one field whose array it is.
-
-    None: all numbers of the first observation, in order, are the vector STATE. `prompt`: the key of the instruction
-    (None: it is not sent). `dims` are an action's numbers, in order.
-    """
+    """`dims` are an action's numbers, in order, as arguments of the tool; None: a number that is not used."""
 
     tool: str
     dims: tuple[ActionDim | None, ...]
     file: MappingFile
-    observation: Mapping[str, str | Sequence[str]] | None = None
 
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
@@ -258,27 +257,12 @@ class PolicyMapping:
             raise UserError(f"{where}: it names none of the agent's {len(tools)} tools ({names}).", PAGE)
         tool = known[0]
         entries = file.actions or [Entry(parameter=parameter.name) for parameter in tool.parameters]
-        return cls(tool.name, _dims(entries, tool, where), file, file.observation)
-
-    def fixed(self, data: Mapping[str, Any]) -> PolicyMapping:
-        """Return the mapping with the fields of this observation, where none are named. Raises UserError."""
-        if self.observation is not None:
-            return self
-        numbers = tuple(name for name, value in data.items() if isinstance(value, int | float | np.number))
-        if not numbers:
-            raise UserError("The observation has no numbers.", PAGE)
-        return replace(self, observation={STATE: numbers})
-
-    def question(self, data: Mapping[str, Any], instruction: str) -> dict[str, Any]:
-        """Return the policy's arrays of an observation. Raises UserError."""
-        assert self.observation is not None, "it is fixed"
-        prompt = {} if self.file.prompt is None else {self.file.prompt: instruction}
-        return {key: _array(data, fields) for key, fields in self.observation.items()} | prompt
+        return cls(tool.name, _dims(entries, tool, where), file)
 
     def call(self, row: Sequence[float]) -> Call:
         """Return the call of an action. The tool refuses one that is out of bounds, unless they clip."""
         pairs = [(dim, number) for dim, number in zip(self.dims, row, strict=True) if dim is not None]
-        return Call(self.tool, {dim.name: dim.value(number, self.file.clip) for dim, number in pairs})
+        return Call(self.tool, {dim.entry.parameter: dim.value(number, self.file.clip) for dim, number in pairs})
 
 
 def _contents(path: str) -> MappingFile:
@@ -295,7 +279,7 @@ def _contents(path: str) -> MappingFile:
 def _dims(entries: Sequence[Entry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
     """Read the entries of `actions`. Raises UserError."""
     dims = tuple(None if e is None else _dim(e, tool, f"{where}: actions[{i}]") for i, e in enumerate(entries))
-    names = [dim.name for dim in dims if dim is not None]
+    names = [entry.parameter for entry in entries if entry is not None]
     for parameter in tool.parameters:
         count = names.count(parameter.name)
         if count > 1 or (parameter.required and not count):
@@ -309,8 +293,7 @@ def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
     if parameter is None:
         names = ", ".join(p.name for p in tool.parameters)
         raise UserError(f"{where}: {tool.name} has no parameter {entry.parameter[:80]!r}; it has {names}.", PAGE)
-    dim, domain = ActionDim(parameter.name, entry.scale, entry.offset), parameter.domain
-    values = entry.levels
+    values, domain = entry.levels, parameter.domain
     if values is None and isinstance(domain, ClosedDomain):
         values = {value: value for value in domain.values if type(value) in (int, float)}
         if len(values) < len(domain.values):
@@ -318,7 +301,7 @@ def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
     if values:
         points = sorted(values)
         reach = max((b - a for a, b in pairwise(points)), default=0.0) / 2 * (1 + 1e-9)
-        return replace(dim, values=values, reach=reach)
+        return ActionDim(entry, values, reach)
     if values is not None or parameter.schema.get("type") not in ("integer", "number"):
         hint = f"Name them: {{parameter: {parameter.name}, levels: {{-1: left, 0: stay, 1: right}}}}. {PAGE}"
         raise UserError(f"{where}: the values of {parameter.name} are not numbers.", hint)
@@ -330,7 +313,7 @@ def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
     else:
         low = math.nextafter(low, math.inf) if numbers.above else low
         high = math.nextafter(high, -math.inf) if numbers.below else high
-    return replace(dim, bounds=(low, high), step=step, integer=integer)
+    return ActionDim(entry, bounds=(low, high), step=step, integer=integer)
 
 
 def _array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[Any, Any]:

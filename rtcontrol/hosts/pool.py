@@ -9,13 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from rtcontrol.hosts.protocol import (
-    DeciderSource,
-    DecisionRequest,
-    DecoderUnavailable,
-    Host,
-    HostBase,
-)
+from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable, Host, HostBase
 from rtcontrol.models.errors import UserError
 
 # So often a session's decider is built again in a process that is up, with so long between two builds.

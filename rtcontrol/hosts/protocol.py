@@ -130,16 +130,12 @@ class Host(Protocol):
 
     @property
     def incarnation(self) -> int: ...
-
     @property
     def events(self) -> list[HostEvent]: ...
-
     @property
     def gave_up(self) -> str | None: ...
-
     @property
     def shares(self) -> deque[float]: ...
-
     @property
     def threads(self) -> Sequence[tuple[int, int]]: ...
 
@@ -150,14 +146,11 @@ class Host(Protocol):
         """
 
     def submit(self, request: DecisionRequest) -> None: ...
-
     def wait(self, timeout_ns: int) -> DecisionReply | None: ...
-
     def wake(self) -> None:
         """End a `wait` under way, or the next one, early and without a reply. Never blocks."""
 
     def alive(self) -> bool: ...
-
     def cancel(self, tick: int) -> None:
         """Give up this tick's request; one that is not started is not started."""
 
@@ -219,23 +212,16 @@ class DecoderPool(Protocol):
     """Make hosts for sessions that come and go: each has its own decider, all share one place of decision.
 
     A session's newest request wins; the session whose time ends first is served first, with others of its model, and
-    none starves another. `open` holds up decisions only where it loads a model. Any thread may call `open`, `alive`
-    and `close`. `gave_up` says why it will never decide again.
+    none starves another. `open` returns a started host, which is named in logs, and holds up decisions only where it
+    loads a model; it raises UserError, DecoderUnavailable. Any thread may call `open`, `alive` (whether it can decide
+    now) and `close` (once). `gave_up` says why it will never decide again.
     """
 
     name: str
 
     @property
     def gave_up(self) -> str | None: ...
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Start the place of decision, as a host's `start`."""
-
-    def open(self, session: str, source: DeciderSource) -> Host:
-        """Return the started host of a session, which is named in logs. Raises UserError, DecoderUnavailable."""
-
-    def alive(self) -> bool:
-        """Return whether it can decide now."""
-
-    def close(self) -> None:
-        """End all sessions, and what decided for them. Called once."""
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]: ...
+    def open(self, session: str, source: DeciderSource) -> Host: ...
+    def alive(self) -> bool: ...
+    def close(self) -> None: ...

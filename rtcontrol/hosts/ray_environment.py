@@ -65,11 +65,9 @@ def sigterm_kept() -> Iterator[None]:
 
     Ray's C++ core takes SIGTERM for a crash: it prints the stack, and aborts the process 3 s later.
     """
-    action = ctypes.create_string_buffer(SIGACTION_BYTES)
-    libc = ctypes.CDLL(None, use_errno=True)
-    kept = libc.sigaction(int(signal.SIGTERM), None, action) == 0
+    action, libc = ctypes.create_string_buffer(SIGACTION_BYTES), ctypes.CDLL(None)
+    libc.sigaction(int(signal.SIGTERM), None, action)
     try:
         yield
     finally:
-        if kept:
-            libc.sigaction(int(signal.SIGTERM), action, None)
+        libc.sigaction(int(signal.SIGTERM), action, None)

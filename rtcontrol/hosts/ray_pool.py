@@ -15,7 +15,7 @@ from rtcontrol.hosts.decoder_link import PING_EVERY_S, Heart, RayHost, WakeFile
 from rtcontrol.hosts.pool import Pool, started
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_process import DecoderProcess
-from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession, Stopped
+from rtcontrol.hosts.ray_start import HINT, POLL_S, RaySession, Stopped
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -62,14 +62,12 @@ class RayPool(Pool):
 
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
         """Wait until the host's decider is built; return early where `stopped` says so."""
-        give_up_s = time.monotonic() + START_TIMEOUT_S
         with self.changed:
             self.add(host)
             self._woken.set()
             while not (host.up or host.error or stopped()):
-                if self.closed or self.gave_up is not None or time.monotonic() > give_up_s:
-                    why = self.gave_up or f"The decider was not built within {START_TIMEOUT_S:g} s."
-                    raise DecoderUnavailable("The decoder is closed." if self.closed else why, HINT)
+                if self.closed or self.gave_up is not None:
+                    raise DecoderUnavailable(self.gave_up or "The decoder is closed.", HINT)
                 self.changed.wait(POLL_S)
         if host.error is not None:
             raise host.error
@@ -104,12 +102,10 @@ class RayPool(Pool):
             while life is not None:
                 with closing(Heart(life, self.process.ray.vital, self._woken)) as heart:
                     self._serve(life, heart)
-                life = None if self.closed else self._replaced(time.monotonic_ns(), life["pid"])
+                life = None if self.closed else self._replaced(life["pid"])
         except Exception as error:
             known = isinstance(error, DecoderUnavailable)
-            why = f"The decoder is not watched any more ({type(error).__name__}: {error})."
-            if isinstance(error, DecoderUnavailable):
-                why = error.what
+            why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
             if not known or not self.sessions:  # whose loops would report it
                 log.error("no more decisions: %s", why, exc_info=not known)
             with self.changed:
@@ -136,7 +132,6 @@ class RayPool(Pool):
         import ray
 
         failure: UserError | None = None
-        lost = False
         try:
             call = self.process.build(host.key, host.source, host.last)
             while (info := self.process.result(call)) is None:
@@ -150,26 +145,24 @@ class RayPool(Pool):
             failure = error
         except ray.exceptions.RayError:
             failure = DecoderUnavailable(f"The decoder was lost while it made {host.session}.", MEMORY)
-            lost = True
-        with self.changed:
-            if lost:
+            with self.changed:
                 self.lost(time.monotonic_ns())  # for all, before the caller learns of the failure
+        with self.changed:
             if failure is None:
                 self.built(host, life, time.monotonic_ns())
             else:
-                log.debug("the decider of %s cannot be built: %s", host.session, failure)
                 self.failed(host, failure, time.monotonic_ns())
             self._notify()
 
-    def _replaced(self, lost_ns: int, pid: int) -> dict[str, Any] | None:
+    def _replaced(self, pid: int) -> dict[str, Any] | None:
         """Return the life of the process that takes the place of a lost one; None when the pool is closed."""
         log.warning("decoder lost (pid %d); another is started", pid)
         with self.changed:
-            self.lost(lost_ns)
+            self.lost(time.monotonic_ns())
             self._unneeded.clear()
         life = self.process.replace(lambda: self.closed)
         if life is not None:
-            log.warning("decoder's process is back after %.2f s", (time.monotonic_ns() - lost_ns) / 1e9)
+            log.warning("decoder's process is back (pid %d)", life["pid"])
             with self.changed:
                 self.restored(life)
         return life

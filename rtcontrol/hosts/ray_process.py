@@ -48,9 +48,9 @@ class DecoderProcess:
         """
         import ray
 
-        self._kill()
         give_up_s = time.monotonic() + START_TIMEOUT_S
         while not closed():
+            self._kill()
             if (died := self.ray.died()) is not None:
                 raise DecoderUnavailable(f"{died}.", "Start again.")
             try:
@@ -58,11 +58,9 @@ class DecoderProcess:
             except Stopped:
                 continue
             except (ray.exceptions.RayError, UserError) as error:
-                if time.monotonic() > give_up_s:
-                    message = f"The decoder's process did not come back within {START_TIMEOUT_S:g} s."
-                    raise DecoderUnavailable(message, HINT) from error
                 log.error("the decoder fails to start again: %s", error)
-                self._kill()
+                if time.monotonic() > give_up_s:
+                    raise DecoderUnavailable("The decoder's process did not come back.", HINT) from error
                 time.sleep(POLL_S)
         return None
 

@@ -147,11 +147,10 @@ class EndpointDecider(SteppedDecider):
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         """Raise DecisionLost. A cancelled decision closes its request."""
-        if (body := self._api.body(request)) is None:
-            return self._api.decision(None)
+        body = {"model": self._source.model, **self._api.body(request)}
         limit_s = time_of(request, self._source.late)
         try:
-            job = self._web.post({"model": self._source.model, **body}, LONGEST_S if limit_s is None else limit_s)
+            job = self._web.post(body, LONGEST_S if limit_s is None else limit_s)
             answer = yield from done_in_steps(job)
         except WebError as error:
             raise DecisionLost(error.loss, str(error)) from None
@@ -227,11 +226,11 @@ class DecisionsApi:
         self._function = self._add("function", "Which function is to be called now?", functions, null, described)
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
-    def body(self, request: DecisionRequest) -> dict[str, Any] | None:
-        """Return the body of a request; None: there is nothing to ask. What changes most comes last."""
+    def body(self, request: DecisionRequest) -> dict[str, Any]:
+        """Return the body of a request. What changes most comes last."""
         calls = "; ".join(request.history) or "none"
         state = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
-        return {"questions": self.questions(), self.state: state} if self.sent else None
+        return {"questions": self.questions(), self.state: state}
 
     def questions(self) -> Any:
         return [
@@ -254,13 +253,11 @@ class DecisionsApi:
         return {question.name: answer for question, answer in zip(self.sent, content, strict=True)}
 
     def decision(self, content: Any) -> Decision:
-        """Return the decision of an answer's JSON (None: nothing was asked). Raises DecisionLost."""
-        if content is None:
-            return self._call({})
+        """Return the decision of an answer's JSON. Raises DecisionLost."""
         decision = self._call(self.answers(content.get("answers")))
-        usage = _map(content.get("usage"))  # some leave out what was read, or what was cached
-        details, total = _map(usage.get("input_tokens_details")) or usage, _count(usage.get("input_tokens"))
-        cached = min(_count(details.get("cached_tokens")), total)
+        usage = _map(content.get("usage"))
+        total = _count(usage.get("input_tokens"))
+        cached = min(_count(_map(usage.get("input_tokens_details")).get("cached_tokens")), total)
         return replace(decision, tokens=total - cached, reused_tokens=cached)
 
     def _add(

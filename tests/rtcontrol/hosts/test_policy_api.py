@@ -248,9 +248,10 @@ def mapping(tmp_path: Path, text: str | None, *tools: dict[str, Any]) -> PolicyM
     return PolicyMapping.read(str(file), tool_schemas(list(tools)))
 
 
-def test_numbers_of_first_observation_are_the_state(tmp_path: Path) -> None:
-    mapped = mapping(tmp_path, None, ENGINES).fixed({"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)})
-    question = mapped.question({"legs": False, "x": 2.0}, "land")
+def test_numbers_of_first_observation_are_the_state() -> None:
+    decider, _ = asking()
+    observed = [{"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)}, {"legs": False, "x": 2.0}]
+    question = [decider.question(DecisionRequest(1, 1, "", "land", data=data)) for data in observed][1]
     assert question["observation/state"].tolist() == [2.0, 0.0] and question["observation/state"].dtype == np.float32
     assert question["prompt"] == "land"
 
@@ -290,8 +291,9 @@ def test_number_that_overflows_is_refused(tmp_path: Path) -> None:
     ids=str,
 )
 def test_unfit_observation_is_named_by_its_field(tmp_path: Path, data: Any, fault: str) -> None:
+    decider, _ = asking(of=source(tmp_path=tmp_path, mapping="observation: {state: [speed], image: cam}"))
     with pytest.raises(UserError, match=fault):
-        mapping(tmp_path, "observation: {state: [speed], image: cam}", ENGINES).question(data, "go")
+        decider.question(DecisionRequest(1, 1, "", "go", data=data))
 
 
 def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
@@ -304,7 +306,8 @@ def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
     mapped = mapping(tmp_path, text, GRIP)
     assert mapped.call([9.9, 0.6, 0.2]) == Call("grip", {"way": "right", "closed": True})
     image = np.zeros((4, 4, 3), np.uint8)
-    question = mapped.question({"x": 1, "y": 2, "image": image}, "go")
+    decider, _ = asking(of=PolicySource(URL, (GRIP,), mapped, STEP_NS))
+    question = decider.question(DecisionRequest(1, 1, "", "go", data={"x": 1, "y": 2, "image": image}))
     assert set(question) == {"state", "cam"} and question["cam"] is image
 
 
