@@ -1,5 +1,4 @@
-"""What a program that serves says, from any thread, and no thread waits for a reader: one that stops reading loses
-lines, and is told how many."""
+"""Print and log in any thread without waiting for a reader: one that stops reading loses lines, which are counted."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ KEPT = "\t\u200c\u200d"
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """`text` in one line, in which nothing moves a cursor, colours, or turns the direction: such characters stand
+    """Return `text` as one line in which nothing moves a cursor, colours, or turns the direction: such characters are
     escaped, ESC as `\\x1b`. Of a longer one the first `limit` characters, with their number."""
     if limit is not None and len(text) > limit:
         text = f"{text[:limit]}... ({len(text)} characters)"
@@ -34,7 +33,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def throughout(value: Any) -> Any:
-    """`value` with every text in it, and in its lists and mappings, as `printable`."""
+    """Return `value` with every text in it, and in its lists and mappings, as `printable`."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -48,8 +47,8 @@ CLOSE_S = 0.7
 
 
 class Outbox:
-    """Writes to a file descriptor on a thread of its own. `say` queues at most `MAX_WAITING` lines of at most
-    `MAX_LINE` characters; what comes beyond is counted in `dropped`, and told with the next line that is written.
+    """Writes to a file descriptor on its own thread. `say` queues at most `MAX_WAITING` lines of at most `MAX_LINE`
+    characters; the count of those beyond is `dropped`, and stands before the next line that is written.
     `failed` is why it cannot be written to though it is there (a full disk)."""
 
     def __init__(self, fd: int) -> None:
@@ -74,11 +73,11 @@ class Outbox:
         self._thread.join(CLOSE_S)
 
     def say(self, line: str) -> None:
-        """One line, whatever it holds: `printable`."""
+        """Queue a line, made `printable`."""
         self.put(printable(line, MAX_LINE).encode("utf-8", "replace") + b"\n")
 
     def put(self, text: bytes) -> None:
-        """As it is."""
+        """Queue bytes as they are."""
         with self._changed:
             if self._closed or len(self._waiting) >= MAX_WAITING:
                 self.dropped += 1
@@ -101,8 +100,8 @@ class Outbox:
                 return
 
     def _put(self, text: bytes) -> bool:
-        """False where nobody will ever read. Not by way of Python's own file: at the end it would wait for its lock,
-        which a write that stands still holds."""
+        """Return whether it was written. Not by way of Python's own file: at the end it would wait for its lock, which
+        a write that hangs holds."""
         while text:
             try:
                 text = text[os.write(self._fd, text) :]
@@ -123,34 +122,29 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
         record.asctime = self.formatTime(record, self.datefmt)
-        told = [printable(self.formatMessage(record), MAX_LINE)]
-        # Not the record's own text of it, which another handler may have made.
-        raised = self.formatException(record.exc_info) if record.exc_info else ""
-        told += [
-            f"  | {printable(line, MAX_LINE)}" for line in f"{raised}\n{record.stack_info or ''}".split("\n") if line
-        ]
-        return "\n".join(told)
+        lines = [printable(self.formatMessage(record), MAX_LINE)]
+        # Not the record's text of it, which another handler may have formatted.
+        raised = self.formatException(record.exc_info).split("\n") if record.exc_info else []
+        return "\n".join(lines + [f"  | {printable(line, MAX_LINE)}" for line in raised])
 
 
 class OutboxLog(logging.Handler):
-    """The log of this program and of the libraries in it, by way of an outbox, while it is entered: a refused key, a
-    request that is none, are logged by threads that serve."""
+    """The log of this program and of the libraries in it, by way of an outbox, while it is entered."""
 
     def __init__(self, outbox: Outbox, form: str | None = None) -> None:
         super().__init__()
-        self._outbox, self._logger = outbox, logging.getLogger()
+        self._outbox = outbox
         self.setFormatter(LineFormatter(form))
 
     def emit(self, record: logging.LogRecord) -> None:
-        for line in self.format(record).split("\n"):
-            self._outbox.put(line.encode("utf-8", "replace") + b"\n")
+        self._outbox.put(self.format(record).encode("utf-8", "replace") + b"\n")
 
     def __enter__(self) -> Self:
-        self._logger.addHandler(self)
+        logging.getLogger().addHandler(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._logger.removeHandler(self)
+        logging.getLogger().removeHandler(self)
 
 
 class _Queued(io.RawIOBase):
@@ -179,8 +173,8 @@ class _Queued(io.RawIOBase):
 
 
 class StandardStreams:
-    """stdout and stderr of this process while it is entered, for whoever prints, warns or logs: each through an outbox
-    (`out`, `errors`). A stream that is somebody's own (a test's, a library's) stays so.
+    """stdout and stderr of this process while it is entered, for all that prints, warns or logs: each through an outbox
+    (`out`, `errors`). A stream that somebody has replaced (a test, a library) stays so.
 
     `escaped` false is for a program that draws on its terminal: what is printed leaves as it is.
     """
@@ -199,8 +193,8 @@ class StandardStreams:
                 if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
                     stream.flush()
                     raw = io.BufferedWriter(_Queued(outbox, fd, self._escaped))
-                    given = ("utf-8", "replace") if self._escaped else (stream.encoding, stream.errors)
-                    queued = io.TextIOWrapper(raw, *given, line_buffering=True)
+                    encoding = "utf-8" if self._escaped else stream.encoding
+                    queued = io.TextIOWrapper(raw, encoding, "replace", line_buffering=True)
                     setattr(sys, name, queued)
                     stack.callback(_restore, name, stream, queued)
             stack.enter_context(OutboxLog(self.errors, self._log))

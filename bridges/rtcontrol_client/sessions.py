@@ -18,9 +18,9 @@ log = logging.getLogger("rtcontrol.bridge")
 
 
 class BridgeSessions:
-    """`number` counts the sessions that were seen; `over`: no further one is wanted.
+    """`number` counts the sessions that `keep` saw; `over`: no further one is wanted.
 
-    `keep` and `close` are one thread's, the others any thread's.
+    `keep` and `close` are for one thread, the others for any.
     """
 
     def __init__(

@@ -10,10 +10,10 @@ from rtcontrol_client.wire.errors import RemedyError
 EXAMPLE = Path(__file__).parent / "examples" / "robot.yaml"
 
 
-def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the arguments before `--ros-args`, and ROS's: those from there on."""
-    at = given.index("--ros-args") if "--ros-args" in given else len(given)
-    return list(given[:at]), list(given[at:])
+    at = words.index("--ros-args") if "--ros-args" in words else len(words)
+    return list(words[:at]), list(words[at:])
 
 
 class Ros2BridgeError(RemedyError):

@@ -311,13 +311,13 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
         scan = path.get(message)
         shape = (scan.angle_min, scan.angle_increment, len(scan.ranges))
         beams = _beams(shape, start, width)
-        found = _nearest(scan, beams)
-        if found is None and all(math.isfinite(scan.ranges[i]) for i in beams):
+        range_m = _nearest(scan, beams)
+        if range_m is None and all(math.isfinite(scan.ranges[i]) for i in beams):
             # All are without an echo (0, in an open corridor): the beams next to them count, too.
-            found = _nearest(scan, _beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
-        if not beams or found is None:
+            range_m = _nearest(scan, _beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
+        if not beams or range_m is None:
             raise Unmappable("no beam in this direction gave a range")
-        return min(found, scan.range_max) if scan.range_max > 0 else found
+        return min(range_m, scan.range_max) if scan.range_max > 0 else range_m
 
     return nearest
 

@@ -150,24 +150,24 @@ class RosNetwork:
 
     def input(self, topic: Topic, watched: bool) -> RosInput:
         """Return a subscription."""
-        made = RosInput(self._node, topic)
-        self.resolved[topic.name] = made.resolved
-        self._inputs += [made] if watched else []
-        return made
+        end = RosInput(self._node, topic)
+        self.resolved[topic.name] = end.resolved
+        self._inputs += [end] if watched else []
+        return end
 
     def output(self, topic: Topic) -> RosOutput:
         """Return a publisher."""
-        made = RosOutput(self._node, topic)
-        self.resolved[topic.name] = made.resolved
-        self._outputs.append(made)
-        return made
+        end = RosOutput(self._node, topic)
+        self.resolved[topic.name] = end.resolved
+        self._outputs.append(end)
+        return end
 
     def service(self, name: str, cls: Any, watched: bool = True) -> RosService:
         """Return a service's client."""
-        made = RosService(self._node, name, cls)
-        self.resolved[name] = made.resolved
-        self._services += [made] if watched else []
-        return made
+        end = RosService(self._node, name, cls)
+        self.resolved[name] = end.resolved
+        self._services += [end] if watched else []
+        return end
 
     def problems(self) -> dict[str, str]:
         """Return what has no other node, by its name in the file. rclpy logs types and QoS that differ."""
