@@ -14,7 +14,7 @@ export function expired(tObsNs, ttlMs, nowNs) {
 /** The last instant at which such a call is in force. */
 export const expiresNs = (tObsNs, ttlMs) => tObsNs + Math.trunc(ttlMs * 1e6);
 
-/** The safe calls that a `safe` message or a welcome tells: 1.0 has one at most. */
+/** The safe calls of a `safe` message or a welcome. */
 export const safeCalls = ({ calls, safe_calls, call, safe_call }) =>
   calls ?? safe_calls ?? [call ?? safe_call ?? []].flat();
 

@@ -215,13 +215,16 @@ const FIELDS = {
   bye: { session: optional(TOKEN), reason: optional(string(0, 1024)), reconnect: optional(boolean) },
 };
 
+/** Whether a version is spoken here: of this major version, and no earlier minor one. */
+export const spoken = ([major, minor]) => Number(major) === PROTOCOL[0] && !(Number(minor) < PROTOCOL[1]);
+
 /** Throws WireError for a message with a missing or wrong field. */
 export function validate(message) {
   const fields = Object.hasOwn(FIELDS, message.type) ? FIELDS[message.type] : null;
   if (!fields) throw new WireError("invalid", `type is ${JSON.stringify(message.type)}`, "type");
-  const major = Array.isArray(message.protocol) ? message.protocol[0] : undefined;
-  if (message.type === "hello" && Number.isInteger(major) && major !== PROTOCOL[0]) {
-    throw new WireError("version", `major version ${major}`, "protocol");
+  const version = message.type === "hello" && Array.isArray(message.protocol) ? message.protocol : [];
+  if (version.length && version.every((part) => Number.isInteger(part) && part >= 0) && !spoken(version)) {
+    throw new WireError("version", `version ${version}`, "protocol");
   }
   check(message, fields, "");
   if (message.type === "observe" && !message.text && message.text !== "" && !message.data && !message.arrays?.length) {

@@ -3,7 +3,7 @@
 
 import { ClockOffset, nowNs } from "./clock.js";
 import { InForce, safeCalls } from "./inforce.js";
-import { isMap } from "./messages.js";
+import { isMap, spoken } from "./messages.js";
 import { Pauses } from "./pauses.js";
 import { PhaseLock } from "./phase.js";
 import { addressOf, endSocket, openSocket, shown } from "./socket.js";
@@ -150,7 +150,7 @@ export class Session {
 
   /**
    * The next instant that lies `leadNs` before a tick's release: what is seen then is fresh when it is decided upon. The
-   * lead is for the way, and for how late one looks. Null while the phase of the ticks is not known (a server of 1.0).
+   * lead is for the way, and for how late one looks. Null while the phase of the ticks is not known.
    */
   nextObservationNs(leadNs, tNs = nowNs()) {
     const clock = this.clock.at(tNs);
@@ -283,7 +283,7 @@ export class Session {
   #welcomed(message) {
     if (message.resumed && message.session !== this.welcome?.session) return;
     const { socket } = this;
-    if (Number(message.protocol[0]) !== PROTOCOL[0]) {
+    if (!spoken(message.protocol)) {
       this.ended("serverLeft");
       return socket === this.socket && this.#end(`The server speaks protocol ${message.protocol}, not ${PROTOCOL}.`);
     }
@@ -313,9 +313,6 @@ export class Session {
     if (message.status === "fresh" && stamp !== message.t_obs_ns) return;
     if (message.release_ns !== undefined) this.releaseNs = Number(message.release_ns);
     this.phase.heard(message, this.periodNs, tNs);
-    // A server of 1.0 knows the first of our safe calls alone.
-    const own = !(this.welcome.protocol[1] >= 1) && message.status === "safe" && this.hello.safe_calls;
-    if (own) message.calls = own;
     if (message.epoch === this.inForce.epoch && message.tick > this.inForce.lastTick) this.last = message;
     this.#carryOut(this.inForce.receive(message, tNs));
     if (message.session !== this.welcome?.session) return; // whoever carried it out ended it

@@ -59,7 +59,7 @@ def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
 
 
 def all_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) -> tuple[FunctionCall, ...]:
-    """Return the safe calls of a message; protocol 1.0 has at most one."""
+    """Return the safe calls of a message, which may have `several`, or a `single` one."""
     return tuple(several or ([] if single is None else [single]))
 
 

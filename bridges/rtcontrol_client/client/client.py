@@ -161,22 +161,16 @@ class Client(ClientBase):
     @property
     def statistics(self) -> dict[str, Any]:
         """Counts since the client was created; `latency_ms` is from the observation's stamp to the call's arrival, of
-        the last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip; `waited_ms` how
-        long the last 64 observations lay at the server before their tick.
+        the last 4096 fresh calls; `waited_ms` how long the last 64 observations lay at the server before their tick.
 
         `pictures`: `sent`, and `dropped` for want of room or a connection. `superseded` observations were replaced by
         newer ones before they were sent; `expired` calls ran out of their time-to-live, active or on the way; `ignored`
         ones were of another session, epoch or order.
         """
         with self._link.lock:
-            ticks, clock = self._core.ticks, self._core.ticks.offset.now(time.monotonic_ns())
-            return {
-                **self._statistics(),
-                "pictures": {name: self._pictures.counts[name] for name in ("sent", "dropped")},
-                "waited_ms": quantiles(ticks.phase.waits_ns),
-                "clock": {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {},
-                "last_error": self._core.tally.last_error,
-            }
+            pictures = {name: self._pictures.counts[name] for name in ("sent", "dropped")}
+            waited_ms = quantiles(self._core.ticks.phase.waits_ns)
+            return {**self._statistics(), "pictures": pictures, "waited_ms": waited_ms}
 
     def call(self) -> Standing:
         """Return what is active at this instant: never older than its time-to-live, else the safe call."""
@@ -197,22 +191,20 @@ class Client(ClientBase):
 
     @property
     def timed(self) -> bool:
-        """Whether the instants of the server's ticks are known: not of one that speaks protocol 1.0, nor where the
-        client paces, or before anything was decided."""
+        """Whether the instants of the server's ticks are known: not where the client paces, or before anything was
+        decided."""
         with self._link.lock:
             return self._core.timed(time.monotonic_ns())
 
     # What is sent.
 
-    def observe(
-        self, text: str | None = None, data: Data = None, arrays: Data = None, *, t_ns: int | None = None
-    ) -> int:
+    def observe(self, text: str | None = None, data: Data = None, *, t_ns: int | None = None) -> int:
         """Send one look at the world; return its number. `t_ns` is when it was captured, by `time.monotonic_ns()`
         (default: now). While there is no connection only the newest is kept.
 
         Raises ClientError: nothing in it, a field that the protocol forbids, an instant of the future.
         """
-        look = message_of(text, data, arrays, t_ns)
+        look = message_of(text, data, t_ns)
         with self._link.lock:
             core = self._core
             seq = core.observe(look).seq
@@ -281,7 +273,6 @@ class Client(ClientBase):
         self,
         observation: str | Data = None,
         *,
-        arrays: Data = None,
         t_ns: int | None = None,
         timeout: float | None = None,
     ) -> Standing:
@@ -294,7 +285,7 @@ class Client(ClientBase):
         if self.options.pacing != "client":
             raise ClientError('decide() is for pacing="client".', "Use observe() and wait() here.")
         text, data = (observation, None) if isinstance(observation, str) else (None, observation)
-        look, ttl_ms = message_of(text, data, arrays, t_ns), self.welcome.ttl_ms
+        look, ttl_ms = message_of(text, data, t_ns), self.welcome.ttl_ms
         with self._link.lock:
             core.request(look)
         self._link.wake()

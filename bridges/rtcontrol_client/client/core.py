@@ -17,7 +17,7 @@ from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.timing import ServerTicks
 from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
-from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset
+from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset, spoken
 
 QUEUE = 256
 SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # worth nothing later
@@ -327,7 +327,7 @@ class Core:
         if self.connection.open or self._outdated(welcome):
             self.tally.ignored["welcome"] += 1  # the answer to a hello sent twice, or before
             return
-        if not welcome.protocol or welcome.protocol[0] != PROTOCOL[0]:
+        if not spoken(welcome.protocol):
             text = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
             self.end(ClientError(text, "Update either."), now_ns)
             return
@@ -387,9 +387,6 @@ class Core:
         if message.release_ns is not None:
             self.ticks.release_ns = message.release_ns
         self.ticks.phase.receive(message, self.period_ns, now_ns)
-        if len(self.safe_calls) > 1 and self.welcome is not None and self.welcome.protocol < [1, 1]:
-            # A server of 1.0 knows the first of our safe calls alone.
-            message = message.model_copy(update={"calls": list(self.safe_calls)})
         starts, too_old = self.active.receive(message, now_ns)
         if too_old:
             self.tally.count["expired"] += 1

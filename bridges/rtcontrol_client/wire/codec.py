@@ -27,6 +27,7 @@ from rtcontrol_client.wire.messages import (
     Observe,
     Picture,
     check_parts,
+    spoken,
     whole,
 )
 
@@ -178,12 +179,12 @@ def _validated(header: dict[str, Any]) -> Message:
     version = header.get("protocol")
     numbers = [_count(number) for number in version] if isinstance(version, list) else []
     greets = header["type"] == "hello"
-    stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets and numbers != [1, 0] else None
+    stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets else None
     try:
-        # Another major version may have another hello: its number alone is read.
-        if greets and numbers and numbers[0] not in (None, PROTOCOL[0]):
-            what = f"protocol: major version {numbers[0]}, but {HERE} is spoken here."
-            remedy = f"Use a client of protocol {PROTOCOL[0]}, or a server of protocol {numbers[0]}."
+        # Another version may have another hello: its number alone is read.
+        if greets and numbers and None not in numbers and not spoken(numbers):
+            what = f"protocol: version {'.'.join(map(str, numbers))}, but {HERE} is spoken here."
+            remedy = f"Use a client of protocol {HERE}."
             raise WireError(Code.VERSION, what, remedy, field="protocol", fatal=True)
         return ANY.validate_python(header)
     except ValidationError as error:

@@ -2,7 +2,7 @@
 
 Absent and null are the same. Unknown fields are ignored, so that a minor version may add some. Instants (`t_*_ns`) are
 nanoseconds of the sender's own monotonic clock unless the field says otherwise; durations are milliseconds.
-What came with 1.1 is absent in 1.0: both sides speak the lower of their minor versions.
+Both sides speak the lower of their minor versions; 1.0 is not spoken.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ from rtcontrol_client.wire.pictures import PictureFormat, check_picture
 PROTOCOL = (1, 1)
 Dtype = Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
 DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes an item
+
+
+def spoken(version: list[Any]) -> bool:
+    """Return whether a version is spoken here: of this major version, and no earlier minor one."""
+    return version[:1] == [PROTOCOL[0]] and all(minor >= PROTOCOL[1] for minor in version[1:2])
 
 
 def whole(value: Any) -> Any:
@@ -382,8 +387,8 @@ class CallMessage(OfSession, CallFields):
     """Server -> client: what to do now.
 
     `fresh`: a new decision (`call` absent: the call in force goes on, its time-to-live renewed). `held`: no decision;
-    the call in force may go on until its own time-to-live ends. `safe`: execute the safe calls, `calls` in order (1.0:
-    `call`, a message each). `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit.
+    the call in force may go on until its own time-to-live ends. `safe`: execute the safe calls, `calls` in order.
+    `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit.
     """
 
     type: Literal["call"] = "call"

@@ -197,7 +197,7 @@ def wrong(endpoint: str) -> None:
     dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     dealer.linger = 0
     dealer.connect(endpoint)
-    hello = {"type": "hello", "protocol": [1, 0], "client": {"name": "wrong"}, "t_client_ns": 1, "agent": "x"}
+    hello = {"type": "hello", "protocol": [1, 1], "client": {"name": "wrong"}, "t_client_ns": 1, "agent": "x"}
     for _ in range(2):
         dealer.send(msgpack.packb({**hello, "capabilities": ["executed"]}))
         time.sleep(0.2)

@@ -130,9 +130,10 @@ def test_a_refusal_says_what_was_given_and_what_to_give(change: dict[str, Any], 
     assert error.message == what and error.remedy.startswith(remedy)
 
 
-@pytest.mark.parametrize(("minor", "stamp"), [(0, None), (1, 7), (5, 7)])
-def test_only_a_hello_of_1_1_is_told_which_one_was_refused(minor: int, stamp: int | None) -> None:
-    assert refusal(pack({"type": "hello", "protocol": [1, minor], "t_client_ns": 7})).t_client_ns == stamp
+@pytest.mark.parametrize("version", [[1, 0], [1, 1], [1, 5], [2, 0]])
+def test_hello_that_is_refused_says_which_one_it_was(version: list[int]) -> None:
+    error = refusal(pack({"type": "hello", "protocol": version, "t_client_ns": 7}))
+    assert (error.t_client_ns, error.code == Code.VERSION) == (7, version in ([1, 0], [2, 0]))
 
 
 @pytest.mark.parametrize(

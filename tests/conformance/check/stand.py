@@ -32,7 +32,6 @@ class Stand:
         self.token = ""
         self.tick = 0
         self.alive = True
-        self.minor = PROTOCOL[1]  # 0: a server of before
         self._pinged_s = 0.0
         self._socket = self._open()
 
@@ -110,7 +109,7 @@ class Stand:
         if not resumed:
             self.token, self.tick = token or secrets.token_urlsafe(24), 0
         fields: dict[str, Any] = {
-            "protocol": [PROTOCOL[0], self.minor],
+            "protocol": list(PROTOCOL),
             "server": Program(name="conformance"),
             "session": self.token,
             "resumed": resumed,

@@ -49,7 +49,7 @@ class Line:
 
     def hello(self, **options: Any) -> Welcome:
         first = {"agent": "lander", "hz": 50.0, **options}
-        self.send(Hello(protocol=[1, 0], client=Program(name="test"), t_client_ns=time.monotonic_ns(), **first))
+        self.send(Hello(protocol=[1, 1], client=Program(name="test"), t_client_ns=time.monotonic_ns(), **first))
         self.welcome = self.until(Welcome)
         return self.welcome
 

@@ -5,6 +5,12 @@
 namespace rtcontrol {
 
 constexpr int kMajor = 1, kMinor = 1;
+
+// Whether a version is spoken here: of this major version, and no earlier minor one.
+inline bool spoken(const List& version) {
+    return !version.empty() && version[0].whole() == kMajor && (version.size() < 2 || version[1].whole() >= kMinor);
+}
+
 using Parts = std::vector<std::string>;
 
 namespace detail {
@@ -212,9 +218,11 @@ inline Problem decode(const Parts& parts, Value& message) {
     const std::string type = message["type"].text();
     const char* fields = type.empty() || type[0] == '{' ? nullptr : detail::record(type);
     if (!fields) return detail::wrong("type", "is no message of protocol 1.1");
-    Value major = type == "hello" && !message["protocol"].list().empty() ? message["protocol"].list()[0] : Value();
-    if (detail::make_whole(major) && major.whole() != kMajor)
-        return Error{"version", "protocol", "This major version is not spoken.", "Use another client or server."};
+    List version = type == "hello" ? message["protocol"].list() : List();
+    bool counts = !version.empty();
+    for (Value& part : version) counts = counts && detail::make_whole(part) && part.whole() >= 0;
+    if (counts && !spoken(version))
+        return Error{"version", "protocol", "This version is not spoken.", "Use another client or server."};
     if (Problem problem = detail::check_record(message, fields, "")) return problem;
     const bool blind = message["text"].is_null() && message["data"].is_null() && message["arrays"].list().empty();
     return type == "observe" && blind ? detail::wrong("text", "is missing, and so are data and arrays") : Problem();

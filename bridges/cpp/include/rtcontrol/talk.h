@@ -309,7 +309,7 @@ class Talk {
         const bool resumed = message["resumed"].flag(), of_before = message["t_client_ns"].whole() < first_hello_ns_;
         if (open || of_before || (resumed && message["session"].text() != token_))
             return void(counts.ignored++);  // the answer to a hello that was said before, or twice
-        if (message["protocol"].list().empty() || message["protocol"].list()[0].whole() != kMajor)
+        if (!spoken(message["protocol"].list()))
             return end({"version", "", "The server speaks another protocol.", "Update it, or this client."});
         open = true;
         refused_ = 0;
@@ -373,9 +373,6 @@ class Talk {
         act.confidence = m["confidence"].number(act.confidence);
         act.owed = true;
         act.calls = Call::of(m[m["calls"].is_null() || step.act == RTC_CALL ? "call" : "calls"]);
-        // A server of 1.0 knows the first of our safe calls alone.
-        if (step.by_message && options.safe_calls.size() > 1 && welcome["protocol"].list().back().whole() < 1)
-            act.calls = options.safe_calls;
         if (step.expired) acknowledge(act, "expired");
         counts.expired += step.expired || (step.act == RTC_SAFE && !by_message);
         begin(step, by_message ? m["cause"].text() : "expired", by_message ? std::move(act) : Act());

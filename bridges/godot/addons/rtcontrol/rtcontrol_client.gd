@@ -135,9 +135,6 @@ func _heard(message, now):
 	counts[message["status"]] += 1
 	_release_ns = int(message.get("release_ns", _release_ns))
 	phase.heard(message, _period_ns(), now)
-	# A server of 1.0 knows the first of our safe calls alone.
-	if message["status"] == "safe" and (welcome["protocol"].size() < 2 or welcome["protocol"][1] < 1):
-		message["calls"] = rule.safe_calls
 	heard_call.emit(message, -1.0 if stamp == null else (now - int(stamp)) / 1e6)
 	rule.own_ttl_ms = ttl_ms
 	var step = rule.receive(message, now)

@@ -418,7 +418,11 @@ func _welcomed(message):
 	if state != GREETING or of_before or (message["resumed"] and message["session"] != _session):
 		counts["ignored"] += 1 # the answer to a hello said before, or twice
 		return
-	if message["protocol"].is_empty() or not Wire.is_of(message["protocol"][0], "count") or int(message["protocol"][0]) != 1:
+	var version = message["protocol"]
+	var spoken = not version.is_empty() and Wire.is_of(version[0], "count") and int(version[0]) == 1
+	if spoken and version.size() > 1:
+		spoken = Wire.is_of(version[1], "count") and int(version[1]) >= 1
+	if not spoken:
 		return _end("The server speaks protocol %s, this client 1.1." % [message["protocol"]])
 	state = LIVE
 	welcome = message

@@ -84,7 +84,7 @@ func left():
 	return _nothing() if kind == "safe" else _safe()
 
 
-# The safe calls that a message tells; 1.0 has one at most.
+# The safe calls of a message.
 static func listed(message):
 	return message.get("calls", [message["call"]] if message.get("call") else [])
 

@@ -19,7 +19,7 @@ namespace RtControl
             return map == null ? null : new RtCall(map.Text("name"), map.Map("arguments"));
         }
 
-        /// <summary>The safe calls that a message tells, under <paramref name="several"/>; 1.0 has one at most.</summary>
+        /// <summary>The safe calls of a message, under <paramref name="several"/> or, a single one, under <paramref name="one"/>.</summary>
         internal static List<RtCall> Safe(RtMap message, string several, string one)
         {
             var calls = new List<RtCall>();

@@ -101,8 +101,8 @@ namespace RtControl
 
         /// <summary>
         /// When to look next, by MonotonicClock, so that the observation arrives just in time for the server's next tick: learnt
-        /// from how long those before took. Observe in your first moment at or after it, then ask again. Null: not known (yet, or
-        /// of a server of protocol 1.0, or client-paced); observe once a period then.
+        /// from how long those before took. Observe in your first moment at or after it, then ask again. Null: not known
+        /// (yet, or client-paced); observe once a period then.
         /// </summary>
         public long? NextLookNs()
         {
@@ -112,7 +112,7 @@ namespace RtControl
         /// <summary>
         /// When to look next, so that the server's next tick decides upon what is fresh: <paramref name="leadNs"/> before it
         /// is released, by MonotonicClock. The lead is for the way, and for how late you look. Null: the ticks' phase is not
-        /// known (yet, or of a server of protocol 1.0).
+        /// known yet.
         /// </summary>
         public long? NextObservationNs(long leadNs)
         {

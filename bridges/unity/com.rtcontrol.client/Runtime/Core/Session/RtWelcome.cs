@@ -27,14 +27,14 @@ namespace RtControl
         /// </summary>
         public bool? Trained { get { return Message.Get("trained") as bool?; } }
 
-        /// <summary>Whether the server speaks this minor version of the protocol.</summary>
-        internal bool Speaks(long minor)
+        /// <summary>Whether the server speaks this version of the protocol, or a later minor one.</summary>
+        internal bool Speaks(long major, long minor)
         {
             List<object> protocol = Message.List("protocol");
-            return protocol.Count > 1 && (long)protocol[1] >= minor;
+            return protocol.Count > 1 && (long)protocol[0] == major && (long)protocol[1] >= minor;
         }
 
-        /// <summary>What a server of protocol 1.0 says of that; it cannot say that it does not know.</summary>
+        /// <summary>The same, where false is also what is not known.</summary>
         public bool ModelTrainedOnTools { get { return Message.Bool("model_trained_on_tools"); } }
 
         public List<object> Tools { get { return Message.List("tools"); } }

@@ -61,8 +61,7 @@ namespace RtControl
                 Counts.Ignored++; // the answer to a hello said before, or twice
                 return;
             }
-            List<object> protocol = welcome.Message.List("protocol");
-            if (protocol.Count == 0 || (long)protocol[0] != Messages.Major)
+            if (!welcome.Speaks(Messages.Major, Messages.Minor))
             {
                 End("The server speaks another protocol. Update it, or this package.");
                 return;
@@ -146,9 +145,6 @@ namespace RtControl
             else Counts.Safe++;
             _releaseNs = message.Long("release_ns", _releaseNs);
             Phase.Heard(message, PeriodNs, nowNs);
-            // A server of 1.0 knows the first of our safe calls alone.
-            if (message.Text("status") == "safe" && Options.SafeCalls.Count > 1 && !Welcome.Speaks(1))
-                message["calls"] = RtCall.Maps(Options.SafeCalls);
             RtStep step = Rule.Receive(message, nowNs);
             RtAct origin = ActOf(message);
             if (step.Expired)

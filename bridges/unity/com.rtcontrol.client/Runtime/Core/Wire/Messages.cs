@@ -121,10 +121,13 @@ namespace RtControl
 
         private static void RefuseOtherVersion(List<object> protocol)
         {
-            if (protocol == null || protocol.Count == 0 || !(protocol[0] is long || protocol[0] is double)) return;
-            double major = protocol[0] is long ? (long)protocol[0] : (double)protocol[0];
-            if (major != Major && major == System.Math.Floor(major))
-                throw new WireException(WireException.Version, "protocol", "major version " + major + " is not spoken");
+            if (protocol == null || protocol.Count == 0) return;
+            foreach (object part in protocol)
+                if (!(part is long || part is double) || System.Convert.ToDouble(part) % 1 != 0 || System.Convert.ToDouble(part) < 0) return;
+            double major = System.Convert.ToDouble(protocol[0]);
+            double minor = protocol.Count > 1 ? System.Convert.ToDouble(protocol[1]) : Minor;
+            if (major != Major || minor < Minor)
+                throw new WireException(WireException.Version, "protocol", "version " + major + "." + minor + " is not spoken");
         }
 
         private static object Array(object value, string path)
