@@ -8,10 +8,13 @@ from __future__ import annotations
 import ast
 import gzip
 import hashlib
+import json
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,12 @@ from rtcontrol.models.checkpoint import hub
 from rtcontrol.models.data.chat import SHAPE, chat
 from rtcontrol.models.data.row import Row, json_lines, read_rows
 from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.data.types import annotation, coerced, list_of, tool
+from rtcontrol.models.data.types import annotation, arguments_of, call_of, coerced, list_of, tool
 from rtcontrol.models.errors import UserError, decoded, strict_json, user_path
 
 Samples = Iterator[Sample | Dropped]
 Items = Iterable[tuple[str, Any]]
-FORM = "NAME[:PART,...][=PLACE], as seal-tools:dev=FOLDER or openai=chats.jsonl, or a file of rows (JSONL)"
+FORM = "NAME[:PART,...][=PLACE], as seal-tools:dev=FOLDER or toolalpaca=eval_simulated.json, or a file of rows (JSONL)"
 KINDS = ("*.json", "*.jsonl", "*.json.gz", "*.jsonl.gz")
 NOT_SHOWN = "a call of a function that is not shown"
 
@@ -141,6 +144,28 @@ def mobile_actions(part: str, place: str) -> Samples:
     return samples(lines, lambda value, where: chat(value, source, where), source, SHAPE)
 
 
+def openfunctions(_: str, place: str) -> Samples:
+    """Yield OpenFunctions v1's test file: one function with each question, the answer as a Python call.
+
+    Functions without parameters are dropped, as the paper's 109 of 112. What is called is `api_call`, not `name`."""
+    path = data_file(located(place, "OpenFunctions v1"), "gorilla_openfunctions_v1_test.json")
+    source, numbers = f"openfunctions v1 ({version(path)})", count()
+
+    def read(value: Mapping[str, Any], where: str) -> Iterator[Sample]:
+        name, function = f"openfunctions_{next(numbers)}", value["function"]
+        parameters = dict(function.get("parameters") or {})
+        if not parameters.get("properties"):
+            raise Unusable("a function without parameters", str(function.get("api_call")))
+        if "required" in function:  # once it is next to the parameters
+            parameters.setdefault("required", function["required"])
+        shown = tool(function["api_call"], function.get("description"), parameters)
+        call = call_of(value["model_answer"])
+        call = _expected(call.name, call.arguments, [shown])
+        yield Sample(name, source, where, value["question"], "", (shown,), (call,))
+
+    return samples(items(path), read, source, "a sample of another shape than OpenFunctions's")
+
+
 def xlam(_: str, place: str) -> Samples:
     """Yield xLAM-60k: answers and tools are JSON in strings, parameters flat, with Python's annotations."""
     path = data_file(located(place, "xLAM-60k"), "xlam_function_calling_60k.json")
@@ -178,17 +203,20 @@ def _xlam_tool(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SEAL_FILES = {"in-domain": "test_in_domain", "out-domain": "test_out_domain", "dev": "dev", "train": "train"}
+SEVERAL = "-several"
+SEAL_PARTS = tuple(f"{name}{end}" for name in SEAL_FILES for end in ("", SEVERAL))
 EASY = "-easy-"  # in the ids of samples of one call
 SHOWN = 5
+REFERENCE = "API_call_"
 
 
 def seal_tools(part: str, place: str) -> Samples:
-    """Yield the samples of one call of a part of Seal-Tools.
+    """Yield a part of Seal-Tools: its samples of one call ("in-domain"), or of several ("in-domain-several").
 
     The tools shown are those of the file for fine-tuning, else the called ones and others of `tool.jsonl`, five
-    together."""
+    together. A call that takes an earlier one's result is dropped."""
     folder = located(place, "Seal-Tools")
-    name = SEAL_FILES[part]
+    name = SEAL_FILES[part.removesuffix(SEVERAL)]
     path = folder / f"{name}.jsonl"
     if not path.is_file():
         raise UserError(f"{folder} has no {path.name}.", "Give the folder of Seal-Tools that has this part.")
@@ -197,10 +225,12 @@ def seal_tools(part: str, place: str) -> Samples:
     known = {} if shown else {api["api_name"]: api for _, api in items(folder / "tool.jsonl")}
 
     def read(value: Mapping[str, Any], where: str) -> Iterator[Sample]:
-        if EASY not in value["id"]:
+        if (EASY in value["id"]) == part.endswith(SEVERAL):
             return
         names = [call["api"] for call in value["calling"]]
         apis = shown[value["id"]] if shown else _seal_sampled(names, known, value["id"])
+        if REFERENCE in json.dumps([call["parameters"] for call in value["calling"]]):
+            raise Unusable("a call that takes the result of an earlier one")
         tools = tuple({api["api_name"]: _seal_tool(api) for api in apis}.values())
         calls = tuple(_expected(call["api"], call["parameters"], tools) for call in value["calling"])
         yield Sample(value["id"], source, where, value["query"], "", tools, calls)
@@ -242,6 +272,69 @@ def _seal_tool(api: Mapping[str, Any]) -> dict[str, Any]:
     return tool(api["api_name"], api.get("api_description"), schema)
 
 
+# "Required. string. One of: [a, b]. What it is."
+PARAMETER = re.compile(r"\s*(?P<required>Required\.)?\s*(?P<type>[A-Za-z]+(?:\[.*\]|\{.*\})?)\.?\s*(?P<rest>.*)", re.S)
+CHOICES = re.compile(r"One of:\s*\[([^\]]*)\]")
+NOT_A_FUNCTION = "components"
+
+
+def toolalpaca(_: str, place: str) -> Samples:
+    """Yield a file of ToolAlpaca's instructions, each with all functions of its API, which are described in prose.
+
+    Instructions that several calls in a row answer are dropped."""
+    path = data_file(located(place, "ToolAlpaca"), "eval_simulated.json", "eval_*.json")
+    source = f"toolalpaca ({version(path)}):{path.stem.removeprefix('eval_')}"
+
+    def read(value: tuple[Mapping[str, Any], int, str, Any], where: str) -> Iterator[Sample]:
+        api, n, query, answers = value
+        described = api["Function_Description"].items()
+        tools = tuple(_alpaca_tool(name, text) for name, text in described if name != NOT_A_FUNCTION)
+        if len(answers) != 1:
+            raise Unusable("several calls in a row" if answers else "no call")
+        call = _expected(answers[0]["Action"], arguments_of(answers[0]["Action_Input"]), tools)
+        yield Sample(f"{path.stem}_{api.get('Name')}_{n}", source, where, query, "", tools, (call,))
+
+    return samples(_alpaca_instructions(path), read, source, "a sample of another shape than ToolAlpaca's")
+
+
+def _alpaca_instructions(path: Path) -> Iterator[tuple[str, tuple[Any, int, str, Any]]]:
+    for where, api in items(path):
+        try:
+            pairs = list(zip(api["Instructions"], api["Golden_Answers"], strict=True))
+        except SHAPE_ERRORS:
+            pairs = [("", None)]
+        for n, (query, answers) in enumerate(pairs):
+            yield f"{where}, instruction {n + 1}", (api, n, query, answers)
+
+
+def _alpaca_tool(name: str, text: str) -> dict[str, Any]:
+    about, marker, rest = text.partition("\nParameters: ")
+    try:
+        parameters = json.JSONDecoder().raw_decode(rest)[0] if marker else {}
+    except ValueError:
+        raise Unusable("a function whose parameters cannot be read", name) from None
+    required, properties = [], {}
+    for key, words in parameters.items():
+        match = PARAMETER.match(words)
+        if match is None:
+            raise Unusable("a function whose parameters cannot be read", f"{name}.{key}: {words}")
+        properties[key] = {**_alpaca_kind(match["type"]), "description": match["rest"].strip()}
+        if (choices := CHOICES.search(match["rest"])) and properties[key]["type"] == "string":
+            properties[key]["enum"] = [choice.strip() for choice in choices[1].split(",")]
+        if match["required"]:
+            required.append(key)
+    return tool(name, about, {"type": "object", "properties": properties, "required": required})
+
+
+def _alpaca_kind(text: str) -> dict[str, Any]:
+    """Read `Array[string]`, `Object{...}`: what is inside is kept for lists of plain values alone."""
+    outer, _, inside = text.partition("[")
+    if outer.lower() != "array":
+        return {"type": text.partition("{")[0]}
+    plain = re.fullmatch(r"(string|integer|number|boolean)\]", inside)
+    return {"type": "array", "items": {"type": plain[1]}} if plain else {"type": "array"}
+
+
 @dataclass(frozen=True)
 class DataSet:
     """`read(part, place)`; `part` is read where none of the `parts` is named, `hub` where no place is given ("": one
@@ -255,7 +348,9 @@ class DataSet:
 
 SETS = {
     "mobile-actions": DataSet(mobile_actions, ("train", "eval"), hub="google/mobile-actions"),
-    "seal-tools": DataSet(seal_tools, tuple(SEAL_FILES), "in-domain"),
+    "seal-tools": DataSet(seal_tools, SEAL_PARTS, "in-domain"),
+    "openfunctions": DataSet(openfunctions),
+    "toolalpaca": DataSet(toolalpaca),
     "xlam": DataSet(xlam, hub="Salesforce/xlam-function-calling-60k"),
     "openai": DataSet(chats),
 }

@@ -7,11 +7,13 @@ as `List[int]` or `str, optional`.
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from rtcontrol.models.call import Call
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.errors import strict_json
 
@@ -29,6 +31,7 @@ OPTIONAL = re.compile(r",\s*optional\b|,\s*default\b.*$|\boptional\b(?!\s*\[)", 
 BY_NAME = ("properties", "$defs", "definitions")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 WORDS = {"true": True, "false": False, "null": None, "none": None}
+NO_CALL = "an expected call that cannot be read"
 NOT_PYTHON = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 
 
@@ -119,6 +122,28 @@ def _annotated(node: ast.expr, text: str) -> dict[str, Any]:
 def _either(arms: list[dict[str, Any]]) -> dict[str, Any]:
     kept = [arm for i, arm in enumerate(arms) if arm not in arms[:i] and arm != {"type": "null"}]
     return kept[0] if len(kept) == 1 else {"anyOf": kept} if kept else {"type": "null"}
+
+
+def call_of(text: str) -> Call:
+    """Return the call of Python source such as `f.g(a=1, b=[2], c=true)`, keywords alone. A bare name is a string
+    unless it is true, false or null. Raises Unusable."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except NOT_PYTHON:
+        raise Unusable(NO_CALL, text[:120]) from None
+    if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
+        raise Unusable(NO_CALL, text[:120])
+    return Call(ast.unparse(node.func), {str(k.arg): _value(k.value, text) for k in node.keywords})
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Name | ast.Attribute):
+        word = ast.unparse(node)
+        return WORDS.get(word.lower(), word)
+    try:
+        return json.loads(json.dumps(ast.literal_eval(node), allow_nan=False))
+    except NOT_PYTHON:
+        raise Unusable(NO_CALL, text[:120]) from None
 
 
 def coerced(value: Any, schema: Mapping[str, Any]) -> Any:

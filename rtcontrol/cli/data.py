@@ -38,8 +38,8 @@ def convert(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="NAME[:PART,...][=PLACE] or a file of rows. NAME: mobile-actions, seal-tools, xlam, "
-            "openai (chats with tools, JSONL). PLACE: file, folder or hub id.",
+            help="NAME[:PART,...][=PLACE] or a file of rows. NAME: mobile-actions, seal-tools, openfunctions, "
+            "toolalpaca, xlam, openai (chats with tools, JSONL). PLACE: file, folder or hub id.",
             show_default=False,
         ),
     ],

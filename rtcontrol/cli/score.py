@@ -91,7 +91,7 @@ def evaluate(
         typer.Argument(
             metavar="SOURCE",
             show_default=False,
-            help="mobile-actions, seal-tools, xlam or openai, each NAME[:PART,...][=PLACE]; or a file.",
+            help="mobile-actions, seal-tools, openfunctions, toolalpaca, each NAME[:PART,...][=PLACE]; or a file.",
         ),
     ],
     model: str = setting("eval", MISSING, "Bundled name, folder or hub id of a checkpoint."),

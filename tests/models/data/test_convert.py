@@ -13,7 +13,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, decompose, rows
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.data.sample import Dropped, Sample, Tally, Unusable
-from rtcontrol.models.data.types import annotation, coerced, tool
+from rtcontrol.models.data.types import annotation, call_of, coerced, tool
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
@@ -156,7 +156,41 @@ def test_unknown_type_is_refused(text: str) -> None:
         annotation(text)
 
 
-# Values as the sets write them.
+# Calls and values as the sets write them.
+
+
+values = st.recursive(
+    st.booleans() | st.none() | st.integers(-(2**53), 2**53) | st.floats(-1e300, 1e300) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c_d"]), values))
+def test_call_of_python_source_is_read(arguments: dict[str, Any]) -> None:
+    written = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    assert call_of(f"shop.find({written})") == Call("shop.find", arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("f(on=true, off=False, gone=null)", {"on": True, "off": False, "gone": None}),
+        ("f(loc=Berkeley)", {"loc": "Berkeley"}),
+        ("f(at=(1, 2))", {"at": [1, 2]}),
+    ],
+)
+def test_call_with_bare_names_is_read(text: str, arguments: dict[str, Any]) -> None:
+    assert call_of(text).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=9**9**9)", "f(a=1e999)", "f(a={1})"],
+)
+def test_unreadable_call_is_refused(text: str) -> None:
+    with pytest.raises(Unusable):
+        call_of(text)
 
 
 @pytest.mark.parametrize(

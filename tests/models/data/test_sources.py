@@ -50,7 +50,7 @@ def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monk
     assert version(other).startswith("sha256 44136fa3")
 
 
-# Seal-Tools and xLAM: their counts, and the traps in each.
+# Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.
 
 
 def split(found: Any) -> tuple[list[Sample], Counter[str]]:
@@ -68,6 +68,26 @@ def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
     assert {len(one.tools) for one in samples} == {5}
     kinds = Counter(type(v).__name__ for one in samples for v in one.calls[0].arguments.values())
     assert kinds["int"] == 34 and kinds["float"] == 26
+    several, dropped = split(read_source(f"seal-tools:in-domain-several={sets}/seal_tools"))
+    later, unshown = "a call that takes the result of an earlier one", "a call of a function that is not shown"
+    assert dropped == {later: 30, unshown: 2} and len(several) == 468
+
+
+def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
+    samples, dropped = split(read_source(f"openfunctions={sets}/openfunctions_v1"))
+    assert len(samples) == 109 and dropped == {"a function without parameters": 3}
+    by_query = {one.instruction: one.calls[0] for one in samples}
+    coffee = by_query["Find a coffee shop near me with free Wi-Fi in San Francisco."]
+    assert coffee.text() == 'coffee_shop.find_nearby(location="San Francisco", amenities=["Wi-Fi"])'
+
+
+def test_toolalpacas_single_golden_calls(sets: Path) -> None:
+    samples, dropped = split(read_source(f"toolalpaca={sets}/toolalpaca"))
+    assert len(samples) == 51 and dropped == {"several calls in a row": 43, "arguments that are not JSON": 6}
+    assert not any(tool["function"]["name"] == "components" for one in samples for tool in one.tools)
+    search = {t["function"]["name"]: t["function"]["parameters"] for t in samples[0].tools}["searchAxolotlImages"]
+    assert search["properties"]["color"]["enum"] == ["wild", "leucistic", "albino"] and search["required"] == []
+    assert search["properties"]["page"]["type"] == "integer"
 
 
 def xlam_row() -> dict[str, Any]:
@@ -113,6 +133,17 @@ CHAT = {
     ],
     "tools": [{"function": {"name": "lamp", "description": "", "parameters": LAMP}}],
 }
+OPEN = {
+    "question": "Light.",
+    "function": {"name": "Lamp", "api_call": "lamp", "description": "", "parameters": LAMP},
+    "model_answer": "lamp(on=true)",
+}
+ALPACA = {
+    "Name": "L",
+    "Function_Description": {"lamp": 'Light.\nParameters: {"on": "Required. boolean. Whether."}\nOutput: none'},
+    "Instructions": ["Light."],
+    "Golden_Answers": [[{"Action": "lamp", "Action_Input": '{"on": true}'}]],
+}
 API = {"api_name": "lamp", "api_description": "", "parameters": {"on": {"type": "bool"}}, "required": ["on"]}
 SEAL = {
     "id": "dev-easy-0",
@@ -144,7 +175,9 @@ def _list(name: str, source: str) -> Callable[[Path, Any], Any]:
 
 SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
     "chat": (CHAT, lambda folder, value: chats("", str(_lines(folder, "chats.jsonl", value)))),
+    "openfunctions": (OPEN, _list("o.json", "openfunctions")),
     "seal-tools": (SEAL, _seal),
+    "toolalpaca": (ALPACA, _list("eval_x.json", "toolalpaca")),
     "xlam": (xlam_row(), _list("x.json", "xlam")),
 }
 junk = st.recursive(
