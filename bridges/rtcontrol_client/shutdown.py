@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import errno
+import importlib
 import io
 import math
 import os
@@ -16,13 +18,20 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
+
+def _there(*names: str) -> tuple[signal.Signals, ...]:
+    return tuple(signal.Signals[name] for name in names if hasattr(signal, name))
+
+
 # People end a program by these: each further one counts, and user code that took one loses it again.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SIGNALS = _there("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 # By default these end a program as well. User code may have a use of its own for them.
-OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU, signal.SIGVTALRM, signal.SIGPROF)
+OTHERS = _there(
+    "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT"
+)  # fmt: skip
 SUSPENDS = signal.SIGTSTP
 # Even where the shell that started us has them ignored, as it does in a script's background.
-ALWAYS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+ALWAYS = _there("SIGINT", "SIGTERM", "SIGQUIT")
 STATUS = {number.name: 128 + number for number in (*SIGNALS, *OTHERS)}
 SAFE_CALL = b"still ending: the safe call is being executed; a third signal leaves at once\n"
 WRITING = b"still ending: the report is being written\n"
@@ -41,6 +50,39 @@ class Interrupted(KeyboardInterrupt):
         self.status = 128 + number
 
 
+class KernelHandlers:
+    """What the operating system calls for a signal, which C code may change without Python's knowledge."""
+
+    POINTER = ctypes.sizeof(ctypes.c_void_p)  # the handler is the first field of struct sigaction
+    SIZE = 256  # more than any system's
+
+    def __init__(self) -> None:
+        self._libc = ctypes.PyDLL(None)
+        self._buffer = ctypes.create_string_buffer(self.SIZE)
+        self._kept: dict[int, bytes] = {}
+
+    def keep(self, number: int) -> None:
+        """Remember the present handler."""
+        self._libc.sigaction(int(number), None, self._buffer)
+        self._kept[number] = self._buffer.raw
+
+    def handler(self, number: int) -> bytes:
+        """Return the present handler's address; zero bytes are the default action."""
+        self._libc.sigaction(int(number), None, self._buffer)
+        return self._buffer.raw[: self.POINTER]
+
+    def changed(self, number: int) -> bool:
+        return self.handler(number) != self._kept[number][: self.POINTER]
+
+    def restore(self, number: int) -> None:
+        self._libc.sigaction(int(number), self._kept[number], None)
+
+
+# `signal.getsignal` without its conversion to an enumeration, which takes 3 us for each signal.
+_getsignal = importlib.import_module("_signal").getsignal
+DEFAULT = bytes(KernelHandlers.POINTER)
+
+
 class Shutdown:
     """While it is entered (on the main thread), the first signal tells `stop` its name; the second one changes nothing
     and says so on stderr; each further one raises Interrupted with the first one's status, but for those within half a
@@ -50,7 +92,7 @@ class Shutdown:
     SIGTSTP calls `suspend` with a function that stops the process until it is continued: call that, on the main thread,
     once the safe call is active. Without a `suspend` the process stops at once.
 
-    User code may take these signals for itself by `signal.signal`: `retake` takes them back.
+    User code, or a library in C, may take these signals for itself: `retake` takes them back.
 
     A process that was asked to end is over when it is left: of further signals the second one leaves what hangs in the
     interpreter's own end. SIGHUP, SIGTSTP and OTHERS stay ignored where they were (nohup). Entering also makes stdout
@@ -62,7 +104,9 @@ class Shutdown:
         self._stop, self._suspend, self._count, self._peace_s = stop, suspend, 0, 0.0
         self._doing = SAFE_CALL
         self._before: dict[int, Any] = {}
+        self._kernel = KernelHandlers()
         self._noted: set[int] = set()  # signals that were taken back before
+        self._unblocked: list[int] = []
 
     def of(self, stop: Callable[[str], object], suspend: Suspend | None = None) -> None:
         """From now on this is to be stopped: at once, where a signal came already."""
@@ -71,7 +115,6 @@ class Shutdown:
             stop(self.name)
 
     def called(self) -> bool:
-        """Return whether a signal has come."""
         return bool(self.name)
 
     @property
@@ -80,28 +123,33 @@ class Shutdown:
         return STATUS.get(self.name, 0)
 
     def wait(self) -> None:
-        """Wait for a signal."""
         while not self.called():
             self.retake()
             rest(self.called, time.monotonic() + RETAKE_S)
 
     def retake(self) -> list[str]:
-        """Take back the signals that other code has taken; return the names of those taken back for the first time.
+        """Take back the signals that other code has taken, at the level of the operating system. Any thread.
 
-        Only the main thread can do so. A handler that other code gave one of OTHERS stays: it does not end the program.
+        Returns the names of those taken back for the first time. A handler that other code gave one of OTHERS stays:
+        it does not end the program. What was changed by Python's own `signal` only the main thread can take back.
         """
-        if threading.current_thread() is not threading.main_thread():
-            return []
         taken = []
+        main = threading.current_thread() is threading.main_thread()
         for number in self._before:
-            now = signal.getsignal(number)
-            if now == self._handler(number) or (number in OTHERS and now != signal.SIG_DFL):
+            by_python = main and _getsignal(number) != self._handler(number)
+            if not (by_python or self._kernel.changed(number)):
                 continue
-            signal.signal(number, self._handler(number))
+            if number in OTHERS and self._kernel.handler(number) != DEFAULT:
+                continue
+            if main:
+                signal.signal(number, self._handler(number))
+            else:
+                self._kernel.restore(number)
             if number not in self._noted:
                 self._noted.add(number)
                 taken.append(signal.Signals(number).name)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number for number in self._before if number not in OTHERS])
+        if main:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._unblocked)
         return taken
 
     def _handler(self, number: int) -> Callable[[int, object], None]:
@@ -146,6 +194,8 @@ class Shutdown:
             if number in OTHERS and before is not signal.SIG_DFL:
                 continue  # somebody has a use for it
             self._before[number] = signal.signal(number, self._handler(number))
+            self._kernel.keep(number)
+        self._unblocked = [number for number in self._before if number not in OTHERS]
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -204,6 +254,11 @@ def unwritten() -> OSError | None:
     return raw.failed if isinstance(raw, _Lasting) else None
 
 
+def unicode(stream: Any) -> bool:
+    """Whether a stream has all characters."""
+    return str(stream.encoding).lower().startswith("utf")
+
+
 def _stand_in() -> None:
     """/dev/null in the place of what is closed of stdin, stdout and stderr: what is opened next would be given its
     number, a record or a socket, and then all that is printed."""
@@ -228,6 +283,7 @@ def outlive_terminal() -> None:
             continue
         stream.flush()
         raw = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
-        lasting = io.TextIOWrapper(raw, stream.encoding, "replace", line_buffering=True)
+        raises = stream.errors == "strict" or (stream.errors == "surrogateescape" and not unicode(stream))
+        lasting = io.TextIOWrapper(raw, stream.encoding, "replace" if raises else stream.errors, line_buffering=True)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, Interrupted, Shutdown
 
 ALL = (*SIGNALS, *OTHERS, SUSPENDS)
+LIBC = ctypes.CDLL(None)
+LIBC.signal.restype, LIBC.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+DEFAULT = 0
 
 
 @pytest.fixture(autouse=True)
@@ -43,17 +48,37 @@ def test_timer_signals_never_count_as_further_ones() -> None:
     assert stops == ["SIGXCPU"]
 
 
+def by_python(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+
+
+def by_c(number: int) -> None:
+    LIBC.signal(number, DEFAULT)
+
+
+@pytest.mark.parametrize("take", [by_python, by_c])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_taken_by_user_code_is_taken_back(number: signal.Signals) -> None:
+def test_signal_taken_by_user_code_is_taken_back(take: Callable[[int], None], number: signal.Signals) -> None:
     stops: list[str] = []
     with Shutdown(stops.append) as ending:
-        signal.signal(number, signal.SIG_DFL)
+        take(number)
         assert ending.retake() == [number.name]
         assert ending.retake() == []
         # Before it is raised: the default action would end the tests.
-        assert signal.getsignal(number) == ending._handle
+        assert signal.getsignal(number) == ending._handle and not ending._kernel.changed(number)
         signal.raise_signal(number)
         assert stops == [number.name]
+
+
+def test_signal_taken_in_c_is_taken_back_by_another_thread() -> None:
+    stops: list[str] = []
+    with Shutdown(stops.append) as ending:
+        by_c(signal.SIGTERM)
+        thread = threading.Thread(target=ending.retake)
+        thread.start()
+        thread.join()
+        signal.raise_signal(signal.SIGTERM)
+    assert stops == ["SIGTERM"]
 
 
 def test_blocked_signal_is_let_through_again() -> None:

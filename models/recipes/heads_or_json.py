@@ -1,0 +1,169 @@
+"""Compare heads with JSON as ways to write a call: small models learn a made-up corpus from nothing, at equal tokens.
+
+python models/recipes/heads_or_json.py --seeds 1      two minutes a model on one core; three seeds: docs/evaluation.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import robot_corpus as corpus
+import torch
+from shared import options, printed, run
+from tokenizers import Tokenizer
+
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.data.row import Row
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.train.encode import EncodedRow, HeadTarget, LossWeights, RowEncoder
+from rtcontrol.models.train.packing import label_logits, pack
+from rtcontrol.models.train.policy import TreeDecider
+from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, new_model, prepare
+from rtcontrol.models.train.trainer import TrainConfig, Trainer
+from rtcontrol.models.train.vocabulary import build_tokenizer
+
+TOKENS = 400_000  # that go through the model in training, prompts and tools included
+SHAPE = ModelShape(hidden=128, layers=3, heads=2, kv_heads=2, intermediate=256)
+CHUNK, GROUP = 4_096, 32
+JUDGED, HELD = 1_000, 7
+WEIGHTS, PUNCTUATION_WEIGHT = LossWeights(arguments=(1.6,) * 6, end=1.0), 0.1
+ARMS = {"heads": ("heads", 1), "JSON": ("json", 1), "JSON, twice the tokens": ("json", 2)}  # form, times TOKENS
+PHRASES = (
+    '": {"type": "integer", "minimum": ',
+    '": {"type": "string", "enum": ["',
+    '": {"type": "string", "maxLength": ',
+    ', "maximum": ',
+    ', "multipleOf": ',
+    '"]}, "',
+    '}, "',
+)
+PUNCTUATION = '{"name": "", "arguments": {"": "", "": 1, }} true false : , ; % " . "'
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t of 97.5 %, by seeds
+
+
+class FormEncoder:
+    """Encodes rows in one form, for `Trainer`: a row's own heads next to each other, or JSON."""
+
+    def __init__(self, heads: RowEncoder, form: str) -> None:
+        self.prefix, self.tokenizer = heads.prefix, heads.tokenizer
+        self._heads, self._form = heads, form
+
+    def encode(self, row: Row, forced: bool = True) -> EncodedRow:
+        """Return ids and labels."""
+        assert row.call is not None
+        encoded, plan = self._heads.encode(row), self._heads.plan
+        if self._form == "heads":
+            return replace(encoded, heads=encoded.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])])
+        # The call as JSON after the prompt, whose last token the first one of the text follows.
+        tokens = self.tokenizer.encode(json.dumps(row.call.to_dict(), ensure_ascii=False))
+        weights = [1.0 if re.search(r"\w", self.tokenizer.decode([token])) else PUNCTUATION_WEIGHT for token in tokens]
+        text = (*tokens, self.tokenizer.special_id("<|im_end|>"))
+        chain = HeadTarget((encoded.suffix[-1], *tokens), text, (*weights, PUNCTUATION_WEIGHT))
+        return replace(encoded, suffix=encoded.suffix[:-1], heads=(chain,))
+
+
+@cache
+def vocabulary(form: str) -> Tokenizer:
+    """Return the corpus' words and numbers, whole; for JSON also the runs of marks of its calls."""
+    texts = [tools_text(tool_schemas(corpus.tools()))]
+    shown = rows_of(corpus.rows(0), 4_000)
+    texts += [text for row in shown for text in (row.instruction, row.observation)]
+    calls = [json.dumps(row.call.to_dict(), ensure_ascii=False) for row in shown]
+    texts += calls if form == "json" else [PUNCTUATION]
+    return build_tokenizer(texts, [str(n) for n in range(100)], (*SCHEMA_PHRASES, *PHRASES))
+
+
+def rows_of(rows: Iterator[Row], count: int) -> list[Row]:
+    """Return the next rows."""
+    return list(itertools.islice(rows, count))
+
+
+def trained_and_judged(form: str, tokens: float, seed: int, out: Path, name: str) -> dict[str, Any]:
+    """Train one model (or resume in `out`) and count its right calls of held-out samples."""
+    tokenizer = vocabulary(form)
+    wrapped = STTokenizer(tokenizer)
+    plan = compile_plan(tool_schemas(corpus.tools()), wrapped)
+    heads = RowEncoder(PromptTemplate(COMPACT, wrapped, "the compact profile"), wrapped, plan, WEIGHTS)
+    encoder: Any = FormEncoder(heads, form)
+    model = prepare(new_model(SHAPE, tokenizer, seed), tokenizer, (1, 2))
+    measured, total = rows_of(corpus.rows(-1), 1_024), 0
+    for at in range(0, len(measured), GROUP):
+        total += pack(encoder.prefix, [encoder.encode(row) for row in measured[at : at + GROUP]]).tokens.shape[1]
+    count = round(tokens * len(measured) / total)
+
+    def source(chunk: int) -> Sequence[Row]:
+        return rows_of(corpus.rows(seed * 1_000_003 + chunk), CHUNK)
+
+    config = TrainConfig(count, seed, GROUP, 1, 2e-3, forced_share=1.0, bf16=True, save_every_s=10.0)
+    Trainer(model, encoder, source, config, out).run(printed(name))
+    result: dict[str, Any] = {"rows": count, "tokens_a_row": round(total / len(measured), 1)}
+    samples = rows_of(corpus.rows(HELD, held_out=True), JUDGED)
+    result["free"] = [sum(free(model, encoder, samples)), JUDGED]
+    if form == "heads":
+        result["constrained"] = [sum(constrained(TreeDecider(model, heads), samples)), JUDGED]
+    return result
+
+
+def free(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]:
+    """Return of each sample whether its call is right if each token is the likeliest of all: so it is if every token of
+    the right call is the likeliest after those before it, which one forward over the right calls shows."""
+    right: list[bool] = []
+    model.eval()
+    for at in range(0, len(samples), GROUP):
+        encoded = [encoder.encode(row) for row in samples[at : at + GROUP]]
+        with torch.no_grad():
+            batch = pack(encoder.prefix, encoded)
+            best = (label_logits(model, batch).argmax(-1) == batch.labels).tolist()
+        for row in encoded:
+            count = sum(bool(weight) for head in row.heads for weight in head.weights)
+            right.append(all(best[:count]))
+            best = best[count:]
+    return right
+
+
+def constrained(decide: TreeDecider, samples: Sequence[Row]) -> list[bool]:
+    """Return the same for the tree decoder, which is held to the tools."""
+    chunks = [samples[at : at + GROUP] for at in range(0, len(samples), GROUP)]
+    return [call == row.call for some in chunks for call, row in zip(decide(some), some, strict=True)]
+
+
+def share(counts: Sequence[Sequence[int]]) -> str:
+    """Return the mean share of the seeds, half its 95 % interval (Student's t), and each seed's share, in percent."""
+    shares = [100 * right / count for right, count in counts]
+    each = ", ".join(f"{value:.1f}" for value in shares)
+    if len(shares) not in T_95:
+        return each
+    return f"{fmean(shares):.1f} ± {T_95[len(shares)] * stdev(shares) / math.sqrt(len(shares)):.1f}: {each}"
+
+
+def compare(args: argparse.Namespace) -> str:
+    """Train each form with each seed and return the table."""
+    lines = []
+    for name, (form, times) in ARMS.items():
+        tokens, results = TOKENS * times * args.scale, []
+        for seed in range(args.seed, args.seed + args.seeds):
+            folder = args.out / f"{form}-{tokens:.0f}-{seed}"
+            results.append(trained_and_judged(form, tokens, seed, folder, f"{name}, seed {seed}"))
+        shares = {key: share([each[key] for each in results]) for key in results[0] if key in ("free", "constrained")}
+        rows = f"{results[0]['rows']:,} rows of {results[0]['tokens_a_row']} tokens"
+        lines.append("; ".join([f"{name}: {rows}", *(f"{key} {value}" for key, value in shares.items())]))
+    return "\n".join(["Right calls, % (mean ± 95 %: each seed)", *lines])
+
+
+if __name__ == "__main__":
+    parser = options(__doc__, "runs/heads_or_json")
+    parser.add_argument("--seeds", type=int, default=3, help="models of each form (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the training tokens, for a trial (%(default)s)")
+    run(parser, compare)

@@ -1,0 +1,139 @@
+"""The corpus of `heads_or_json.py`: a robot's tools of none to six arguments, observations and sentences.
+
+Values are said ("with 3 coats"), quoted or observed ("as the dial shows"). Rows are random and never stored; orders of
+clauses whose checksum says so are kept for judging.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import Row
+
+DIAL = "as the dial shows"  # in place of a number of ten steps
+THINGS = ["crate", "lamp", "table", "barrel", "shelf", "cart", "pump", "valve", "chair", "drum", "rack", "bin"]
+COLOURS = ["red", "green", "blue", "black", "white", "amber", "violet", "grey"]
+_LABELS = """
+amber anchor basil bridge canyon cedar copper delta ember falcon garden harbour island jasmine lantern maple meadow
+nickel orchid paper quartz raven river saffron silver summit thunder valley velvet willow winter zephyr
+"""
+LABEL_WORDS = _LABELS.split()
+
+
+def number(low: int, high: int, step: int = 1) -> dict[str, Any]:
+    """Return the schema of an integer."""
+    return {"type": "integer", "minimum": low, "maximum": high, **({"multipleOf": step} if step > 1 else {})}
+
+
+def words(values: Sequence[str]) -> dict[str, Any]:
+    """Return the schema of one of these words."""
+    return {"type": "string", "enum": list(values)}
+
+
+X = Y = number(0, 30)
+TEXT = {"type": "string", "maxLength": 40}
+SIZES = ("small", "medium", "large")
+
+
+@dataclass(frozen=True)
+class Action:
+    """A tool: its sentences, its required parameters in order, and its optional ones, each with the ways to say it."""
+
+    name: str
+    about: str
+    sentences: tuple[str, ...]
+    required: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    optional: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = field(default_factory=dict)
+
+
+ACTIONS = (
+    Action("halt", "Stop at once.", ("halt", "stop now", "stay where you are", "do not move")),
+    Action("wait", "Do nothing for a while.", ("wait {seconds} seconds", "pause for {seconds} s", "rest {seconds} s"),
+           {"seconds": number(1, 60)}),
+    Action("go", "Drive to a place.", ("go to {place}", "drive to {place}", "head for {place}"), {"x": X, "y": Y}),
+    Action("grip", "Take a thing in a hand.", ("grip the {thing} with the {hand} hand", "take the {thing}, {hand} hand",
+                                               "{hand} hand: get the {thing}"),
+           {"thing": words(THINGS), "hand": words(("left", "right"))},
+           {"force": (number(10, 90, 10), ("at force {}", "force {}"))}),
+    Action("carry", "Bring a thing to a place.", ("carry the {thing} to {place}", "bring {place} the {thing}",
+                                                  "take the {thing} over to {place}"),
+           {"thing": words(THINGS), "x": X, "y": Y},
+           {"care": (words(("gentle", "normal", "rough")), ("be {}", "in a {} way")),
+            "speed": (number(1, 9), ("at speed {}", "speed {}"))}),
+    Action("paint", "Paint a thing.", ("paint the {thing} {colour}", "make the {thing} {colour}",
+                                       "{colour} paint for the {thing}"),
+           {"thing": words(THINGS), "colour": words(COLOURS)},
+           {"coats": (number(1, 5), ("with {} coats", "{} coats")),
+            "gloss": (number(10, 90, 10), ("gloss {}", "{} gloss")),
+            "hours": (number(1, 12), ("dry it {} hours", "let it dry {} h")),
+            "room": (words(("north", "south", "yard")), ("in the {} room", "room {}"))}),
+    Action("label", "Print a label.", ('print "{text}" in {colour}', 'a {colour} label "{text}"',
+                                       'label it "{text}", {colour}'),
+           {"text": TEXT, "colour": words(COLOURS)},
+           {"copies": (number(1, 20), ("{} copies", "{} times")), "size": (words(SIZES), ("in {}", "size {}")),
+            "tray": (number(1, 4), ("from tray {}", "tray {}")), "width": (number(10, 90, 10), ("{} mm wide",))}),
+)  # fmt: skip
+
+
+def tools() -> list[dict[str, Any]]:
+    """Return the tools' definitions."""
+    definitions = []
+    for action in ACTIONS:
+        own = {**action.required, **{name: schema for name, (schema, _) in action.optional.items()}}
+        parameters = {"type": "object", "properties": own, "required": list(action.required)}
+        definitions.append({"name": action.name, "description": action.about, "parameters": parameters})
+    return definitions
+
+
+def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
+    """Yield rows without end, the same ones for the same arguments. `held_out`: orders of clauses, and seeds, that
+    training never has."""
+    rng = Random(f"{seed} {held_out}")
+    while True:
+        count = rng.choices(range(7), [1.0] * 7)[0]
+        fitting = [a for a in ACTIONS if len(a.required) <= count <= len(a.required) + len(a.optional)]
+        yield _row(rng, rng.choice(fitting), count, held_out)
+
+
+def _row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
+    dial = rng.randrange(10, 91, 10)
+    values = {name: _value(rng, schema) for name, schema in action.required.items()}
+    spoken = {**values, "place": f"{values.get('x')} {values.get('y')}"}
+    sentence, extra = _said(rng, action, count - len(action.required), spoken, dial, held_out)
+    own = {**values, **extra}
+    call = Call(action.name, {name: own[name] for name in (*action.required, *sorted(action.optional)) if name in own})
+    observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
+    return Row(sentence, observation, call)
+
+
+def _said(
+    rng: Random, action: Action, count: int, spoken: Mapping[str, Any], dial: int, held_out: bool
+) -> tuple[str, dict[str, Any]]:
+    """Return the sentence, and the optional arguments that it asks for."""
+    while True:
+        chosen = rng.sample(list(action.optional), count)
+        form = rng.randrange(len(action.sentences))
+        key = f"{action.name} {form} {' '.join(chosen)}"
+        # Of sentences with fewer clauses there are too few to keep any.
+        if len(chosen) < 2 or (zlib.crc32(key.encode()) % 4 == 0) == held_out:
+            break
+    extra = {name: _value(rng, action.optional[name][0]) for name in chosen}
+    read = next((name for name in chosen if action.optional[name][0].get("multipleOf") and rng.random() < 0.5), None)
+    if read is not None:
+        extra[read] = dial
+    shown = {name: DIAL if name == read else value for name, value in extra.items()}
+    clauses = [rng.choice(action.optional[name][1]).format(value) for name, value in shown.items()]
+    return ", ".join([action.sentences[form].format(**spoken), *clauses]), extra
+
+
+def _value(rng: Random, schema: Mapping[str, Any]) -> Any:
+    if "enum" in schema:
+        return rng.choice(schema["enum"])
+    if schema["type"] == "string":
+        return " ".join(rng.sample(LABEL_WORDS, rng.randint(2, 4)))
+    return rng.randrange(schema["minimum"], schema["maximum"] + 1, schema.get("multipleOf", 1))
