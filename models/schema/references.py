@@ -25,14 +25,11 @@ from rtcontrol.models.schema.validator import ABOUT, NOTHING
 DEFINITIONS = ("$defs", "definitions")
 TEXTS = ("format", "title", "description", "$ref", "$comment")
 TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
+BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "dependentSchemas")
 GONE = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # not needed when references are written out
-REFUSED = {
-    **dict.fromkeys(("$dynamicRef", "$recursiveRef"), "Use `$ref` to a definition under `$defs`."),
-    "dependencies": "Write it as draft 2020-12 does: `dependentRequired` or `dependentSchemas`.",
-    "additionalItems": "Write it as draft 2020-12 does: `prefixItems`, and `items` for those behind them.",
-}
+FOLLOWED = {"$dynamicRef", "$recursiveRef"}
 DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
 MAX_DEPTH = 100  # of parts in parts
 
@@ -56,23 +53,27 @@ def _rules() -> dict[str, Any]:
         for keyword, rule in vocabulary["properties"].items():
             of_one = isinstance(rule, Mapping) and "$dynamicRef" in rule
             rules[keyword] = {"type": ["object", "boolean"]} if of_one else {"allOf": [_shallow(rule)], "$defs": shared}
+    schemas = rules["prefixItems"]["allOf"]
+    rules["items"] = {"anyOf": [rules["items"], *schemas], "$defs": rules["prefixItems"]["$defs"]}  # of draft 7
+    for bound in BOUNDS.values():
+        rules[bound] = {"type": ["number", "boolean"]}  # of draft 4
     return rules
 
 
 RULES_OF = _rules()
-ONE = {keyword for keyword, rule in RULES_OF.items() if rule == {"type": ["object", "boolean"]}}
+ONE = {keyword for keyword, rule in RULES_OF.items() if rule == {"type": ["object", "boolean"]}} | {"items"}
 # Keywords that may exclude a value.
 RULES = {*RULES_OF} - {"then", "else"}
 RULES_OF |= {key: {"type": "string"} for key in TEXTS} | {key: {"type": "object"} for key in DEFINITIONS}
 OTHER = {"default", "examples", "example", "$schema", "$id", "id", "$anchor", "nullable", "discriminator"}
-APART = {"contentSchema", "xml", "externalDocs", "metadata", "_meta"}
-KNOWN = {*RULES_OF, *OTHER, *REFUSED, *APART}
+APART = {"contentSchema", "xml", "externalDocs", "metadata", "_meta", "dependencies", "additionalItems"}
+KNOWN = {*RULES_OF, *OTHER, *FOLLOWED, *APART}
 # A misspelt keyword is taken for one of these: by its letters, of which few get the first one wrong.
 PLAIN = {"title", "description", "$comment", "format", "const", *DEFINITIONS}  # words of annotations, too
 SPELLED = {keyword.lower().strip("$"): keyword for keyword in {*RULES_OF} - PLAIN}
 SHORT, LIKE, LIKE_SHORT = 6, 0.84, 0.75  # of a name with fewer letters, each one is more of it
 # Without one of them an object's schema does not say what is in it.
-INSIDE = {*LISTED, *NAMED, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired"}
+INSIDE = {*LISTED, *NAMED, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
 _BASE = jsonschema.Draft202012Validator
 _SHAPE = jsonschema.validators.extend(
     _BASE, type_checker=_BASE.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
@@ -125,21 +126,22 @@ class SchemaDocument:
         whole = self._with_target(schema, inside, depth, call)
         if not isinstance(whole, dict):
             return whole
-        return NOTHING if whole.get("not") == {} else _plain(whole)
+        return NOTHING if whole.get("not") == {} else _modern(whole)
 
     def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int, call: bool) -> Any:
-        if key in ONE:
+        if key in ONE | {"additionalItems"} and not isinstance(value, list | tuple):
             part = self._read(value, inside, depth, call and key in ("not", "if", "then", "else"))
             return self._excluded(part) if key == "not" else part
-        if key in LISTED:
-            return [self._read(part, inside, depth, call) for part in value]
-        if key not in NAMED or not isinstance(value, Mapping):
+        if key in (*LISTED, "items"):
+            return [self._read(part, inside, depth, call and key != "items") for part in value]
+        if key not in (*NAMED, "dependencies") or not isinstance(value, Mapping):
             return list(value) if isinstance(value, tuple) else value
         parts, outer = {}, self._where
         for name, part in value.items():
             if call and key == "properties":
                 self._where = f"{outer}, parameter {name}"
-            parts[name] = self._read(part, inside, depth, call and key != "properties")
+            listed = key == "dependencies" and isinstance(part, list | tuple)
+            parts[name] = list(part) if listed else self._read(part, inside, depth, call and key != "properties")
             self._where = outer
         return parts
 
@@ -203,8 +205,8 @@ class SchemaDocument:
 
     def _check(self, source: Mapping[str, Any]) -> None:
         for key, value in source.items():
-            if key in REFUSED and value is not None:
-                raise UserError(f"{self._where}: `{key}` is not read.", REFUSED[key])
+            if key in FOLLOWED:
+                raise UserError(f"{self._where}: `{key}` is not read.", "Use `$ref` to a definition under `$defs`.")
             plain = isinstance(value, str) and (key in TEXTS or (key == "type" and value in TYPES))
             if value is None or plain:
                 continue
@@ -232,10 +234,23 @@ def _misspelt(name: str, value: Any) -> str | None:
     return keyword if _judge(keyword).is_valid(value) else None
 
 
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Write OpenAPI's `nullable` as an alternative, and each type once."""
+def _modern(schema: dict[str, Any]) -> dict[str, Any]:
+    """Write draft 4's exclusive bounds, draft 7's tuples and dependencies, and OpenAPI's `nullable` as 2020-12 does."""
     if isinstance(kinds := schema.get("type"), list):
         schema["type"] = list(dict.fromkeys(kinds))  # some generators write "null" once more for a default of null
+    rest = schema.pop("additionalItems", True)
+    if isinstance(schema.get("items"), list):
+        schema["prefixItems"] = schema.pop("items")
+        if rest is not True:
+            schema["items"] = rest
+    for name, needs in (schema.pop("dependencies", None) or {}).items():
+        key = "dependentRequired" if isinstance(needs, list) else "dependentSchemas"
+        schema[key] = {**schema.get(key, {}), name: needs}
+    for kept, bound in BOUNDS.items():
+        if isinstance(exclusive := schema.get(bound), bool):
+            del schema[bound]
+            if exclusive and kept in schema:
+                schema[bound] = schema.pop(kept)
     if schema.pop("nullable", False) is True:
         rest = {k: schema.pop(k) for k in tuple(schema) if k not in ABOUT}
         schema["anyOf"] = [rest, {"type": "null"}]

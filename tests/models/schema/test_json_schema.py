@@ -146,6 +146,7 @@ def test_what_a_rule_forbids_is_neither_listed_nor_valid(schema: dict[str, Any],
         ({"type": "array", "prefixItems": [{"type": "boolean"}, {"const": 4}], "items": False, "minItems": 2}, 2),
         ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 3}, {"enum": [3, "auto"]}]}, 5),
         ({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "multipleOf": 0.25}, 4),
+        ({"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 2}, 2),
         ({"type": "string", "enum": ["a"], "nullable": True}, 1),
         ({"type": "object", "properties": dict.fromkeys("xyz", SIXTEEN), "required": [*"xyz"]}, MAX_CLOSED),
     ],
@@ -156,7 +157,7 @@ def test_closed_parts_make_a_closed_whole(schema: dict[str, Any], count: int) ->
     assert len(domain.values) == count
 
 
-# References of every spelling are replaced by what they name.
+# References of every spelling are replaced by what they name; tuples and other words of older drafts are read.
 
 
 STATE = {"type": "string", "enum": ["idle", "busy"]}
@@ -211,6 +212,25 @@ def test_a_reference_that_leads_nowhere_or_round_is_refused(reference: str, says
     with pytest.raises(UserError) as error:
         parameter({"$ref": reference})
     assert says in str(error.value) and str(error.value).startswith("Tool t, parameter p: ")
+
+
+PAIR = [{"enum": ["x", "y"]}, {"type": "boolean"}]
+
+
+@pytest.mark.parametrize(
+    ("old", "count"),
+    [
+        ({"items": PAIR, "additionalItems": False}, 1 + 2 + 4),
+        ({"items": PAIR, "additionalItems": {"const": 7}, "maxItems": 3}, 1 + 2 + 4 + 4),
+        ({"items": {"enum": [1, 2]}, "additionalItems": False, "maxItems": 1}, 3),
+    ],
+)
+def test_draft_sevens_tuples_have_draft_sevens_values(old: dict[str, Any], count: int) -> None:
+    old = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", **old}
+    domain = parameter(old).domain
+    judge = jsonschema.Draft7Validator(old)
+    assert isinstance(domain, ClosedDomain) and len(domain.values) == count
+    assert all(judge.is_valid(v) for v in domain.values)
 
 
 # Values and how they are written: numbers by Decimal, typed leaves, two alike refused.

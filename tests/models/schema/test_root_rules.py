@@ -130,6 +130,14 @@ def read(root: Any) -> ToolSchema:
     [
         (NOTE, [{"op": "append", "text": "a"}, {"op": "append", "text": "b"}, {"op": "drop"}]),
         (
+            {
+                "$schema": "http://json-schema.org/draft-07/schema#",
+                "properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"enum": [3, 4]}},
+                "dependencies": {"a": ["b"], "b": {"properties": {"c": {"const": 4}}}},
+            },
+            [{}, {"c": 3}, {"c": 4}, {"b": 2}, {"b": 2, "c": 4}, {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 4}],
+        ),
+        (
             {"$ref": "#/definitions/Go", "definitions": {"Go": {"properties": {"a": {"const": 1}}, "required": ["a"]}}},
             [{"a": 1}],
         ),
@@ -159,6 +167,8 @@ def test_a_call_whose_arguments_exclude_each_other_is_refused() -> None:
         ({"anyOf": [{"required": ["a"]}, {"required": ["z"]}], "required": ["q"]}, "['q'] are required, but not among"),
         ({"$dynamicRef": "#x"}, "`$dynamicRef` is not read"),
         ({"type": "array"}, "its parameters are of type 'array', not an object"),
+        ({"not": {"description": "Nothing."}}, "its `not` has no rule (description), and so excludes every value"),
+        ({"not": {}}, "its `not` excludes every call"),
         ({"required": ["q"], "properties": {"q": {"not": {}}}}, "['q'] are required, but"),
         (
             {"oneOf": [{"properties": {"q": {"const": 1}}}, {"required": ["a"]}]},
