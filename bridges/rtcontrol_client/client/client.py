@@ -198,13 +198,15 @@ class Client(ClientBase):
 
     # What is sent.
 
-    def observe(self, text: str | None = None, data: Data = None, *, t_ns: int | None = None) -> int:
+    def observe(
+        self, text: str | None = None, data: Data = None, arrays: Data = None, *, t_ns: int | None = None
+    ) -> int:
         """Send one look at the world; return its number. `t_ns` is when it was captured, by `time.monotonic_ns()`
         (default: now). While there is no connection only the newest is kept.
 
         Raises ClientError: nothing in it, a field that the protocol forbids, an instant of the future.
         """
-        look = message_of(text, data, t_ns)
+        look = message_of(text, data, arrays, t_ns)
         with self._link.lock:
             core = self._core
             seq = core.observe(look).seq
@@ -273,6 +275,7 @@ class Client(ClientBase):
         self,
         observation: str | Data = None,
         *,
+        arrays: Data = None,
         t_ns: int | None = None,
         timeout: float | None = None,
     ) -> Standing:
@@ -285,7 +288,7 @@ class Client(ClientBase):
         if self.options.pacing != "client":
             raise ClientError('decide() is for pacing="client".', "Use observe() and wait() here.")
         text, data = (observation, None) if isinstance(observation, str) else (None, observation)
-        look, ttl_ms = message_of(text, data, t_ns), self.welcome.ttl_ms
+        look, ttl_ms = message_of(text, data, arrays, t_ns), self.welcome.ttl_ms
         with self._link.lock:
             core.request(look)
         self._link.wake()

@@ -1,12 +1,14 @@
-"""Values of a caller as the wire carries them: numpy's scalars and arrays, and pydantic models, by their values.
+"""Values of a caller as the wire carries them: numpy's and torch's arrays, enums, pydantic models by their values.
 
 What has no such value is refused on the caller's thread, by its place.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,10 +17,12 @@ from pydantic import BaseModel
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.wire import LIMITS, Code, WireError, encode_msgpack
 from rtcontrol_client.wire.limits import PLAIN, check_size, check_value, large
-from rtcontrol_client.wire.messages import Observe
+from rtcontrol_client.wire.messages import DTYPES, Observe
 
 BYTES = (bytes, bytearray, memoryview)
+NATIVE = ("", "@", "=", "<") if sys.byteorder == "little" else ("<",)
 ENVELOPE_BYTES = 256  # what the session's token and numbers may add
+KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u"), **dict.fromkeys("efd", "f")}
 Data = Mapping[str, Any] | None
 
 
@@ -35,11 +39,13 @@ def plain(value: Any, name: str) -> Any:
 def _plain(value: Any, path: str, depth: int) -> Any:
     if depth > LIMITS.max_depth + 1:  # it may hold itself
         raise large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
+    if isinstance(value, Enum):
+        value = value.value
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
     # numpy makes an integer of a time
     if hasattr(value, "tolist") and getattr(getattr(value, "dtype", None), "kind", "") not in ("m", "M"):
-        value = value.tolist()
+        value = _as_list(value, path)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -51,7 +57,20 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return {keys[key]: _plain(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, BYTES):
         return [_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
-    raise WireError(Code.INVALID, f"{path}: a value of the type {type(value).__name__}.", PLAIN, field=path)
+    raise WireError(Code.INVALID, f"{path}: a value of the type {_kind(value)}.", PLAIN, field=path)
+
+
+def _as_list(value: Any, path: str) -> Any:
+    try:
+        return value.tolist()
+    except Exception as error:  # torch's sparse tensors, and those without values, say
+        why = " ".join(str(error).split())[:80]
+        text = f"{path}: a {type(value).__name__} that gives no list ({why})."
+        raise WireError(Code.INVALID, text, PLAIN, field=path) from None
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__ + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
 
 
 def instant(t_ns: Any) -> Any:
@@ -63,11 +82,34 @@ def instant(t_ns: Any) -> Any:
     return captured_ns
 
 
-def observation(text: str | None, data: Data, t_ns: int | None) -> Observe:
-    """Return an observation; session, seq and epoch are the core's to fill in. Raises ClientError."""
+def observation(text: str | None, data: Data, arrays: Data, t_ns: int | None) -> Observe:
+    """Return a look at the world; session, seq and epoch are the core's to fill in. Raises ClientError."""
     with checked("observe"):
         fields = {"session": "-" * 16, "seq": 0, "epoch": 0, "text": plain(text, "text"), "data": plain(data, "data")}
-        look = Observe.model_validate({**fields, "t_ns": instant(t_ns)})
+        look = Observe.model_validate({**fields, "t_ns": instant(t_ns), "arrays": to_arrays(arrays or {})})
         # Encoded here once: what cannot be sent is the caller's to know.
-        check_size([len(part) + ENVELOPE_BYTES for part in encode_msgpack(look)], LIMITS)
+        header, *buffers = map(len, encode_msgpack(look))
+        check_size([header + ENVELOPE_BYTES, *buffers], LIMITS)
         return look
+
+
+def to_arrays(named: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return copies of the buffers as the wire's arrays (C order, little endian). Raises ClientError."""
+    if not isinstance(named, Mapping):
+        raise ClientError(f"arrays is a {type(named).__name__}.", "Give a map of names to arrays.")
+    return [_array(name, value) for name, value in named.items()]
+
+
+def _array(name: str, value: Any) -> dict[str, Any]:
+    try:
+        view = memoryview(value)
+    except (TypeError, ValueError, BufferError):  # of numpy's kinds of time, say, ValueError
+        text = f"arrays[{name!r}] is a {_kind(value)}, which shows no buffer."
+        raise ClientError(text, "Give a numpy array of numbers, an array.array or bytes.") from None
+    order, code = view.format[:-1], view.format[-1]
+    dtype = f"{KINDS.get(code, '')}{view.itemsize}"
+    if dtype not in DTYPES or order not in NATIVE:
+        text = f"arrays[{name!r}] has items of the format {view.format!r}."
+        raise ClientError(text, f"Convert it to one of {', '.join(DTYPES)}.")
+    # tobytes() lays any strides out in C order
+    return {"name": name, "dtype": dtype, "shape": list(view.shape or ()), "data": view.tobytes()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import enum
 import math
 import threading
@@ -14,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.client.values import observation
+from rtcontrol_client.client.values import observation, to_arrays
 from rtcontrol_client.wire import encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import FunctionCall, Observe, Reset
 from tests.bridges.client.worlds import OWN, STEER, joined
@@ -54,7 +56,7 @@ LOOP.append(LOOP)
     ids=str,
 )
 def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: Any) -> None:
-    look = observation(None, {"x": given}, None)
+    look = observation(None, {"x": given}, None, None)
     assert look.data == {"x": meant} and type(look.data["x"]) is type(meant)
     assert encode_msgpack(look) and encode_json(look)
 
@@ -63,9 +65,10 @@ def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: An
     ("given", "says"),
     [
         ({1, 2}, "data.x: a value of the type set. Send null, booleans"),
+        (torch.empty(2, device="meta"), "data.x: a Tensor that gives no list"),
         (b"raw", "data.x: a value of the type bytes. Send null, booleans"),
         (datetime(2020, 1, 1), "data.x: a value of the type datetime. Send null, booleans"),
-        (np.array(["2020-01-01"], "datetime64[ns]"), "data.x: a value of the type ndarray."),
+        (np.array(["2020-01-01"], "datetime64[ns]"), "data.x: a value of the type ndarray of datetime64[ns]."),
         (1j, "data.x: a value of the type complex."),
         (math.nan, "data.x: nan is not finite."),
         (Decimal(1), "data.x: a value of the type Decimal."),
@@ -82,7 +85,7 @@ def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: An
 )
 def test_value_that_means_nothing_plain_is_refused_by_its_place(given: Any, says: str) -> None:
     for give in (
-        lambda: observation(None, {"x": given}, None),
+        lambda: observation(None, {"x": given}, None, None),
         lambda: Options(safe_call={"name": "go", "x": given}),
     ):
         with pytest.raises(ClientError) as caught:
@@ -145,6 +148,44 @@ def test_mistakes_are_told_before_anything_is_connected(given: dict[str, Any], s
 def test_endpoint_that_is_none_or_where_no_server_is_is_told(endpoint: str, match: str) -> None:
     with pytest.raises(ClientError, match=match):
         Client.connect(endpoint, **OWN, connect_timeout_s=0.3)
+
+
+def test_anything_with_a_buffer_becomes_an_array() -> None:
+    picture = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    given = {"picture": picture, "floats": array.array("d", [1.5]), "bytes": b"abc", "flags": np.array([True])}
+    given |= {"half": np.ones(2, np.float16), "ctypes": (ctypes.c_int16 * 2)(1, -1), "scalar": np.int64(7)}
+    given |= {"strided": np.zeros((3, 4), np.uint16)[:, ::2]}
+    found = to_arrays(given)
+    kinds = [
+        ("f4", [4, 3]),
+        ("f8", [1]),
+        ("u1", [3]),
+        ("b1", [1]),
+        ("f2", [2]),
+        ("i2", [2]),
+        ("i8", []),
+        ("u2", [3, 2]),
+    ]
+    assert [(a["dtype"], a["shape"]) for a in found] == kinds
+    assert np.array_equal(np.frombuffer(found[0]["data"], "<f4").reshape(4, 3), picture)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"t": [1, 2]}, "arrays['t'] is a list, which shows no buffer"),
+        ({"t": np.array(["2020-01-01"], "datetime64[D]")}, "arrays['t'] is a ndarray of datetime64[D]"),
+        ({"t": np.zeros(2, ">f4")}, "arrays['t'] has items of the format"),
+        ({"t": np.zeros(2, [("a", "f4")])}, "arrays['t'] has items of the format"),
+        ([np.zeros(2)], "arrays is a list. Give a map"),
+        ({"t": np.zeros((600, 600, 3))}, "above the limit max_message_bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_array_that_shows_no_numbers_or_too_many_is_refused_by_its_name(given: Any, says: str) -> None:
+    with pytest.raises(ClientError) as caught:
+        observation("x", None, given, None)
+    assert says in str(caught.value)
 
 
 def test_what_is_said_in_a_session_is_taken_or_refused_on_the_callers_thread(stand: Stand) -> None:
