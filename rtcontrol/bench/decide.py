@@ -60,15 +60,15 @@ class DecideBench:
 
     def measure(self, situation: Situation, slow: bool) -> tuple[dict[str, float], dict[str, Any]]:
         """Return (milliseconds by way, counts) of one situation, and advance to the next tick. `slow`: also by JSON."""
-        given = (situation.observation, situation.instruction)
+        texts = (situation.observation, situation.instruction)
         prompt = self._prompt(situation)
-        call = self._scout.decide(*given).call  # which nodes the floor holds, before anything is measured
+        call = self._scout.decide(*texts).call  # which nodes the floor holds, before anything is measured
         walked = self._walked()
         assert call is not None, "the benches' agents always call"
         self._floor.start(prompt, len(walked))
         tokens, places, rows = self._floor.rows(walked)
         runs: dict[str, Callable[[], Any]] = {"bare_forward": lambda: self.runner.model.forward(tokens, places, [rows])}
-        runs |= {way: partial(decider.decide, *given) for way, decider in self._ways.items()}
+        runs |= {way: partial(decider.decide, *texts) for way, decider in self._ways.items()}
         runs |= {way: partial(self._write, writer, situation, call) for way, writer in self._json.items() if slow}
         times: dict[str, float] = {}
         results: dict[str, Any] = {}
@@ -213,9 +213,9 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
     """The grammar of all calls as `json.dumps` writes them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
-    made = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).machine.tokens, grammar)
-    assert not made.get_error(), made.get_error()
-    return made
+    matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).machine.tokens, grammar)
+    assert not matching.get_error(), matching.get_error()
+    return matching
 
 
 def legal(matcher: Any) -> np.ndarray:

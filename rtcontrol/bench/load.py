@@ -70,17 +70,17 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
     endpoint = f"tcp://127.0.0.1:{port}"
     with Servers() as servers:
         servers.start(port, "-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint)
-        made = [LoadClient(endpoint, hz) for _ in range(clients)]
-        _drive(made, lambda: all(c.session for c in made), WELCOME_S, lambda s: None)
-        if not all(c.session for c in made):
+        opened = [LoadClient(endpoint, hz) for _ in range(clients)]
+        _drive(opened, lambda: all(c.session for c in opened), WELCOME_S, lambda s: None)
+        if not all(c.session for c in opened):
             raise UserError(f"Not every client was welcomed in {WELCOME_S:g} s.", "Give fewer bench.clients.")
-        _drive(made, lambda: False, WARM_UP_S, lambda s: None)
-        for client in made:
+        _drive(opened, lambda: False, WARM_UP_S, lambda s: None)
+        for client in opened:
             client.calls.clear()
-        _drive(made, lambda: False, seconds, lambda s: progress(round(s), round(seconds)))
-        for client in made:
+        _drive(opened, lambda: False, seconds, lambda s: progress(round(s), round(seconds)))
+        for client in opened:
             client.socket.close(0)
-    calls = [call for client in made for call in client.calls]
+    calls = [call for client in opened for call in client.calls]
     case = {
         "clients": clients,
         "hz": hz,
@@ -88,7 +88,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
         "model": model,
         "calls": len(calls),
         "expected": round(clients * hz * seconds),
-        "missing": sum(client.missing() for client in made),
+        "missing": sum(client.missing() for client in opened),
         "misses_by_cause": dict(Counter(call.cause for call, _ in calls if call.cause is not None)),
         "way_ms": Series(ms for _, ms in calls).summary(),
     }

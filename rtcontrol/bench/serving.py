@@ -52,9 +52,9 @@ def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
             for way in rotated(ways, -i):
                 decided[way], times[way] = watch.time(partial(ways[way], one))
                 count[f"{way}_steps"] = engine.steps
-            made = decided.pop(OURS)
-            count[f"{OURS}_steps"] = made.forward_passes
-            count |= {f"{JSON}_equal": decided[JSON] == made.call, f"{JSON}_legal": decided[JSON] is not None}
+            packed = decided.pop(OURS)
+            count[f"{OURS}_steps"] = packed.forward_passes
+            count |= {f"{JSON}_equal": decided[JSON] == packed.call, f"{JSON}_legal": decided[JSON] is not None}
             rounds.append(times)
             counts.append(count)
             progress(i + 1, len(each))

@@ -59,10 +59,10 @@ def free_port() -> int:
 
 def dealer(endpoint: str) -> Any:
     """Return a connected DEALER that gives up after `TIMEOUT_MS`."""
-    made: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-    made.linger, made.rcvtimeo, made.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
-    made.connect(endpoint)
-    return made
+    dealing: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    dealing.linger, dealing.rcvtimeo, dealing.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
+    dealing.connect(endpoint)
+    return dealing
 
 
 BLOCK = 20

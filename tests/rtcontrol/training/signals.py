@@ -34,11 +34,11 @@ def observe(rng: random.Random) -> str:
 def rows(count: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of the one format; so many that a fit soon sees that all that are held out are right."""
     rng = random.Random(seed)
-    made = []
+    listed = []
     for _ in range(count):
         told, seen = rng.choice(TOLD), observe(rng)
-        made.append({"instruction": told, "observation": seen, "call": teacher(told, seen)})
-    return made
+        listed.append({"instruction": told, "observation": seen, "call": teacher(told, seen)})
+    return listed
 
 
 def write(path: Path, given: list[Any]) -> Path:

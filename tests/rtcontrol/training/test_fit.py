@@ -35,16 +35,16 @@ from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher
 
 
 def test_the_model_decides_as_the_rows_do(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
-    made, _ = fitted
-    assert made.score.value > 0.95 and made.notes == (NO_GATE,)
+    result, _ = fitted
+    assert result.score.value > 0.95 and result.notes == (NO_GATE,)
     rng = random.Random(99)
     right = 0
     for _ in range(40):
         told, seen = rng.choice(TOLD), observe(rng)
-        call = made.decide(seen, told).call
+        call = result.decide(seen, told).call
         right += call is not None and call.to_dict() == teacher(told, seen)
     assert right >= 38
-    assert made.tools is not None and made.session().tools is made.tools
+    assert result.tools is not None and result.session().tools is result.tools
 
 
 def test_stopped_run_resumes_and_ends_early(
@@ -58,37 +58,37 @@ def test_stopped_run_resumes_and_ends_early(
 
 
 def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
-    made, _ = fitted
-    learnt = TrainingMetadata.of(made.folder)
+    result, _ = fitted
+    learnt = TrainingMetadata.of(result.folder)
     assert learnt is not None and learnt.words is not None
     assert learnt.history == 0 and "light" in learnt.observation
     said = {row["instruction"] for row in rows()}
     assert all(learnt.unknown(one) == () for one in said)
     assert learnt.unknown(f"zqorgle {min(said)}") == ("zqorgle",)
-    session = rtcontrol.load(str(made.folder)).session()
+    session = rtcontrol.load(str(result.folder)).session()
     assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
-    card = (made.folder / "README.md").read_text("utf-8")
-    assert made.score.message() in card and "`go(speed)`" in card and "| argument go.speed |" in card
+    card = (result.folder / "README.md").read_text("utf-8")
+    assert result.score.message() in card and "`go(speed)`" in card and "| argument go.speed |" in card
 
 
 def test_finished_run_resumes_with_more_time(fitted: tuple[Fitted, list[dict[str, Any]]], tmp_path: Path) -> None:
-    made, _ = fitted
-    folder = Path(shutil.copytree(made.folder, tmp_path / "m"))
+    result, _ = fitted
+    folder = Path(shutil.copytree(result.folder, tmp_path / "m"))
     lines: list[dict[str, Any]] = []
     said: list[str] = []
     more = rtcontrol.fit(rows(), TOOLS, out=folder, minutes=4, tell=lines.append, say=said.append)
     assert any(told.startswith("Resumes from ") for told in said)
-    assert lines and lines[0]["rate"] == FitSchedule().learning_rate and more.score.right >= made.score.right
+    assert lines and lines[0]["rate"] == FitSchedule().learning_rate and more.score.right >= result.score.right
 
 
 @pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
 def test_a_run_with_another_configuration_is_refused_by_name(
     fitted: tuple[Fitted, list[dict[str, Any]]], other: dict[str, Any], named: str
 ) -> None:
-    made, _ = fitted
+    result, _ = fitted
     given = rows() if other else rows(seed=1)
     with pytest.raises(UserError, match=rf"another configuration: .*{named} was .*, is "):
-        rtcontrol.fit(given, TOOLS, out=made.folder, **({"minutes": 3} | other))
+        rtcontrol.fit(given, TOOLS, out=result.folder, **({"minutes": 3} | other))
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -263,14 +263,14 @@ def test_fresh_rows_have_no_held_out_question() -> None:
 
 
 def test_a_model_is_fitted_to_a_teacher(fast_clock: None, tmp_path: Path) -> None:
-    made = rtcontrol.fit(teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", minutes=0.02)
-    assert "The teacher at signals.py:" in (made.folder / "README.md").read_text("utf-8")
+    result = rtcontrol.fit(teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", minutes=0.02)
+    assert "The teacher at signals.py:" in (result.folder / "README.md").read_text("utf-8")
     again = rtcontrol.fit(
-        teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "on", base=str(made.folder), minutes=0.02
+        teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "on", base=str(result.folder), minutes=0.02
     )
     learnt = TrainingMetadata.of(again.folder)
     assert learnt is not None and learnt.knows(LEGAL.schemas)
-    shapes = [json.loads((one.folder / "config.json").read_text())["vocab_size"] for one in (made, again)]
+    shapes = [json.loads((one.folder / "config.json").read_text())["vocab_size"] for one in (result, again)]
     assert shapes[0] == shapes[1]
 
 
