@@ -17,7 +17,6 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
 from rtcontrol.models.data.row import EXAMPLE, Row, json_value, raw_lines
 from rtcontrol.models.errors import UserError
-from rtcontrol.training.fit_run import RowStream
 
 LEAST_ROWS = 50
 SHOWN = 8  # wrong rows that an error lists
@@ -220,18 +219,12 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
-class ExpertRows(RowStream):
-    """Fresh rows without end, none of which has a held-out question."""
-
-    def __init__(self, expert: Expert, situations: Situations, held: Iterable[Row]) -> None:
-        self._expert, self._situations = expert, situations
-        self._held = {(row.instruction, row.observation) for row in held}
-
-    def rows(self, rng: random.Random) -> Iterator[Row]:
-        """Yield situations with their right calls."""
-        for situation in self._situations.sample(rng):
-            if situation not in self._held:
-                yield self._expert.row(*situation)
+def fresh(expert: Expert, situations: Situations, held: Iterable[Row], rng: random.Random) -> Iterator[Row]:
+    """Yield rows without end, none of which has a held-out question."""
+    held_out = {(row.instruction, row.observation) for row in held}
+    for situation in situations.sample(rng):
+        if situation not in held_out:
+            yield expert.row(*situation)
 
 
 def examples(expert: Expert, situations: Situations, count: int, rng: random.Random) -> list[Row]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,11 @@ from rtcontrol.run.user_files import contents, is_gym
 from rtcontrol.training.examples import (
     LEAST_ROWS,
     Expert,
-    ExpertRows,
     Situations,
     check,
     contradictions,
     examples,
+    fresh,
     is_text,
     read_files,
     too_few,
@@ -47,12 +48,11 @@ from rtcontrol.training.fit_run import (
     SAMPLE,
     FitData,
     FitRun,
-    FitSchedule,
-    GivenRows,
     HeldOut,
     Share,
     Truth,
     name_things,
+    shuffled,
     split,
 )
 from rtcontrol.training.gate import fit_gate
@@ -162,9 +162,7 @@ def fit(
             known = None if tools is None else tools_of(tools_from(str(tools)) if _is_path(tools) else tools)
             data = _expert(teacher, situations, known, goal, seed) if teacher and known else _rows(rows, known, goal)
             check_folder(folder)
-        if base is not None:
-            data = replace(data, base=base, identity={**data.identity, "base": base})
-        return _fitted(data, folder, FitSchedule(float(minutes), seed), tell, say)
+        return _fitted(replace(data, base=base, minutes=float(minutes), seed=seed), folder, tell, say)
 
 
 def _check_source(named: set[str]) -> None:
@@ -214,7 +212,7 @@ def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed
     data = _data(f"The teacher at {expert.place}", tools, rows, goal)
     if not source.endless:
         return data
-    return replace(data, stream=ExpertRows(expert, source, data.held), count=None)
+    return replace(data, stream=partial(fresh, expert, source, data.held), count=None)
 
 
 def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:
@@ -225,7 +223,7 @@ def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> F
         digest.update(repr((row.question, row.call, row.weight, row.allowed)).encode())
     return FitData(
         tools,
-        GivenRows(known),
+        partial(shuffled, known),
         known,
         held,
         source,
@@ -238,9 +236,7 @@ def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> F
     )
 
 
-def _fitted(
-    data: FitData, folder: Path, schedule: FitSchedule, tell: Progress | None, say: Callable[[str], object]
-) -> Fitted:
+def _fitted(data: FitData, folder: Path, tell: Progress | None, say: Callable[[str], object]) -> Fitted:
     """Train on one thread and write the checkpoint. Raises UserError."""
     for note in data.notes:
         say(note)
@@ -248,23 +244,21 @@ def _fitted(
     torch.set_num_threads(1)  # a second one gains a small model little, and loses much on a busy machine
     try:
         with ExitStack() as stack:
-            run, judge = _prepared(data, folder, schedule, say, stack)
+            run, judge = _prepared(data, folder, say, stack)
             run.run(tell)
             return _exported(run, judge, folder, say)
     finally:
         torch.set_num_threads(threads_before)
 
 
-def _prepared(
-    data: FitData, folder: Path, schedule: FitSchedule, say: Callable[[str], object], stack: ExitStack
-) -> tuple[FitRun, HeldOut]:
+def _prepared(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
     """Return run and judge; nothing is written before all is checked, and no other run may write until `stack` ends."""
     counts: Words = words_of([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
     allow_null = data.allow_null or bool(data.nonsense)
     if data.base is not None:
         learner = from_base(data.base, data.tools.schemas, allow_null)
     else:
-        learner = new_learner(data.tools.schemas, counts, data.instruction, allow_null, schedule.seed)
+        learner = new_learner(data.tools.schemas, counts, data.instruction, allow_null, data.seed)
     rows = "New rows as long as it trains" if data.count is None else f"{data.count:,} rows to learn from"
     size = f"{_size(learner.model)}, {counts.word_count:,} words, {counts.number_count:,} numbers"
     say(f"{rows}, {len(data.held):,} held out; {size}.")
@@ -276,8 +270,8 @@ def _prepared(
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}).", ELSEWHERE) from None
     judge = HeldOut(learner, data.held)
-    run = FitRun(learner, data, judge, schedule, training, say)
-    data.stream.start(judge, run)
+    run = FitRun(learner, data, judge, training, say)
+    data.start(judge, run)
     if run.at.samples:
         say(f"Resumes from {run.at.samples:,} samples, {run.at.seconds:.0f} s of training.")
     return run, judge
@@ -291,7 +285,7 @@ def _size(model: Any) -> str:
 def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
     data, learner = run.data, run.learner
     truth = judge.look(MOST)
-    gate = _gate(judge, data, run.schedule.seed)
+    gate = _gate(judge, data)
     learnt = TrainingMetadata(
         (tuple(data.tools.openai()),),
         history=max(len(row.history) for row in data.known),
@@ -319,12 +313,12 @@ def _card(fitted: Fitted, run: FitRun) -> None:
     data = run.data
     calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in data.tools.schemas)
     count = "rows without end" if data.count is None else f"{data.count:,} rows learnt from"
-    seed = f"seed {run.schedule.seed}; `{TRAINING}/{LOG}` is the log."
     sections = {
         "Data": f"{data.source}: {count}, {len(data.held):,} held out, never trained on;\n"
         f"the first {min(len(data.held), SAMPLE)} of them also chose the weights and the end of the run. Notes:\n\n"
         + "\n".join(f"- {note}" for note in fitted.notes),
-        "Training": f"{run.at.samples:,} samples in {run.at.seconds:.0f} s, {seed}",
+        "Training": f"{run.at.samples:,} samples in {run.at.seconds:.0f} s, seed {data.seed}; "
+        f"`{TRAINING}/{LOG}` is the log.",
         "Score": f"Held-out rows: {fitted.score.message()}.\n\n"
         + markdown_table(("", "right", "of"), [(n, s.right, s.count) for n, s in fitted.truth.parts.items()]),
     }
@@ -344,12 +338,12 @@ def _observed(rows: Sequence[Row]) -> list[str]:
     return [word for word, _ in counts.most_common(MOST_WORDS)]
 
 
-def _gate(judge: HeldOut, data: FitData, seed: int) -> float | None:
+def _gate(judge: HeldOut, data: FitData) -> float | None:
     """Return the gate below which the model understands nothing, determined on what it never saw."""
     if not data.nonsense:
         return None
     rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
-    return fit_gate(judge.decide, rows, data.nonsense, seed)
+    return fit_gate(judge.decide, rows, data.nonsense, data.seed)
 
 
 def check_folder(folder: Path) -> None:

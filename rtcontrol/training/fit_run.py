@@ -8,7 +8,7 @@ import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,10 @@ TOGETHER = 20_480  # tokens in a batch: its memory grows with them, and with the
 SHARE = 0.1
 MOST = 1_000
 SAMPLE = 256  # of an evaluation during training
+# A steady rate between a short warm-up and a decay over the last part of the time: unlike a cosine, it may end at any
+# moment, by decaying from there (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
+LEARNING_RATE, FINAL = 5e-4, 0.03  # twice as much stays on a plateau of the yard (docs/training.md)
+WARMUP_SAMPLES, DECAY = 1_024, 0.4
 GOOD = 0.97
 KEEP = "(keep)"  # where the active call stays
 Answer = Call | None | DecodeError
@@ -133,40 +137,23 @@ class HeldOut:
         return Truth(Share(sum(verdicts), len(verdicts)), shares)
 
 
-class RowStream:
-    """Rows without end. A world's continue as the world does: they are requested once a run, not once a chunk."""
-
-    def rows(self, rng: random.Random) -> Iterator[Row]:
-        """Yield rows without end."""
-        raise NotImplementedError
-
-    def start(self, judge: HeldOut, run: FitRun) -> None:
-        """Get the model in training, for streams that let it act."""
-
-
-class GivenRows(RowStream):
-    """The same rows again and again, each time in another order."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = list(rows)
-
-    def rows(self, rng: random.Random) -> Iterator[Row]:
-        while True:
-            epoch = list(self._rows)
-            rng.shuffle(epoch)
-            yield from epoch
+def shuffled(rows: Sequence[Row], rng: random.Random) -> Iterator[Row]:
+    """Yield the same rows again and again, each time in another order."""
+    while True:
+        yield from rng.sample(rows, len(rows))
 
 
 @dataclass(frozen=True)
 class FitData:
-    """What is learnt from. The model's words are those of `known` rows and of `texts`; `held` rows are never trained
-    on; `source` says where rows come from, `count` how many there are (None: no end); `instruction` is the default;
+    """What is learnt from. `stream` yields rows without end; a world's `start` gets the model in training, which then
+    acts there, too. The model's words are those of `known` rows and of `texts`; `held` rows are never trained on;
+    `source` says where rows come from, `count` how many there are (None: no end); `instruction` is the default;
     `identity` is what a resumed run must share; `base` a checkpoint to start from; `words` are those that sentences
     can hold besides `known`; `nonsense` asks for nothing here and is held
     out: the rows train the model to notice such; with `probes` rows also ask for words of the observation."""
 
     tools: Tools
-    stream: RowStream
+    stream: Callable[[random.Random], Iterator[Row]]
     known: Sequence[Row]
     held: Sequence[Row]
     source: str
@@ -181,6 +168,9 @@ class FitData:
     notes: tuple[str, ...] = ()
     rate_hz: float | None = None
     base: str | None = None
+    start: Callable[[HeldOut, FitRun], None] = lambda judge, run: None
+    minutes: float = 15.0
+    seed: int = 0
 
 
 def name_things(rows: Sequence[Row]) -> bool:
@@ -190,19 +180,6 @@ def name_things(rows: Sequence[Row]) -> bool:
     apart = {word for word, count in counts.items() if count < 0.9 * len(rows)}
     naming = [apart & set(WORD.findall(row.instruction)) & set(WORD.findall(row.observation)) for row in rows]
     return sum(map(bool, naming)) >= NAMING * len(rows) and len(set().union(*naming)) > 1
-
-
-@dataclass(frozen=True)
-class FitSchedule:
-    """A steady rate between a short warm-up and a decay over the last `decay` of the time: unlike a cosine, it may end
-    at any moment, by decaying from there (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4)."""
-
-    minutes: float = 15.0
-    seed: int = 0
-    learning_rate: float = 5e-4  # twice as much stays on a plateau of the yard (docs/training.md)
-    warmup_samples: int = 1_024
-    decay: float = 0.4
-    final: float = 0.03
 
 
 @dataclass
@@ -230,27 +207,25 @@ class FitRun(Trainer):
         learner: Learner,
         data: FitData,
         judge: HeldOut,
-        schedule: FitSchedule,
         out: Path,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
-        self.learner, self.data, self.schedule = learner, data, schedule
+        self.learner, self.data = learner, data
         self._judge, self._say = judge, say
-        self.course = Course(schedule.minutes * 60, schedule.minutes * 60)
+        self.course = Course(data.minutes * 60, data.minutes * 60)
         config = TrainConfig(
             samples=1 << 60,
-            seed=schedule.seed,
-            learning_rate=schedule.learning_rate,
+            seed=data.seed,
+            learning_rate=LEARNING_RATE,
             group=max(1, min(TrainConfig.group, TOGETHER // learner.longest)),
             bf16=True,
         )
         super().__init__(learner.model, learner.encoder, lambda chunk: (), config, out)
 
     def settings(self) -> dict[str, Any]:
-        schedule = asdict(self.schedule)
-        del schedule["minutes"]
-        tools = [schema.canonical_json() for schema in self.data.tools.schemas]
-        return {**self.data.identity, **schedule, "tools": tools, "tokenizer": self.encoder.tokenizer.digest()}
+        data, tokenizer = self.data, self.encoder.tokenizer.digest()
+        tools = [schema.canonical_json() for schema in data.tools.schemas]
+        return {**data.identity, "base": data.base, "seed": data.seed, "tools": tools, "tokenizer": tokenizer}
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"course": vars(self.course)}
@@ -258,7 +233,7 @@ class FitRun(Trainer):
     def resume(self, state: Mapping[str, Any]) -> None:
         super().resume(state)
         self.course = course = Course(**state["course"])
-        if (asked_s := self.schedule.minutes * 60) > course.asked_s:
+        if (asked_s := self.data.minutes * 60) > course.asked_s:
             # More time than before: on from there, at the steady rate.
             course.ends, course.asked_s, course.decays_from = asked_s, asked_s, None
         elif asked_s < course.asked_s and self.at.seconds < course.ends:
@@ -276,17 +251,17 @@ class FitRun(Trainer):
 
     def rate(self) -> float:
         """Return the learning rate now."""
-        schedule, course = self.schedule, self.course
+        course = self.course
         if course.decays_from is not None:
             share = (self.at.seconds - course.decays_from) / max(course.ends - course.decays_from, 1e-9)
-            return schedule.learning_rate * (1 - (1 - schedule.final) * min(1.0, share))
-        return schedule.learning_rate * min(1.0, (self.at.samples + self.config.group) / schedule.warmup_samples)
+            return LEARNING_RATE * (1 - (1 - FINAL) * min(1.0, share))
+        return LEARNING_RATE * min(1.0, (self.at.samples + self.config.group) / WARMUP_SAMPLES)
 
     def run(self, progress: Progress | None = None) -> None:
         """Train to the end, from the start or where it was stopped; then the model has its best weights. Raises
         UserError for a full disk: what was saved stays."""
         rng = random.Random(f"{self.config.seed}/{self.at.samples}")
-        rows = self.data.stream.rows(rng)
+        rows = self.data.stream(rng)
         self._rows = with_word_probes(rows, rng) if self.data.probes else rows
         self._due_s = max(self.at.seconds, 1.0)
         super().run(progress)
@@ -299,7 +274,7 @@ class FitRun(Trainer):
     def stepped(self, progress: Progress | None) -> None:
         """Look at the held-out rows now and then, seldom enough to cost little."""
         course = self.course
-        if course.decays_from is None and self.at.seconds >= course.ends * (1 - self.schedule.decay):
+        if course.decays_from is None and self.at.seconds >= course.ends * (1 - DECAY):
             course.decays_from = self.at.seconds
         if self.at.seconds < min(self._due_s, course.ends):
             super().stepped(progress)
@@ -336,7 +311,7 @@ class FitRun(Trainer):
         if course.decays_from is None and self._all_right(score, self.tally.accuracy):
             # What is left to gain is what a falling rate gives.
             course.decays_from = self.at.seconds
-            course.ends = min(course.ends, self.at.seconds * (1 + self.schedule.decay))
+            course.ends = min(course.ends, self.at.seconds * (1 + DECAY))
             left_s = course.ends - self.at.seconds
             self._say(f"All held-out rows of this look are right: the learning rate falls, it ends in {left_s:.0f} s.")
         return line

@@ -24,7 +24,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.encode import COMMON, with_word_probes
 from rtcontrol.run.skills import UserSkill
 from rtcontrol.training.examples import contradictions
-from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, RowStream
+from rtcontrol.training.fit_run import FitData, FitRun, HeldOut
 from rtcontrol.training.gate import Nonsense
 
 EACH, CALLS, TOOLS = 32, 64, 1_024
@@ -174,7 +174,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
     _spoken = _sentence
 
 
-class WorldRows(RowStream):
+class WorldRows:
     """Rows of many worlds, which continue from the first row to the last."""
 
     def __init__(self, skill: UserSkill, hz: float) -> None:
@@ -247,7 +247,7 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
     goals = skill.all_goals
     return FitData(
         skill.agent.tools,
-        stream,
+        stream.rows,
         known,
         _held_out(skill, hz, seed),
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
@@ -259,6 +259,7 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
         nonsense=nonsense_of(skill).held_out,
         notes=() if note is None else (note,),
         rate_hz=hz,
+        start=stream.start,
     )
 
 

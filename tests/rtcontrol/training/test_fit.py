@@ -25,9 +25,9 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
-from rtcontrol.training.examples import LEAST_ROWS, Expert, ExpertRows, Situations, check, tools_of
+from rtcontrol.training.examples import LEAST_ROWS, Expert, Situations, check, fresh, tools_of
 from rtcontrol.training.fit import NO_GATE, Fitted
-from rtcontrol.training.fit_run import FitRun, FitSchedule, HeldOut, Share
+from rtcontrol.training.fit_run import LEARNING_RATE, FitRun, HeldOut, Share
 from tests.helpers.disks import files_of
 from tests.helpers.processes import ROOT
 from tests.rtcontrol.commands import call
@@ -78,7 +78,7 @@ def test_finished_run_resumes_with_more_time(fitted: tuple[Fitted, list[dict[str
     said: list[str] = []
     more = rtcontrol.fit(rows(), TOOLS, out=folder, minutes=4, tell=lines.append, say=said.append)
     assert any(told.startswith("Resumes from ") for told in said)
-    assert lines and lines[0]["rate"] == FitSchedule().learning_rate and more.score.right >= result.score.right
+    assert lines and lines[0]["rate"] == LEARNING_RATE and more.score.right >= result.score.right
 
 
 @pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
@@ -258,8 +258,8 @@ def test_situations_are_listed_or_made_others_refused() -> None:
 def test_fresh_rows_have_no_held_out_question() -> None:
     held = [Row(told, f"light {light}", None) for told in TOLD for light in ("red",)]
     asked = Situations(lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
-    fresh = ExpertRows(Expert(teacher, LEGAL), asked, held).rows(random.Random(0))
-    assert {row.observation for row in itertools.islice(fresh, 50)} == {"light green"}
+    rows = fresh(Expert(teacher, LEGAL), asked, held, random.Random(0))
+    assert {row.observation for row in itertools.islice(rows, 50)} == {"light green"}
 
 
 def test_a_model_is_fitted_to_a_teacher(fast_clock: None, tmp_path: Path) -> None:

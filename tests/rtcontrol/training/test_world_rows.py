@@ -108,7 +108,7 @@ def test_learner_plays_and_the_expert_labels(tmp_path: Path) -> None:
 
 def test_fitted_model_knows_its_world(small: None, fast_clock: None, tmp_path: Path) -> None:
     world, agent, out = world_file(tmp_path), agent_file(tmp_path), tmp_path / "made"
-    arguments = ("fit", "--env", world, "--agent", agent, "--out", str(out), "--minutes", "0.02", "--hz", "8")
+    arguments = ("fit", "--env", world, "--agent", agent, "--out", str(out), "--minutes", "0.02", "--set", "fit.hz=8")
     assert call(*arguments, "--json", str(tmp_path / "made.json")) == 0
     told = json.loads((tmp_path / "made.json").read_text())
     assert told["held_out"]["count"] == 64
