@@ -31,7 +31,6 @@ from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.loop.operator import never_taught
 from rtcontrol.loop.rules import ConfidenceGate
 from rtcontrol.models.call import Decision
-from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
@@ -86,38 +85,33 @@ def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> D
     return STSource(spec, patient=True)
 
 
-def training_of(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None, str | None]:
-    """Return whether the model was trained on these tools, or without tools on questions (None: not known, or not a
-    trained model), and a warning where it may not have been."""
-    if model is None or model in PLAIN or is_endpoint(model):
-        return model is None or None, None
-    known, subject = trained_on(tools, model), "these tools" if tools else "questions"
-    warning = f"As far as is known, the model {public_name(model)} was not trained on {subject}: its answers may be "
-    return known, None if known else f"{warning}nonsense, however certain they are."
-
-
 def public_name(model: str | None) -> str:
     """Return the model's name for any client: without the folders of this machine."""
     return "default" if model is None or is_endpoint(model) else Path(model).name or model
 
 
 class CheckpointGate:
-    """The gate of one set of tools. Without `learnt` (a checkpoint that does not know them, or no checkpoint) it holds
-    nothing back. `allow_null`: whether the request itself lets the model call nothing."""
+    """What a checkpoint says about one set of tools, or without tools about questions: `trained` on them (None: not
+    known), a `warning` if not, and its gate. A checkpoint that does not know the tools holds nothing back.
 
-    def __init__(self, learnt: TrainingMetadata | None = None, allow_null: bool = False) -> None:
-        self._learnt = learnt
+    `allow_null`: whether the request itself lets the model call nothing. Raises UserError if the model must not decide.
+    """
+
+    def __init__(self, model: str | None, tools: Sequence[ToolSchema], allow_null: bool) -> None:
+        learnt = learnt_of(model_for(tools, model, START_IT)) if tools else None
+        learnt = learnt if learnt is not None and learnt.knows(tools) else None
         gate = None if learnt is None else learnt.gate
         # A null function that was learnt with a gate says that the instruction is not understood.
         doubt = learnt is not None and gate is not None and learnt.allow_null and not allow_null
         self.allow_null = allow_null or doubt
         self._gate = ConfidenceGate({} if gate is None else {"function": gate}, (), doubt)
-
-    @classmethod
-    def of(cls, model: str | None, tools: Sequence[ToolSchema], allow_null: bool) -> CheckpointGate:
-        """Return the gate of a model (None: the bundled one that knows the tools). UserError if it must not decide."""
-        learnt = learnt_of(model_for(tools, model, START_IT)) if tools else None
-        return cls(learnt if learnt is not None and learnt.knows(tools) else None, allow_null)
+        plain = model is not None and (model in PLAIN or is_endpoint(model))
+        self.trained = None if plain else model is None or trained_on(tools, model)
+        self.warning: str | None = None
+        if not (plain or self.trained):
+            known = f"As far as is known, the model {public_name(model)} was not trained on "
+            subject = "these tools" if tools else "questions"
+            self.warning = f"{known}{subject}: its answers may be nonsense, however certain they are."
 
     def held(self, decision: Decision) -> str | None:
         """Return why the decision's call must not act; None if it may."""
@@ -126,16 +120,11 @@ class CheckpointGate:
         unknown = f"; {never_taught(decision.unknown)}" if decision.unknown else ""
         return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{unknown}."
 
-    def instruction(self, orders: str, sentence: str) -> str:
-        """Return what the model reads: the orders of a system message only if it was not trained on these tools, for
-        the sentences of its training have none."""
-        return sentence if self._learnt is not None else "\n".join(filter(None, (orders, sentence)))
-
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A decision and its milliseconds, in all and in the decider. `trained` and `warning` as `training_of` has them;
-    `held`: why the checkpoint's gate holds the call; None: it may act."""
+    """A decision and its milliseconds, in all and in the decider. `trained` and `warning` as `CheckpointGate` has them;
+    `held`: why its gate holds the call; None: it may act."""
 
     decision: Decision
     latency_ms: float
@@ -188,10 +177,12 @@ class ToolSets:
         that does not fit, a value that does not end, and Unavailable."""
         started_s = time.perf_counter()
         tool_set = await self._tool_set(tools, allow_null)
-        text = tool_set.gate.instruction(orders, instruction)
+        gate = tool_set.gate
+        # The sentences of its training have no orders of a system message.
+        text = instruction if gate.trained else "\n".join(filter(None, (orders, instruction)))
         decision, decide_ns = await tool_set.ask(observation, text, tuple(history))
         latency_ms = (time.perf_counter() - started_s) * 1e3
-        return Timed(decision, latency_ms, decide_ns / 1e6, *tool_set.training, tool_set.gate.held(decision))
+        return Timed(decision, latency_ms, decide_ns / 1e6, gate.trained, gate.warning, gate.held(decision))
 
     def close(self) -> None:
         while self._open:
@@ -225,10 +216,10 @@ def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_nul
     """Read the tools, and open their host. Raises Refusal."""
     try:
         schemas = tool_schemas(tools) if tools else ()
-        gate = CheckpointGate.of(options.model, schemas, allow_null)
+        gate = CheckpointGate(options.model, schemas, allow_null)
         host = pool.open(name, source(options, tools, gate.allow_null))
         host.start()
-        return ToolSet(host, gate, training_of(options.model, schemas), options.decide_timeout_s)
+        return ToolSet(host, gate, options.decide_timeout_s)
     except DecoderUnavailable as error:
         raise Unavailable(error.what.rstrip(".")) from None
     except UserError as error:
@@ -242,10 +233,8 @@ def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_nul
 class ToolSet:
     """One open host. It has a thread of its own, since a host is for one thread, and decides one request at a time."""
 
-    def __init__(
-        self, host: Host, gate: CheckpointGate, training: tuple[bool | None, str | None], limit_s: float
-    ) -> None:
-        self.gate, self.training = gate, training
+    def __init__(self, host: Host, gate: CheckpointGate, limit_s: float) -> None:
+        self.gate = gate
         self.lost = False  # with its decoder
         self._host, self._limit_s = host, limit_s
         self._ticks = 0

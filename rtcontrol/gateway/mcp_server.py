@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import httpx
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.mcpserver.resources import FunctionResource
@@ -158,13 +157,13 @@ class ViewClient:
         while True:
             try:
                 await self._follow()
-            except (InvalidStatus, httpx.HTTPStatusError) as refused:
+            except InvalidStatus as refused:
                 status = refused.response.status_code
                 token = " (mcp.token_file: it requires its access token)" if status == 401 else ""
                 self.why = f"{self.url} refused with {status}{token}"
             except ConnectionClosed:
                 pass  # `_ended` has noted why
-            except (OSError, httpx.HTTPError, WebSocketException, ValueError, LookupError) as error:
+            except (OSError, WebSocketException, ValueError, LookupError) as error:
                 self.why = f"{self.url} does not answer ({type(error).__name__})"
             self._looked.set()
             await asyncio.sleep(RETRY_S)
@@ -208,18 +207,17 @@ class ViewClient:
 
     async def _follow(self) -> None:
         """Keep one connection to its end."""
-        name = self.session if self.session is not None else await self._newest()
-        address = f"ws{self.url.removeprefix('http')}/view/ws" + (f"?session={quote(name)}" if name else "")
+        address = f"ws{self.url.removeprefix('http')}/view/ws?session={quote(self.session or '')}"
         options: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
         async with connect(address, proxy=None, **options) as socket:
             self._socket = socket
             try:
                 async for message in socket:
-                    self._take(message, name)
+                    self._take(message)
             finally:
                 self._ended(socket)
 
-    def _take(self, message: str | bytes, name: str) -> None:
+    def _take(self, message: str | bytes) -> None:
         if isinstance(message, bytes):
             self.picture = message
             return
@@ -233,7 +231,7 @@ class ViewClient:
             self.misses.clear()
             self._number = 0
         fresh = fields["number"] - self._number  # a new connection repeats ticks of the last one
-        self.session = name or None
+        self.session = fields.get("session")
         self.snapshot, self.connected, self._number = fields, True, fields["number"]
         self._looked.set()
         if fresh:
@@ -248,16 +246,6 @@ class ViewClient:
         while self._answers:
             if not (waiting := self._answers.popleft()).done():
                 waiting.set_exception(ToolError(f"It was not received: {self.why}. Look at its status."))
-
-    async def _newest(self) -> str:
-        """Return the name of the server's newest session; a run lists none, and shows itself."""
-        # This machine's own proxies are for elsewhere, and must not see the token.
-        async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S, trust_env=False) as web:
-            answer = await web.get(f"{self.url}/view/sessions")
-        answer.raise_for_status()
-        listed = list(answer.json())
-        live = [session for session in listed if session["state"] == "live"] or listed
-        return str(live[-1]["id"]) if live else ""
 
     async def _ask(self, message: dict[str, Any]) -> str:
         """Return the answer to a message. Raises ToolError without a connection."""

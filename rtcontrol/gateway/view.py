@@ -63,7 +63,7 @@ class Watched(Protocol):
 
 
 def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> list[BaseRoute]:
-    """Return the routes; `find` returns what has a name (the query's `session`, "" without one)."""
+    """Return the routes; `find` returns what has a name (the query's `session`; "": the newest, or the run)."""
     viewers: set[WebSocket] = set()
 
     async def listed(request: Request) -> Response:
@@ -140,7 +140,8 @@ class WatchedSession:
     def snapshot(self, since: int) -> dict[str, Any]:
         session = self._session
         assert session.loop is not None, "it has run"
-        more = {"over": session.facts.life.state == "over", "env": session.facts.hello.client.name}
+        facts = session.facts
+        more = {"over": facts.life.state == "over", "env": facts.hello.client.name, "session": session.id}
         return snapshot(session.loop, since) | more
 
     def picture(self) -> bytes | None:
@@ -161,9 +162,10 @@ class WatchedSession:
 
 
 def find(sessions: SessionManager, name: str) -> WatchedSession | None:
-    """Return the session of this name, once it runs."""
-    session = next((s for s in sessions.all() if s.id == name and s.loop is not None), None)
-    return None if session is None else WatchedSession(session)
+    """Return the session of this name, once it runs; "": the newest that is live, else the newest."""
+    running = [session for session in sessions.all() if session.loop is not None and name in ("", session.id)]
+    newest = sorted(running, key=lambda session: session.facts.life.state == "live")[-1:]
+    return WatchedSession(newest[0]) if newest else None
 
 
 def listed(sessions: SessionManager) -> list[dict[str, Any]]:

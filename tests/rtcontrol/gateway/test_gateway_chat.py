@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -11,9 +12,11 @@ import openai
 import pytest
 from gateway_peer import TURN, Serve, Served
 
+from rtcontrol.gateway import GatewayOptions
 from rtcontrol.gateway.chat import ChatRequest, completion, decided
-from rtcontrol.gateway.decide import CheckpointGate, Timed
+from rtcontrol.gateway.decide import CheckpointGate, Timed, ToolSet, ToolSets
 from rtcontrol.gateway.gate import Refusal
+from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -221,7 +224,7 @@ def created(call: Call | None, sure: float, unknown: tuple[str, ...] = ()) -> De
 
 
 def gate(allow_null: bool = False) -> CheckpointGate:
-    return CheckpointGate.of(None, SCHEMAS, allow_null)
+    return CheckpointGate(None, SCHEMAS, allow_null)
 
 
 def test_call_below_gate_is_held_with_reason() -> None:
@@ -235,9 +238,23 @@ def test_null_means_not_understood_unless_allowed() -> None:
     assert gate(allow_null=True).held(created(None, 0.9)) is None
 
 
-def test_trained_model_reads_no_system_message() -> None:
-    assert gate().instruction(ORDERS, WORDS) == WORDS
-    assert CheckpointGate().instruction(ORDERS, WORDS) == f"{ORDERS}\n{WORDS}"
+@pytest.mark.parametrize(("model", "read"), [(None, WORDS), ("random", f"{ORDERS}\n{WORDS}")])
+def test_trained_model_reads_no_system_message(model: str | None, read: str) -> None:
+    asked: list[str] = []
+
+    class Recorded(ToolSet):
+        async def ask(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
+            asked.append(instruction)
+            return created(BURN, 0.9), 0
+
+    async def decide() -> None:
+        sets = ToolSets(InProcessPool(), GatewayOptions(model=model))
+        recorded = Recorded(SimpleNamespace(name="h"), CheckpointGate(model, SCHEMAS, False), 1.0)  # type: ignore[arg-type]
+        sets._open[json.dumps([False, *TOOLS])] = recorded
+        await sets.decide(tuple(TOOLS), WORDS, "", orders=ORDERS)
+
+    asyncio.run(decide())
+    assert asked == [read]
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
