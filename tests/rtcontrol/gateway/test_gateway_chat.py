@@ -240,11 +240,11 @@ def test_null_means_not_understood_unless_allowed() -> None:
 
 @pytest.mark.parametrize(("model", "read"), [(None, WORDS), ("random", f"{ORDERS}\n{WORDS}")])
 def test_trained_model_reads_no_system_message(model: str | None, read: str) -> None:
-    asked: list[str] = []
+    texts: list[str] = []
 
     class Recorded(ToolSet):
         async def ask(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
-            asked.append(instruction)
+            texts.append(instruction)
             return created(BURN, 0.9), 0
 
     async def decide() -> None:
@@ -254,7 +254,7 @@ def test_trained_model_reads_no_system_message(model: str | None, read: str) -> 
         await sets.decide(tuple(TOOLS), WORDS, "", orders=ORDERS)
 
     asyncio.run(decide())
-    assert asked == [read]
+    assert texts == [read]
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
