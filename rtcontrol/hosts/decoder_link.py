@@ -5,14 +5,11 @@ Its waits are exact to the microsecond.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 import logging
 import os
 import pickle
-import select
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,16 +18,14 @@ import zmq
 
 from rtcontrol.hosts.pool import PooledHost
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
+from rtcontrol.hosts.waiting import Files, WakeFile
 
 log = logging.getLogger("rtcontrol.host")
 NUMBERS = itertools.count()
 READY_MS = 2_000
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
-PING = b""
-PING_EVERY_S = 0.1
-# A process that was silent in so many rounds is lost; fewer may be those of a live one on a starved machine.
-SILENT_ROUNDS = 100
+READY = b""
 
 
 def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
@@ -56,82 +51,6 @@ def dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socket
     sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
     sock.connect(endpoint)
     return sock
-
-
-class _Poll(ctypes.Structure):
-    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
-
-
-class Files:
-    """Wait for files to be readable. poll() counts in whole ms, and select() knows no descriptors above 1023."""
-
-    def __init__(self, files: Sequence[int]) -> None:
-        self._files = (_Poll * len(files))(*(_Poll(fd, select.POLLIN, 0) for fd in files))
-        self._ppoll = ctypes.CDLL(None).ppoll
-
-    def wait(self, timeout_ns: int) -> bool:
-        """Return whether a file is readable within the time. A signal ends the wait."""
-        timeout = _Timespec(*divmod(timeout_ns, 1_000_000_000))
-        return bool(self._ppoll(self._files, len(self._files), ctypes.byref(timeout), None) > 0)
-
-
-class WakeFile:
-    """A file that is readable from `set` to `clear`. Any thread may call them."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.files = Files([self.fd])
-
-    def set(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the counter is full: it is set
-            os.eventfd_write(self.fd, 1)
-
-    def clear(self) -> bool:
-        """Clear it; return whether it was set."""
-        with contextlib.suppress(BlockingIOError):
-            return os.eventfd_read(self.fd) > 0
-        return False
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-class Heart:
-    """Watch one life of a decoder's process: its socket, its answers to pings, and the `vital` files of Ray."""
-
-    def __init__(self, life: Mapping[str, Any], vital: Sequence[int], wake: WakeFile) -> None:
-        self._socket = dealer(life["heartbeat"], life["key"])
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._poller = zmq.Poller()
-        for file in (self._socket, self._monitor, wake.fd, *vital):
-            self._poller.register(file, zmq.POLLIN)
-        self._wake = wake
-        self._next_s = 0.0
-        self._silent = 0  # rounds that the watcher ran itself: while it does not run, no process is silent
-
-    def lost(self, timeout_s: float) -> bool:
-        """Wait for an event, at most so long; return whether the process is lost, or a part of Ray."""
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + PING_EVERY_S
-            self._silent += 1
-            with contextlib.suppress(zmq.Again):
-                self._socket.send(PING, zmq.NOBLOCK)
-        ready = dict(self._poller.poll(max(1, int(1e3 * timeout_s))))
-        if ready.pop(self._wake.fd, 0):
-            self._wake.clear()
-        if ready.pop(self._socket, 0):
-            self._socket.recv()
-            self._silent = 0
-        return bool(ready) or self._silent > SILENT_ROUNDS
-
-    def close(self) -> None:
-        self._socket.disable_monitor()
-        self._socket.close(0)
 
 
 def pack_reply(reply: DecisionReply) -> bytes:
@@ -163,8 +82,8 @@ class DecoderLink:
         """Return whether a round trip succeeds in time."""
         if not self._socket.poll(timeout_ms, zmq.POLLOUT):
             return False
-        self._socket.send(PING)
-        return bool(self._socket.poll(timeout_ms)) and self._socket.recv() == PING
+        self._socket.send(READY)
+        return bool(self._socket.poll(timeout_ms)) and self._socket.recv() == READY
 
     def send(self, message: DecisionRequest | int) -> bool:
         """Send a request without its raw observation, or the tick to cancel; return whether the process is there."""

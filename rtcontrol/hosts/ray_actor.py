@@ -15,13 +15,14 @@ from typing import Any
 import zmq
 
 from rtcontrol.hosts.deciders import Worker, answer
-from rtcontrol.hosts.decoder_link import PING, Files, WakeFile, pack_reply, router_socket
+from rtcontrol.hosts.decoder_link import READY, pack_reply, router_socket
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.pool import Turn
 from rtcontrol.hosts.processes import Heartbeat, keep_loaded, yield_processor
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.waiting import Files, WakeFile
 
-BUILD = "build"
+BUILD, PING = "build", "ping"  # groups of calls, each with a thread
 WARM_ROUNDS = 3
 # The deciding thread takes the interpreter some hundred times a decision: with Python's own 5 ms a build would hold up
 # each decision for a second.
@@ -33,10 +34,10 @@ _CONTEXT: zmq.Context[Any] = zmq.Context()
 class DecoderActor(InProcessPool):
     """A pool in a process of Ray's, whose workers receive the messages of all sessions at one ROUTER, and sleep there.
 
-    Another ROUTER is for the heartbeat. Clients use ipc under `directory`, and CURVE with a key that only the answer to
-    `start` has. Messages are pickled. The identity of a DEALER is its session's key, a slash and a number: each link
-    has a new one. `build` and `free` run in order, on the thread of Ray's group BUILD. A `gentle` actor builds next to
-    the decisions of another process.
+    Clients use ipc under `directory`, and CURVE with a key that only the answer to `start` has. Messages are pickled.
+    The identity of a DEALER is its session's key, a slash and a number: each link has a new one. `build` and `free` run
+    in order, on the thread of Ray's group BUILD, `ping` on that of PING. A `gentle` actor builds next to the decisions
+    of another process.
     """
 
     def __init__(self, workers: int, preload: bool, gentle: bool, directory: str) -> None:
@@ -47,21 +48,20 @@ class DecoderActor(InProcessPool):
         self._gentle = gentle
         self._hosts: dict[bytes, SocketHost] = {}
         self._beat, self._wake, self._using = Heartbeat(), WakeFile(), threading.Lock()
-        self._router, self._heart = (router_socket(_CONTEXT) for _ in range(2))
-        key, secret = zmq.curve_keypair()
+        self._router = router_socket(_CONTEXT)
+        self._router.linger = 0
+        self._router.curve_server = True
+        key, self._router.curve_secretkey = zmq.curve_keypair()
         # The pid keeps a new process off the socket that its predecessor left.
-        ends = {name: f"ipc://{directory}/{name}-{os.getpid()}" for name in ("endpoint", "heartbeat")}
-        for router, endpoint in zip((self._router, self._heart), ends.values(), strict=True):
-            router.linger = 0
-            router.curve_server, router.curve_secretkey = True, secret
-            router.bind(endpoint)
-        self._address = {**ends, "key": key, "pid": os.getpid()}
+        endpoint = f"ipc://{directory}/endpoint-{os.getpid()}"
+        self._router.bind(endpoint)
+        self._address = {"endpoint": endpoint, "key": key, "pid": os.getpid()}
         self._files = Files([self._wake.fd, int(self._router.getsockopt(zmq.FD))])
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Return the endpoints of sessions and of the heartbeat, their CURVE key, the pid, and the workers' threads."""
+        """Return the endpoint of sessions, its CURVE key, the pid, and the workers' threads."""
         super().start()
-        threading.Thread(target=self._echo, name="heartbeat", daemon=True).start()
+        self._beat.__enter__()  # for the process's life
         keep_loaded()
         return {**self._address, "tids": [tid for _, tid in self.threads]}
 
@@ -107,7 +107,7 @@ class DecoderActor(InProcessPool):
         with self._using:
             while int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 client, body = router.recv_multipart()
-                if body == PING:
+                if body == READY:
                     router.send_multipart((client, body))
                 elif (host := self._hosts.get(client.partition(b"/")[0])) is not None:
                     host.message(client, pickle.loads(body))
@@ -117,11 +117,9 @@ class DecoderActor(InProcessPool):
         with self._using:
             self._router.send_multipart((client, body))
 
-    def _echo(self) -> None:
-        """Answer the watcher's pings, whatever the workers do."""
-        self._beat.__enter__()  # for the process's life
-        while True:
-            self._heart.send_multipart(self._heart.recv_multipart())
+    def ping(self) -> bool:
+        """Answer the watcher, whatever the workers do."""
+        return True
 
 
 class SocketHost(InProcessHost):

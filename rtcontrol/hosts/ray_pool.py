@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
-from rtcontrol.hosts.decoder_link import PING_EVERY_S, Heart, RayHost, WakeFile
+from rtcontrol.hosts.decoder_link import RayHost
 from rtcontrol.hosts.pool import Pool, started
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_process import DecoderProcess
 from rtcontrol.hosts.ray_start import HINT, POLL_S, RaySession, Stopped
+from rtcontrol.hosts.waiting import PING_EVERY_S, Heart, WakeFile
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -27,9 +27,9 @@ MEMORY = "It may need more memory than there is (see `rtcontrol doctor`); choose
 class RayPool(Pool):
     """Start a `DecoderActor`, watch it, and end it with all that was started for it.
 
-    The watcher's thread has the deciders of all sessions built. When the process is lost (its socket closes within a
-    millisecond, or it answers no pings), or Ray's raylet or GCS, all sessions' hosts report it, and another process
-    takes its place; `gave_up` says why none will.
+    The watcher's thread has the deciders of all sessions built. When the process is lost (it ends, or answers no
+    pings), or Ray's raylet or GCS, all sessions' hosts report it, and another process takes its place; `gave_up` says
+    why none will.
     """
 
     def __init__(
@@ -51,14 +51,10 @@ class RayPool(Pool):
         self.restored(life)
         self._watcher = threading.Thread(target=self._watch, args=(life,), name="ray-watcher", daemon=True)
         self._watcher.start()
-        return {"pid": life["pid"], "endpoint": life["endpoint"]}
-
-    def host(self, session: str, source: DeciderSource) -> RayHost:
-        """Return the session's host, which is not started."""
-        return RayHost(self, source, session)
+        return {}
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        return started(self.host(session, source))
+        return started(RayHost(self, source, session))
 
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
         """Wait until the host's decider is built; return early where `stopped` says so."""
@@ -100,8 +96,7 @@ class RayPool(Pool):
     def _watch(self, life: dict[str, Any] | None) -> None:
         try:
             while life is not None:
-                with closing(Heart(life, self.process.ray.vital, self._woken)) as heart:
-                    self._serve(life, heart)
+                self._serve(life)
                 life = None if self.closed else self._replaced(life["pid"])
         except Exception as error:
             known = isinstance(error, DecoderUnavailable)
@@ -112,11 +107,12 @@ class RayPool(Pool):
                 self.end(why)
                 self._notify()
 
-    def _serve(self, life: dict[str, Any], heart: Heart) -> None:
+    def _serve(self, life: dict[str, Any]) -> None:
         """Build and free deciders in this life of the process, until it is lost or the pool is closed."""
         import ray
 
-        with contextlib.suppress(ray.exceptions.RayError):
+        lost = ray.exceptions.RayError, ProcessLookupError
+        with suppress(*lost), closing(Heart(self.process, life["pid"], self._woken)) as heart:
             while not self.closed and self.life is life:
                 with self.changed:
                     missing = self.missing(time.monotonic_ns())

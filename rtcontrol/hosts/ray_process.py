@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable
-from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
+from rtcontrol.hosts.ray_actor import BUILD, PING, DecoderActor
 from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession, Stopped
 from rtcontrol.models.errors import UserError
 
@@ -106,6 +106,10 @@ class DecoderProcess:
         """Free a session's decider, after the builds that were started before."""
         self.actor.free.options(concurrency_group=BUILD).remote(key)
 
+    def ping(self) -> Any:
+        """Start a call that a process answers whose interpreter runs; return it for `result`."""
+        return self.actor.ping.options(concurrency_group=PING).remote()
+
     def end(self) -> None:
         """Kill the actor, and end the Ray that was started here."""
         if self._uses_ray:
@@ -143,5 +147,5 @@ def _options(gpus: float | None) -> dict[str, Any]:
         "num_gpus": gpus,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
         "runtime_env": {"env_vars": {"PYTHONPATH": path}},
-        "concurrency_groups": {BUILD: 1},
+        "concurrency_groups": {BUILD: 1, PING: 1},
     }

@@ -54,7 +54,7 @@ class StandbyPool:
         return info
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        return started(StandbyHost([pool.host(session, source) for pool in self.pools]))
+        return started(StandbyHost([RayHost(pool, source, session) for pool in self.pools]))
 
     def alive(self) -> bool:
         return any(pool.alive() for pool in self.pools)

@@ -10,9 +10,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile
+from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import DecoderActor
+from rtcontrol.hosts.waiting import WakeFile
 from rtcontrol.models.call import Call, Decision
 
 KEY = b"7"

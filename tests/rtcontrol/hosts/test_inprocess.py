@@ -10,10 +10,11 @@ import pytest
 from pooled import request
 
 from rtcontrol.hosts.deciders import NoopSource, Worker
-from rtcontrol.hosts.decoder_link import DecoderLink, WakeFile, pack_reply
+from rtcontrol.hosts.decoder_link import DecoderLink, pack_reply
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
+from rtcontrol.hosts.waiting import WakeFile
 from rtcontrol.models.call import Call, Decision
 
 
