@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from rtcontrol.drill.simulation.faults import Faults, SimFault
@@ -204,6 +205,10 @@ class SimHost:
     `requested`: by tick, when and what; `decided`: by tick, the newest reply. `reach` is called before a request,
     `taken` with each reply."""
 
+    # What the loop looks at in each turn: an attribute that is not found takes long.
+    incarnation, events = property(attrgetter("_inner.incarnation")), property(attrgetter("_inner.events"))
+    gave_up = property(attrgetter("_inner.gave_up"))
+
     def __init__(self, time: SimTimeline, decoders: list[SimDecoder], inner: LayeredHost | None) -> None:
         self.time, self._decoder, self._layered = time, decoders[0], inner
         self._inner: Any = inner or decoders[0]
@@ -211,6 +216,7 @@ class SimHost:
         self.taken: Callable[[DecisionReply], None] = lambda reply: None
         self.requested: dict[int, tuple[int, DecisionRequest]] = {}
         self.decided: dict[int, DecisionReply] = {}
+        self.alive = self._inner.alive
         # Whether the loop's wait ends.
         self.replies: Callable[[], bool] = self._replies if inner is not None else decoders[0].replies
 
@@ -237,10 +243,6 @@ class SimHost:
     def submit(self, request: DecisionRequest) -> None:
         self.reach("send")
         self.requested[request.tick] = self.time.now_ns, request
-        if len(self.requested) > 64:
-            for old in (self.requested, self.decided):
-                for k in [k for k in old if k < request.tick - 32]:
-                    del old[k]
         self._inner.submit(request)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.drill.simulation.faults import LATE, Faults, SimFault
@@ -28,21 +27,6 @@ TICK_KINDS = frozenset({"call", "null", "held", "overtaken", "repeated", "epoch_
 
 class Violation(AssertionError):
     """A law is broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """A call that starts to act, of tick `k`, requested at `requested_ns`, of an observation of `captured_ns`.
-
-    `confirmed`: a person said yes to it; `epoch_on`: the world is in its epoch; `allowed`: it is legal and sure enough.
-    """
-
-    k: int
-    requested_ns: int
-    captured_ns: int
-    confirmed: bool
-    epoch_on: bool
-    allowed: bool
 
 
 class Referee:
@@ -62,7 +46,7 @@ class Referee:
         self.orders: dict[int, tuple[int, int]] = {}  # by tick: its order, and when
         self.missed_ns: deque[int] = deque(maxlen=32)  # when the safe call was demanded for a miss
         self.acted_k, self.acted_n = -1, 0  # the newest tick that acted, and how many calls of it
-        self.received_ks: deque[int] = deque(maxlen=32)
+        self.received_ks: set[int] = set()
         self.counted: set[int] = set()  # of those from `next_k` on
         self.left_ns: int | None = None
         self.acts: list[int] = []  # when fresh calls started to act
@@ -88,8 +72,6 @@ class Referee:
             self.fail(f"the call of tick {k} is ordered after its deadline")
         self.order += 1
         self.orders[k] = self.order, self.time.now_ns
-        if len(self.orders) > 64:
-            del self.orders[next(iter(self.orders))]
 
     def demanded(self, why: str) -> None:
         """The safe call is demanded."""
@@ -102,29 +84,28 @@ class Referee:
         """A client receives the tick's call, or that the call before continues."""
         if k in self.received_ks:
             self.fail(f"the client receives tick {k} twice")
-        self.received_ks.append(k)
+        self.received_ks.add(k)
 
     def performs(self, k: int) -> None:
         """The actuator starts the call of tick `k`, and may have to wait for the world."""
         if self.orders[k][0] < self.demand:
             self.fail(f"the call of tick {k} starts after the safe call was demanded")
 
-    def acts_now(self, act: Act) -> None:
-        """A call starts to act."""
-        k, now, rules = act.k, self.time.now_ns, self.rules
+    def acts_now(
+        self, k: int, requested_ns: int, captured_ns: int, wrong: dict[str, bool], named: bool = False
+    ) -> None:
+        """A call of tick `k` starts to act, requested at `requested_ns`, of an observation of `captured_ns`. `named`:
+        its tool waits for a yes; `wrong`: whether it breaks other laws, by their words."""
+        now, rules = self.time.now_ns, self.rules
         release_ns = self.origin_ns + k * rules.period_ns
-        late = not act.confirmed and now > release_ns + rules.deadline_ns
-        stale = act.captured_ns < release_ns - rules.max_age_ns - rules.period_ns
         again = k < self.acted_k or (k == self.acted_k and self.acted_n == rules.calls_per_tick)
-        wrong = {
-            "after its deadline": late,
-            "again, or after that of a newer tick": again and not act.confirmed,
+        wrong |= {
+            "after its deadline": not named and now > release_ns + rules.deadline_ns,
+            "again, or after that of a newer tick": again and not named,
             "while it is paused": self.paused_ns is not None,
-            "though it was requested before the resume": act.requested_ns < self.opened_ns,
+            "though it was requested before the resume": requested_ns < self.opened_ns,
             "after the end": self.left_ns is not None,
-            "in another epoch": not act.epoch_on,
-            "of an observation that was too old": stale,
-            "though it is in doubt, illegal, or waits for a yes": not act.allowed,
+            "of an observation that was too old": captured_ns < release_ns - rules.max_age_ns - rules.period_ns,
         }
         if any(wrong.values()):
             self.fail(f"the call of tick {k} acts {'; '.join(law for law, broken in wrong.items() if broken)}")
@@ -154,8 +135,6 @@ class Referee:
     def samples(self, since_ns: int) -> None:
         """Evidence since this release is sampled: it has missed."""
         self.sampled.setdefault(since_ns, self.time.now_ns)
-        if len(self.sampled) > 64:
-            del self.sampled[next(iter(self.sampled))]
 
     # -- the safe call by its instant ---------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from rtcontrol.agents import Tools
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import NETWORK, Faults, SimFault
-from rtcontrol.drill.simulation.referee import Act, Violation
+from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, simulated
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline
 from rtcontrol.envs.base import Emission, Observation
@@ -240,8 +240,8 @@ class SimRemote(RemoteEnvironment):
             return
         if emission.call is not None:
             requested_ns, request = run.host.requested[k]
-            allowed = emission.call.name in FUNCTIONS
-            referee.acts_now(Act(k, requested_ns, request.captured_ns, False, request.epoch == self.epoch, allowed))
+            wrong = {"in another epoch": request.epoch != self.epoch, "illegal": emission.call.name not in FUNCTIONS}
+            referee.acts_now(k, requested_ns, request.captured_ns, wrong)
             referee.renewed()
         referee.received(k)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
 from rtcontrol.drill.simulation.faults import ENDS, NETWORK, SIMULATED, WORLD, Faults, SimFault
-from rtcontrol.drill.simulation.referee import Act, Referee
+from rtcontrol.drill.simulation.referee import Referee
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
 from rtcontrol.hosts.protocol import DecisionReply
@@ -35,7 +34,6 @@ REMOTE = 0.04  # the share of worlds behind the wire
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
 # What the ticks, calls and decisions of a local world are like: half of them as they are for most users.
 MODES = (*("plain",) * 7, "calls", "plans", "backup", "standby", "ends")
-TIMED = ("rtcontrol.envs.", "rtcontrol.hosts.", "rtcontrol.loop.", "rtcontrol.serve.")  # rooms that read the clock
 Trace = Callable[[Any, dict[str, Any]], None] | None
 
 
@@ -147,8 +145,8 @@ class SimClock:
         self._turns += 1
         if self._turns > MOST_TURNS:
             self._fail("the loop spins")
-        wakes = [wake_ns for wake_ns in (until_ns, host.wake_ns) if wake_ns is not None]
-        self.thread.sleep(min(wakes, default=time.now_ns + S), host.replies)
+        until_ns = time.now_ns + S if until_ns is None else until_ns
+        self.thread.sleep(min(until_ns, host.wake_ns or until_ns), host.replies)
         return host.wait(0)
 
 
@@ -309,12 +307,14 @@ class SimRun:
         if reply.answers is not None:
             request = reply.answers  # of an older observation: its plan goes on
             requested_ns = request.captured_ns
-        decision = reply.decision
-        sure = not self.scenario.doubts or (decision is not None and doubt(decision) is None)
-        named = call.name in self.scenario.confirm
-        allowed = sure and call.name in FUNCTIONS and (not named or k in self.confirmed)
-        epoch_on = request.epoch == self.env.epoch
-        self.referee.acts_now(Act(k, requested_ns, request.captured_ns, named, epoch_on, allowed))
+        decision, named = reply.decision, call.name in self.scenario.confirm
+        wrong = {
+            "in another epoch": request.epoch != self.env.epoch,
+            "in doubt": bool(self.scenario.doubts) and (decision is None or doubt(decision) is not None),
+            "illegal": call.name not in FUNCTIONS,
+            "without a yes": named and k not in self.confirmed,
+        }
+        self.referee.acts_now(k, requested_ns, request.captured_ns, wrong, named)
 
     def _taken(self, reply: DecisionReply) -> None:
         """The loop takes a reply: one to go on, in time, renews what is active."""
@@ -409,15 +409,10 @@ def doubt(decision: Decision) -> Doubt | None:
 
 @contextmanager
 def simulated(timeline: SimTimeline) -> Iterator[None]:
-    """Let the product read the simulated clock."""
-    clock = SimpleNamespace(**vars(time))
-    clock.monotonic_ns, clock.monotonic = (lambda: timeline.now_ns), (lambda: timeline.now_ns / 1e9)
-    modules = [module for name, module in sys.modules.items() if name.startswith(TIMED)]
-    timed = [module for module in modules if vars(module).get("time") is time]
-    for module in timed:
-        module.time = clock  # type: ignore[attr-defined]
+    """Let this process read the simulated clock."""
+    real = time.monotonic_ns, time.monotonic
+    time.monotonic_ns, time.monotonic = (lambda: timeline.now_ns), (lambda: timeline.now_ns / 1e9)
     try:
         yield
     finally:
-        for module in timed:
-            module.time = time  # type: ignore[attr-defined]
+        time.monotonic_ns, time.monotonic = real
