@@ -6,6 +6,9 @@ A failing seed prints the command that replays it. The million's table: `rtcontr
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, simulate
@@ -35,6 +38,13 @@ def test_same_seed_records_the_same() -> None:
     for lines in runs:
         simulate(5, TICKS, lambda run, line, lines=lines: lines.append(f"{run.time.now_ns} {line}"))
     assert runs[0] == runs[1]
+
+
+def test_each_mutant_matches_its_module_once() -> None:
+    for mutant in mutants():
+        spec = importlib.util.find_spec(mutant.module)
+        assert spec is not None and spec.origin is not None
+        assert mutant.broken(Path(spec.origin).read_text())
 
 
 @pytest.mark.integration
