@@ -19,7 +19,7 @@ from rtcontrol.run.run import ERRED, MISSED, mostly_errors
 from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry import table
-from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, load, parse, require_ticks
+from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, load, parse
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
@@ -60,7 +60,6 @@ def report(
     """
     gates = [parse(text) for text in gate or ()]
     loaded = load(runs)
-    require_ticks(loaded)
     results = [(run, g, g.value(run.report), g.holds(run.report)) for run in loaded for g in gates]
     if format is Format.TERMINAL:
         for run in loaded:

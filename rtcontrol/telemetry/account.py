@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,6 @@ BY = (
 LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics whose events are listed
 MAX_ERRORS, MAX_LISTED = 64, 10_000  # different errors, and events of one topic, that are listed
 MOST_MEMBERS, OTHERS = 10_000, "(others)"  # members of a crowd that are counted each; the others together
-CAUSE = "misses."  # before a cause's name, in a member's counts
 REMEMBERED = 2048  # a client may acknowledge a call so many calls later
 
 
@@ -107,7 +106,7 @@ class Account:
         self.times = {name: Series() for name in (*TIMES, *OTHER_SERIES)}
         self.listed: dict[str, list[dict[str, Any]]] = {topic: [] for topic in LISTED}
         self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
-        self.members: dict[str, dict[str, float]] = {}
+        self.members: dict[str, Counter[str]] = {}
         self.miss_runs = MissRuns()
         self.extent = Extent()
         self._acted: dict[int, None] = {}  # recent ticks whose call acted in time
@@ -299,16 +298,15 @@ class Account:
                 self.times[name].add(value)
 
     def _member(self, event: Mapping[str, Any]) -> None:
-        """Count a tick of a crowd's member. After each: ticks == on_time + misses."""
+        """Count a tick of a crowd's member."""
         name = event["member"]
         if name not in self.members and len(self.members) >= MOST_MEMBERS:
             name = OTHERS
-        counts, cause = self.members.setdefault(name, defaultdict(int)), event.get("cause")
-        for key in ("ticks", event["kind"] if cause is None else CAUSE + cause, "misses" if cause else "on_time"):
-            counts[key] += 1
-        for key in ("skipped", "rested", "latency_ms"):
-            counts[key] += event.get(key) or 0
-        counts["latency_ms_max"] = max(counts["latency_ms_max"], event.get("latency_ms") or 0.0)
+        counts = self.members.setdefault(name, Counter())
+        skipped, missed = event.get("skipped", 0), "cause" in event
+        counts.update(releases=1 + skipped, misses=missed + skipped, rested=event.get("rested", 0))
+        if missed:
+            counts[event["cause"]] += 1
 
 
 # -- the live view ----------------------------------------------------------------------------------------------------

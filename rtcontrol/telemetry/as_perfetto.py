@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
-from rtcontrol.telemetry.recorded import Recorded, require_ticks
+from rtcontrol.telemetry.recorded import Recorded
 from rtcontrol.telemetry.timeline import Timeline
 
 # The last one's instants are what happened to the run.
@@ -30,7 +30,6 @@ Entry = tuple[str, str, float, float | None, Mapping[str, str | int]]
 
 def render(runs: Sequence[Recorded]) -> bytes:
     """Return the bytes of a trace file; each run is a process."""
-    require_ticks(runs, in_record=True)
     packets = (packet for pid, run in enumerate(runs, 1) for packet in _process(pid, run))
     return b"".join(Trace(packet=[packet]).SerializeToString() for packet in packets)
 

@@ -28,7 +28,7 @@ COMPARED = {
     "<": operator.lt,
     ">": operator.gt,
 }
-GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
+GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|==|!=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*")
 # Counts by name: what did not happen is not in the report, and is 0.
 COUNTS = {
     "misses_by_cause": {str(cause) for cause in CAUSES},
@@ -50,11 +50,9 @@ class Gate:
     def value(self, report: Mapping[str, Any]) -> float | None:
         """Return the report's number; None where nothing was measured. Raises UserError where it has no such number."""
         first, _, rest = self.field.partition(".")
-        counts = report.get(first, {})
-        if first in COUNTS and (rest in COUNTS[first] or rest in counts):
-            count: int = counts.get(rest, 0)
-            return count
         value: Any = report
+        if rest in COUNTS.get(first, ()):
+            return float(report.get(first, {}).get(rest, 0))
         for name in self.field.split("."):
             value = value.get(name, "") if isinstance(value, Mapping) else ""
         if isinstance(value, bool) or not isinstance(value, int | float | None):
@@ -71,14 +69,10 @@ class Gate:
 def parse(text: str) -> Gate:
     """Return the gate of a text such as `miss_rate<=0.005`. Raises UserError."""
     match = GATE.fullmatch(text)
-    try:
-        limit = float(match[3]) if match else math.nan
-    except ValueError:
-        limit = math.nan
-    if match is None or math.isnan(limit):
+    if match is None:
         problem = f"--gate '{text}' is not a gate."
         raise UserError(problem, "Give FIELD, a comparison, a number: 'miss_rate<=0.005'.")
-    return Gate("".join(match.groups()), match[1], match[2], limit)
+    return Gate("".join(match.groups()), match[1], match[2], float(match[3]))
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ class Recorded:
 
 
 def load(paths: Sequence[Path]) -> list[Recorded]:
-    """Read the runs of folders or records. Raises UserError for what is not a record of a run."""
+    """Read the runs of folders or records. Raises UserError for what is not a record of a run, or holds no tick."""
     records = [record_in(path) for path in paths]
     named = [(record.parent if record.stem == "record" else record).resolve() for record in records]
     common = Path(os.path.commonpath([path.parent for path in named]))  # names are as short as they differ
@@ -120,26 +114,17 @@ def _load(record: Path, name: str) -> Recorded:
         for event in read_record(record):
             timeline.add(event)
         run = Recorded(name, record, build(timeline.account, record.name), timeline.finish())
-        for field in ("hz", "period_ms", "deadline_ms"):
-            if not isinstance(run.report[field], int | float):
-                raise ValueError(f"its header has no {field}")
-        if len(ks := run.timeline.k) and not 0 <= ks[0] <= ks[-1] < 1 << 32:
-            raise ValueError("a tick has no number")
+        times = [run.report[field] for field in ("hz", "period_ms", "deadline_ms")]
+        ks = run.timeline.k
+        if not all(isinstance(each, int | float) for each in times) or (len(ks) and not 0 <= ks[0] <= ks[-1] < 1 << 32):
+            raise ValueError("it has no times, or no numbers of ticks")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         problem = f"{record} is not a record of a run ({type(error).__name__}: {error})."
         raise UserError(problem, "Give the folder of a run.") from error
+    if not len(ks):  # nothing could be said of it, and each gate on what was missed would hold
+        problem = f"{record} holds no tick: there is nothing to report. It was ended by {run.report['ended_by']}."
+        raise UserError(problem, "Give a run that started.")
     return run
-
-
-def require_ticks(runs: Sequence[Recorded], in_record: bool = False) -> None:
-    """Raise UserError where a run has no release (`in_record`: no tick in its record): nothing could be said of it, and
-    each gate on what was missed would hold."""
-    for run in runs:
-        if not (len(run.timeline.k) if in_record else run.report["releases"]):
-            problem = (
-                f"{run.record} holds no tick: there is nothing to report. It was ended by {run.report['ended_by']}."
-            )
-            raise UserError(problem, "Give a run that started.")
 
 
 def as_json(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:

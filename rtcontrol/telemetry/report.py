@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rtcontrol.models.files import no_link, replace_file
-from rtcontrol.telemetry.account import ANSWERS, CAUSE, KINDS, TIMES, Account
+from rtcontrol.telemetry.account import ANSWERS, KINDS, TIMES, Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
 from rtcontrol.telemetry.histogram import Series
 
@@ -103,27 +103,15 @@ def _plans(account: Account) -> dict[str, Any]:
     }
 
 
-def _crowd(members: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return the counts of a crowd's members, and each by name, the worst first."""
-    listed = {name: _member(Counter(dict(counts))) for name, counts in list(members.items())}
-    order = sorted(listed, key=lambda name: (-listed[name]["missed_share"], -listed[name]["latency_ms"]["max"], name))
+def _crowd(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
+    """Return the counts of a crowd's members, and each by name, the worst first. `misses`: skipped releases, too."""
+    counted = {name: dict(counts) for name, counts in list(members.items())}
+    order = sorted(counted, key=lambda name: -counted[name]["misses"] / counted[name]["releases"])
     return {
-        "members": len(listed),
-        "rested": sum(member["rested"] for member in listed.values()),
-        "without_a_miss": sum(not member["missed_share"] for member in listed.values()),
-        "by_member": {name: listed[name] for name in order},
-    }
-
-
-def _member(n: Mapping[str, float]) -> dict[str, Any]:
-    releases = n["ticks"] + n["skipped"]
-    return {
-        "releases": releases,
-        "skipped_releases": n["skipped"],
-        **{name: n[name] for name in ("ticks", "on_time", "misses", "null", "held", "rested")},
-        "misses_by_cause": {name.removeprefix(CAUSE): m for name, m in n.items() if name.startswith(CAUSE)},
-        "missed_share": round((n["misses"] + n["skipped"]) / releases, 6),
-        "latency_ms": {"mean": round(n["latency_ms"] / n["ticks"], 4), "max": round(n["latency_ms_max"], 4)},
+        "members": len(counted),
+        "rested": sum(counts["rested"] for counts in counted.values()),
+        "without_a_miss": sum(not counts["misses"] for counts in counted.values()),
+        "by_member": {name: counted[name] for name in order},
     }
 
 
