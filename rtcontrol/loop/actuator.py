@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from rtcontrol.agents import Agent
 from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
-from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult, Emit, Perform
+from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult, Emit
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Instruct
 
+P = ParamSpec("P")
 T = TypeVar("T")
 JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # how long the end waits for the thread: the latter where the safe calls are untried
 
@@ -78,12 +79,12 @@ class Acting:
 class Actuator:
     """The thread, lock and bell around an `ActuatorCore`, which decides.
 
-    A world that blocks stops this thread alone. Any thread may give orders: none blocks. `wake` announces `effects`."""
+    A world that blocks stops this thread alone. Any thread may give orders: none blocks. `wake` announces effects."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._acting, self._wake = Acting(agent, env), wake
         self.core = ActuatorCore(agent.fallback.safe_calls, retry_ns)
-        self.effects, self._news = self.core.effects, 0
+        self._news = 0
         self._lock, self._bell, self._active = threading.Lock(), SimpleQueue[None](), threading.Event()
         self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
 
@@ -101,31 +102,14 @@ class Actuator:
     def disarm(self) -> None:
         self.core.guard_ns = None  # nothing is expected of the loop until it arms again
 
-    def execute(self, command: Command) -> Command | None:
-        """Act as soon as the world lets it. Return the command that waited until now, which is dropped."""
-        return self._order(self.core.execute, command)
-
-    def withdraw(self, tick: int) -> bool:
-        """Drop the command of `tick`; False if it does not wait any more."""
-        return self._order(self.core.withdraw, tick)
-
-    def bar(self, why: str | None) -> None:
-        """Let no command act from now on, nor one that waits or is under way; None: those requested from now on may."""
-        self._order(self.core.bar, why, time.monotonic_ns())
-
-    def safe(self, why: str, emission: Emission | None = None) -> Command | None:
-        """Make each safe call active, after the emission. Return the command that waited: it is dropped."""
-        return self._order(self.core.demand, why, emission)
-
-    def retry(self) -> bool:
-        """A period of the world's time is over: try again what is not active. False: all is."""
-        return self._order(self.core.retry)
-
-    def tell(self, emission: Emission) -> None:
-        self._order(self.core.tell, emission)
-
-    def instruct(self, text: str) -> None:
-        self._order(self.core.instruct, text)
+    def order(self, order: Callable[Concatenate[ActuatorCore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Give the core an order, such as `ActuatorCore.execute`, and return its answer."""
+        with self._lock:
+            answer = order(self.core, *args, **kwargs)
+            if self._active.is_set() and not self.core.safe.active:
+                self._active.clear()
+        self._bell.put(None)
+        return answer
 
     def wait_safe(self, timeout_s: float) -> bool:
         """Whether the safe calls that were demanded are active, or the world over, within the time."""
@@ -138,14 +122,6 @@ class Actuator:
         self._bell.put(None)
         if self.thread.ident is not None:
             self.thread.join(JOIN_S if self._active.is_set() else JOIN_UNTRIED_S)
-
-    def _order(self, order: Callable[..., T], *arguments: Any) -> T:
-        with self._lock:
-            result = order(*arguments)
-            if self._active.is_set() and not self.core.safe.active:
-                self._active.clear()
-        self._bell.put(None)
-        return result
 
     def _work(self) -> None:
         while not self.core.done:
@@ -166,8 +142,8 @@ class Actuator:
                 return None if wake_ns is None else max(0.0, (wake_ns - now_ns) / 1e9)
 
     def _do(self, action: Action) -> None:
-        if isinstance(action, Perform):
-            self._perform(action.command)
+        if isinstance(action, Command):
+            self._perform(action)
         elif not isinstance(action, Attempt):
             error = self._acting.send(action)
             with self._lock:

@@ -1,7 +1,7 @@
 """Decide what reaches the environment, and when: state machines without thread, lock, clock or environment.
 
-`ActuatorCore` takes orders from any thread: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next`
-action, does it and reports the result: `performed`, `attempted`, `sent`. Instants are CLOCK_MONOTONIC nanoseconds. Not
+`ActuatorCore` takes orders: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next` action, does it
+and reports the result: `performed` of a Command, `attempted`, `sent`. Instants are CLOCK_MONOTONIC nanoseconds. Not
 thread-safe: the shell (actuator.py) holds a lock around every use.
 
 At most one command waits: the newest wins. A demand for the safe calls clears it, and they act first (`SafeCalls`);
@@ -64,13 +64,6 @@ class AttemptResult:
 
 
 @dataclass(slots=True)
-class Perform:
-    """Execute a command on the worker's thread. Result: `performed`."""
-
-    command: Command
-
-
-@dataclass(slots=True)
 class Emit:
     """Send it to the world. `demand`: the demand of the safe calls that it is of. Result: `sent`."""
 
@@ -78,7 +71,7 @@ class Emit:
     demand: int = 0
 
 
-Action = Perform | Attempt | Emit | Instruct
+Action = Command | Attempt | Emit | Instruct
 Report = Completion | SafeAttempt | Fault | OperatorCommand
 
 
@@ -231,35 +224,6 @@ class SafeCalls:
             self.active = True
 
 
-class Jobs(deque[Perform | Emit | Instruct]):
-    """What waits, in order; at most one command and one instruction."""
-
-    def command(self) -> Command | None:
-        """Return the command that waits."""
-        for job in self:
-            if type(job) is Perform:
-                return job.command
-        return None
-
-    def clear_command(self) -> Command | None:
-        """Remove the command that waits, and return it."""
-        for job in self:
-            if type(job) is Perform:
-                self.remove(job)
-                return job.command
-        return None
-
-    def take_emission(self) -> Emit | None:
-        """Remove and return the first emission that no command comes before."""
-        for job in self:
-            if isinstance(job, Perform):
-                return None
-            if isinstance(job, Emit):
-                self.remove(job)
-                return job
-        return None
-
-
 class ActuatorCore:
     """What waits, what is under way, and the results.
 
@@ -273,7 +237,7 @@ class ActuatorCore:
         self.doings: deque[list[int]] = deque(maxlen=8)
         self.news = 0
         self.safe = SafeCalls(safe_calls, retry_ns, self._post)
-        self.jobs = Jobs()
+        self.jobs: deque[Command | Emit | Instruct] = deque()  # in order; at most one command and one instruction
         self.shut: str | None = None
         self.open_ns = 0
         self._acting: Command | None = None
@@ -286,16 +250,16 @@ class ActuatorCore:
 
     def execute(self, command: Command) -> Command | None:
         """Let the command wait for its turn. Return the one that waited until now, which is dropped."""
-        replaced = self.jobs.clear_command()
+        replaced = self._clear()
         command.demand = self.safe.demand
         command.shut = self.shut or ("paused" if command.requested_ns < self.open_ns else None)
-        self.jobs.append(Perform(command))
+        self.jobs.append(command)
         return replaced
 
     def withdraw(self, tick: int) -> bool:
         """Drop the command of `tick`; False if it does not wait any more."""
-        waiting = self.jobs.command()
-        return waiting is not None and waiting.tick == tick and self.jobs.clear_command() is not None
+        waiting = self.waiting
+        return waiting is not None and waiting.tick == tick and self._clear() is not None
 
     def bar(self, why: str | None, now_ns: int) -> None:
         """Let no command act from now on, nor the one that waits or is under way, and say why; None: those requested
@@ -304,13 +268,13 @@ class ActuatorCore:
         if why is None:
             self.open_ns = now_ns
             return
-        for command in (self._acting, self.jobs.command()):
+        for command in (self._acting, self.waiting):
             if command is not None:
                 command.shut = why
 
     def demand(self, why: str, emission: Emission | None) -> Command | None:
         """Make each safe call active, after the emission. Return the command that waited: it is dropped."""
-        cleared = self.jobs.clear_command()
+        cleared = self._clear()
         if self.safe.again is not None:  # of the demand before: it comes first
             self.jobs.appendleft(self.safe.again)
             self.safe.again = None
@@ -334,6 +298,28 @@ class ActuatorCore:
         for job in [job for job in self.jobs if isinstance(job, Instruct)]:
             self.jobs.remove(job)
         self.jobs.append(Instruct(text))
+
+    @property
+    def waiting(self) -> Command | None:
+        """The command that waits."""
+        return next((job for job in self.jobs if isinstance(job, Command)), None)
+
+    def _clear(self) -> Command | None:
+        """Remove the command that waits, and return it."""
+        waiting = self.waiting
+        if waiting is not None:
+            self.jobs.remove(waiting)
+        return waiting
+
+    def _take_emission(self) -> Emit | None:
+        """Remove and return the first emission that no command comes before."""
+        for job in self.jobs:
+            if isinstance(job, Command):
+                break
+            if isinstance(job, Emit):
+                self.jobs.remove(job)
+                return job
+        return None
 
     def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
         """Expect the loop to call this again by `guard_ns`."""
@@ -396,18 +382,17 @@ class ActuatorCore:
         emit = safe.again
         safe.again = None
         if emit is None and safe.unsent:
-            emit = self.jobs.take_emission()
+            emit = self._take_emission()
             safe.unsent = emit is not None and emit.demand != safe.demand
         return emit
 
     def _of_jobs(self, now_ns: int) -> Action | None:
         while self.jobs:
             if self.safe.busy:
-                return self.jobs.take_emission()
-            job = self.jobs[0]
-            if not isinstance(job, Perform):
+                return self._take_emission()
+            command = self.jobs[0]
+            if not isinstance(command, Command):
                 return self.jobs.popleft()
-            command = job.command
             if command.shut is not None:
                 self.jobs.popleft()
                 self._complete(command, "refused", now_ns, now_ns)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.actuator_core import ActuatorCore
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.operator import OperatorState, State
 from rtcontrol.records import Completion, OperatorCommand, PendingApproval, Question
@@ -59,8 +60,8 @@ class OperatorControl:
             if word in ("pause", "stop"):
                 self._shut(word)
             elif word == "resume":
-                self._actuator.bar(None)
-            self._actuator.effects.append(command)
+                self._actuator.order(ActuatorCore.bar, None, command.t_ns)
+            self._actuator.core.effects.append(command)
         if word == "stop":
             self._stop("stop")
         self._wake()
@@ -93,14 +94,14 @@ class OperatorControl:
         """The run is over: whatever its end is, nothing but the safe call acts from here on."""
         with self._lock:
             self._operator.state = "stopped"
-            self._actuator.bar("stopped")
+            self._actuator.order(ActuatorCore.bar, "stopped", 0)
 
     def _shut(self, why: str) -> None:
-        actuator = self._actuator
-        actuator.bar(self._operator.state)  # first: a call that waits for the world now meets it under the world's lock
-        now = time.monotonic_ns()
-        if (cleared := actuator.safe(why, actuator.core.parting)) is not None:
-            actuator.effects.append(Completion(cleared.tick, "refused", now, now, False))
+        actuator, now = self._actuator, time.monotonic_ns()
+        # First: a call that waits for the world now meets it under the world's lock.
+        actuator.order(ActuatorCore.bar, self._operator.state, now)
+        if (cleared := actuator.order(ActuatorCore.demand, why, actuator.core.parting)) is not None:
+            actuator.core.effects.append(Completion(cleared.tick, "refused", now, now, False))
 
 
 def slash_answer(text: str, instructions: Instructions) -> str | None:

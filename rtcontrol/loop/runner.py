@@ -19,6 +19,7 @@ from rtcontrol.hosts.layered import reports_of
 from rtcontrol.hosts.layered_core import Notify
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.actuator_core import ActuatorCore
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.grid import StepGrid, WallGrid
@@ -218,16 +219,19 @@ class LoopRunner:
             return ev.Sent(error)
 
     def _execute(self, command: ev.Command) -> ev.Event:
-        replaced = self.ports.actuator.execute(command)
+        replaced = self.ports.actuator.order(ActuatorCore.execute, command)
         return None if replaced is None else ev.GaveWay(replaced.tick, "call")
 
     def _demand(self, action: ev.Safe) -> ev.Event:
-        cleared = self.ports.actuator.safe(action.why, action.emission)
+        cleared = self.ports.actuator.order(ActuatorCore.demand, action.why, action.emission)
         self._safe = None  # the core supposes that it is wanted, until it learns more
         return None if cleared is None else ev.GaveWay(cleared.tick, "safe")
 
+    def _withdraw(self, k: int) -> ev.Withdrawn:
+        return ev.Withdrawn(k, self.ports.actuator.order(ActuatorCore.withdraw, k))
+
     def _retry(self, action: ev.Retry) -> ev.SafeState:
-        again = self.ports.actuator.retry()
+        again = self.ports.actuator.order(ActuatorCore.retry)
         self._safe = None
         return ev.SafeState(again, again)
 
@@ -237,15 +241,15 @@ DO: dict[type, Callable[[LoopRunner, Any], ev.Event]] = {
     ev.Observe: LoopRunner._observe,
     DecisionRequest: LoopRunner._ask,
     ev.Command: LoopRunner._execute,
-    Emission: lambda self, emission: self.ports.actuator.tell(emission),
+    Emission: lambda self, emission: self.ports.actuator.order(ActuatorCore.tell, emission),
     ev.Safe: LoopRunner._demand,
     ev.Advance: lambda self, action: ev.Advanced(self.clock.advance(action.dt_ns)),
-    ev.Withdraw: lambda self, action: ev.Withdrawn(action.k, self.ports.actuator.withdraw(action.k)),
+    ev.Withdraw: lambda self, action: self._withdraw(action.k),
     ev.TakeSample: lambda self, action: ev.Sampled(action.k, self.ports.sampler.sample(action.since_ns)),
     ev.Cancel: lambda self, action: self.ports.host.cancel(action.k),
     ev.Retry: LoopRunner._retry,
     ev.Guard: lambda self, action: self.ports.actuator.arm(action.until_ns, action.emission),
-    ev.Instruct: lambda self, action: self.ports.actuator.instruct(action.text),
+    ev.Instruct: lambda self, action: self.ports.actuator.order(ActuatorCore.instruct, action.text),
     ev.Question: lambda self, action: self.ports.operator.show(action),
     ev.Record: lambda self, action: self.ports.write(action.line),
     ev.Notify: lambda self, action: self.ports.notify(action.text),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rtcontrol.envs.base import Emission
-from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult, Perform
+from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Completion, Fault, Instruct, SafeAttempt
 
@@ -33,7 +33,7 @@ class Worker:
         self.now_ns, self.steps = 0, steps
         self.scripts: dict[str, deque[str]] = defaultdict(deque)
         self.log: list[tuple[float, str]] = []
-        self.blocked: Perform | Attempt | None = None  # what the worker itself is in
+        self.blocked: Command | Attempt | None = None  # what the worker itself is in
         self.hung: list[Attempt] = []  # on threads of their own
 
     # -- the world ----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Worker:
         assert self.blocked or wake_ns is None or wake_ns > self.now_ns or self.core.closed, "it would wake at once"
 
     def do(self, action: Action) -> None:
-        if isinstance(action, Perform | Attempt):
+        if isinstance(action, Command | Attempt):
             self.begin(action)
         else:
             name = "instruct" if isinstance(action, Instruct) else "emit"
@@ -67,8 +67,8 @@ class Worker:
             self.note(f"say {action.text}" if isinstance(action, Instruct) else f"emit {action.emission.tick}", how)
             self.core.sent(action, OSError("no radio") if how == "raise" else None)
 
-    def begin(self, action: Perform | Attempt) -> None:
-        call = action.command.call if isinstance(action, Perform) else action.safe.call
+    def begin(self, action: Command | Attempt) -> None:
+        call = action.call if isinstance(action, Command) else action.safe.call
         assert call is not None
         looks = isinstance(action, Attempt) and action.acted_ns is not None
         name = NAMES[call.text()]
@@ -81,9 +81,9 @@ class Worker:
         else:
             self.blocked = action
 
-    def end(self, action: Perform | Attempt, how: str = "ok") -> None:
-        if isinstance(action, Perform):
-            self.performed(action.command, how)
+    def end(self, action: Command | Attempt, how: str = "ok") -> None:
+        if isinstance(action, Command):
+            self.performed(action, how)
         else:
             self.core.attempted(action, self.result(action, how), self.now_ns)
 

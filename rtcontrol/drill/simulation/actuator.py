@@ -11,7 +11,7 @@ from rtcontrol.drill.simulation.timeline import S, Thread
 from rtcontrol.drill.simulation.world import SimWorld
 from rtcontrol.envs.base import Effect
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.actuator_core import Action, Attempt, AttemptResult, Perform
+from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult
 from rtcontrol.records import Command
 
 
@@ -34,13 +34,12 @@ class SimActuator(Actuator):
     def start(self) -> None:
         """It is there."""
 
-    def execute(self, command: Any) -> Any:
-        self.referee.ordered(command.tick, command.call.name in self.confirm)
-        return super().execute(command)
-
-    def safe(self, why: str, emission: Any = None) -> Any:
-        self.referee.demanded(why)
-        return super().safe(why, emission)
+    def order(self, order: Any, *args: Any, **kwargs: Any) -> Any:
+        if order is ActuatorCore.execute:
+            self.referee.ordered(args[0].tick, args[0].call.name in self.confirm)
+        elif order is ActuatorCore.demand:
+            self.referee.demanded(args[0])
+        return super().order(order, *args, **kwargs)
 
     def wait_safe(self, timeout_s: float) -> bool:
         self.time.run(self.time.now_ns + int(timeout_s * S), lambda: self.core.safe.active)
@@ -90,13 +89,13 @@ class SimActuator(Actuator):
 
     def _do(self, action: Action) -> None:
         world = self._world
-        if isinstance(action, Perform):
-            self.referee.performs(action.command.tick)
+        if isinstance(action, Command):
+            self.referee.performs(action.tick)
             if world is None:
                 super()._do(action)
                 return
-            self.busy_ns, command = self.time.now_ns, action.command
-            world.perform(command.call, command, lambda *end: self._performed(command, *end))
+            self.busy_ns = self.time.now_ns
+            world.perform(action.call, action, lambda *end: self._performed(action, *end))
         elif not isinstance(action, Attempt):
             super()._do(action)
         elif world is None:

@@ -12,7 +12,7 @@ from arm import MOVE, OPEN, STOP, arm_agent
 from rtcontrol.agents import Agent, Fallback, Tools, tool
 from rtcontrol.envs.base import Barrier, Effect, Emission, Observation
 from rtcontrol.loop.actuator import Acting, Actuator
-from rtcontrol.loop.actuator_core import Attempt, SafeCall
+from rtcontrol.loop.actuator_core import ActuatorCore, Attempt, SafeCall
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Completion, SafeAttempt
 
@@ -126,26 +126,26 @@ def shell(*calls: Call) -> tuple[Actuator, World, list[int]]:
 def test_command_is_performed_emitted_and_reported_once() -> None:
     actuator, world, woken = shell()
     fresh = Emission(4, 1, 1, 0, "fresh", MOVE)
-    actuator.instruct("go")
-    actuator.execute(Command(4, MOVE, 1, None, fresh))
+    actuator.order(ActuatorCore.instruct, "go")
+    actuator.order(ActuatorCore.execute, Command(4, MOVE, 1, None, fresh))
     assert actuator.work() is None and [heard for heard in world.heard if not isinstance(heard, tuple)] == ["go", 4]
-    [done] = actuator.effects
+    [done] = actuator.core.effects
     assert isinstance(done, Completion) and (done.tick, done.effect) == (4, "acted") and woken == [1]
 
 
 def test_newer_demand_starts_the_safe_call_again() -> None:
     actuator, world, woken = shell()
-    actuator.safe("miss", Emission(1, 1, 1, 0, "safe"))
+    actuator.order(ActuatorCore.demand, "miss", Emission(1, 1, 1, 0, "safe"))
     assert actuator.core.attempting and actuator.core.pending and not actuator.wait_safe(0)
     actuator.work()
     assert actuator.wait_safe(0) and not actuator.core.pending and not actuator.core.safe.over and woken
     assert [type(heard) for heard in world.heard] == [int, tuple]
-    actuator.safe("exit")
+    actuator.order(ActuatorCore.demand, "exit", None)
     assert not actuator.wait_safe(0)
     actuator.close()
     actuator.work()
     assert actuator.wait_safe(0)
-    assert [e.why for e in actuator.effects if isinstance(e, SafeAttempt)] == ["miss", "exit"]
+    assert [e.why for e in actuator.core.effects if isinstance(e, SafeAttempt)] == ["miss", "exit"]
 
 
 def test_safe_calls_without_threads_are_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +156,6 @@ def test_safe_calls_without_threads_are_made_here(monkeypatch: pytest.MonkeyPatc
     actuator, world, _ = shell(STOP, OPEN)
     world.bindings = {"move": print, "grip": print}  # type: ignore[misc]
     actuator = Actuator(arm_agent(STOP, OPEN), world, None, lambda: None)  # type: ignore[arg-type]
-    actuator.safe("miss")
+    actuator.order(ActuatorCore.demand, "miss", None)
     actuator.work()
     assert [heard[0] for heard in world.heard] == [STOP, OPEN] and actuator.wait_safe(0)

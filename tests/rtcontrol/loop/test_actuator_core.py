@@ -13,7 +13,7 @@ import pytest
 from worker import CLOSE, MOVE, MS, NAMES, OPEN, PARK, STOP, Worker, said
 
 from rtcontrol.envs.base import Emission
-from rtcontrol.loop.actuator_core import EXIT_RETRY_NS, PATIENCE_LOCKSTEP_NS, Action, Attempt, Emit, Perform
+from rtcontrol.loop.actuator_core import EXIT_RETRY_NS, PATIENCE_LOCKSTEP_NS, Action, Attempt, Emit
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command
 
@@ -408,11 +408,10 @@ class Walk(Worker):
 
     # Laws of what reaches the world.
 
-    def begin(self, action: Perform | Attempt) -> None:
+    def begin(self, action: Command | Attempt) -> None:
         core = self.core
-        if isinstance(action, Perform):
-            command = action.command
-            assert core.shut is None and command.requested_ns >= core.open_ns, "a call while people hold calls back"
+        if isinstance(action, Command):
+            assert core.shut is None and action.requested_ns >= core.open_ns, "a call while people hold calls back"
             assert not any(one.under_way for one in core.safe.calls), "a call while a safe call is under way"
             wanted = {NAMES[one.call.text()] for one in core.safe.calls if one.call}
             assert not core.safe.demand or self.tried[core.safe.demand] == wanted, (
@@ -430,13 +429,13 @@ class Walk(Worker):
             self.told.append(action.emission.tick)
         super().do(action)
 
-    def end(self, action: Perform | Attempt, how: str = "ok") -> None:
+    def end(self, action: Command | Attempt, how: str = "ok") -> None:
         if isinstance(action, Attempt) and action.error is None and how not in ("raise", "wait" if self.steps else ""):
             assert action.safe.call is not None
             self.good[action.demand].add(NAMES[action.safe.call.text()])
         super().end(action, how)
-        if isinstance(action, Perform) and self.completions[-1][1:] == ("acted", True):
-            self.good[action.command.demand].add(TOOL[NAMES[action.command.call.text()]])
+        if isinstance(action, Command) and self.completions[-1][1:] == ("acted", True):
+            self.good[action.demand].add(TOOL[NAMES[action.call.text()]])
 
     # Orders.
 
@@ -474,7 +473,7 @@ class Walk(Worker):
                 core.retry()
             case "guard":
                 core.arm(random.choice([None, self.now_ns + 20 * MS]), said(PARTING))
-            case _ if (waiting := core.jobs.command()) is not None and core.withdraw(waiting.tick):
+            case _ if (waiting := core.waiting) is not None and core.withdraw(waiting.tick):
                 self.drop(waiting)
 
     def step(self) -> None:
@@ -491,7 +490,7 @@ class Walk(Worker):
 
     def judge(self) -> None:
         core, safe = self.core, self.core.safe
-        assert sum(isinstance(job, Perform) for job in core.jobs) <= 1, "two commands wait"
+        assert sum(isinstance(job, Command) for job in core.jobs) <= 1, "two commands wait"
         assert self.told == sorted(self.told), "emissions out of order"
         if self.blocked is None:
             now = safe.due_ns is not None and safe.due_ns <= self.now_ns
