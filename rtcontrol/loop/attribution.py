@@ -211,36 +211,19 @@ class Witness:
         )
         return MissFinding(tick, evidence)
 
-    def completed(
-        self, finding: MissFinding, sample: EvidenceSample, spans: dict[str, float], reply: DecisionReply
+    def again(
+        self, finding: MissFinding, spans: dict[str, float] | None = None, reply: DecisionReply | None = None
     ) -> MissFinding:
-        """Judge a miss again whose steps are known to the end now: its reply came, or its call ended."""
-        tick, before = finding.tick, finding.evidence
-        end = max(spans.values())
-        evidence = replace(
-            before,
-            end_ms=end,
-            spans=_filled(spans, reply),
-            over=True,
-            host=None,
-            gaps=list(dict.fromkeys([*before.gaps, *_clip(tick, self.gaps, end)])),
-            pauses=_pauses(tick, sample, before.since_ms, end),
-            acting=_acting(tick, sample, end),
-            texts=_clip(tick, self.texts, end),
-        )
-        for role, usage in _usages(tick, sample).items():  # the state stays that of the miss
-            if usage.ran_ms is not None:
-                thread = replace(getattr(before, role), ran_ms=usage.ran_ms, delayed_ms=usage.delayed_ms)
-                evidence = replace(evidence, **{role: thread})
-        return MissFinding(tick, evidence)
-
-    def final(self, finding: MissFinding) -> MissFinding:
-        """Judge a miss whose reply did not come: by the gaps that other replies reported meanwhile."""
+        """Judge a miss again, of the time until it was named: by the gaps that replies reported since, and by its
+        `spans`, where its `reply` came or its call ended."""
         before = finding.evidence
         gaps = [gap for gap in _clip(finding.tick, self.gaps, before.end_ms) if gap not in before.gaps]
-        if not gaps or not finding.open:
+        if not finding.open or not (gaps or spans):
             return finding
         evidence = replace(before, gaps=[*before.gaps, *gaps])
+        if spans:
+            known = {name: min(t, before.end_ms) for name, t in _filled(spans, reply).items()}
+            evidence = replace(evidence, spans=known, host=None)
         return MissFinding(finding.tick, evidence)
 
     def skip_fields(self, tick: Tick, first_ns: int, sample: EvidenceSample) -> dict[str, Any]:
@@ -437,8 +420,8 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
 def _away(e: Evidence) -> list[Span]:
     """Return when the tick waited for the loop's thread: for its release, and for the reply that was there."""
     windows = [(0.0, e.spans.get("woke", 0.0))]
-    if "decided" in e.spans and "replied" in e.spans:
-        windows.append((e.spans["decided"], e.spans["replied"]))
+    if "decided" in e.spans:
+        windows.append((e.spans["decided"], e.spans.get("replied", e.end_ms)))
     return windows
 
 

@@ -101,7 +101,7 @@ class Rules:
 class OpenMiss:
     """A tick that missed and is not recorded yet: it waits for evidence until `until_ns` at most.
 
-    Its `line` is recorded at `slot`. `measure`: what the fallback does. `completed`: spans and reply, known to the end.
+    Its `line` is recorded at `slot`. `measure`: what the fallback does.
     """
 
     outcome: TickOutcome
@@ -111,7 +111,6 @@ class OpenMiss:
     measure: Measure = "none"
     finding: MissFinding | None = None
     until_ns: int = 0
-    completed: tuple[dict[str, float], DecisionReply] | None = None
 
 
 @dataclass(slots=True)
@@ -387,7 +386,7 @@ class LoopCore:
                 self._miss(tick, None)
         for miss in tuple(outstanding.misses.values()):
             if miss.finding is not None and now >= miss.until_ns:
-                self._close(miss, self.witness.final(miss.finding))
+                self._close(miss, self.witness.again(miss.finding))
         overdue = [order for order in outstanding.unsettled() if enforced and now >= order.tick.deadline_ns]
         for order in overdue:
             if not order.overdue:
@@ -462,7 +461,7 @@ class LoopCore:
             return  # it was cut
         self.ledger.late(tick, reply, None, self.now_ns)
         if tick is not None:
-            self._complete(tick, spans_of(tick, reply, None), reply)
+            self._complete(tick, reply)
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
@@ -579,7 +578,7 @@ class LoopCore:
         elif order.settled:
             self.ledger.overran(order, done)
             if not tick.calls:
-                self._complete(tick, spans_of(tick, reply, done), reply)
+                self._complete(tick, reply, done)
         elif done.effect == "refused":
             self._withhold(tick, reply, order.call)
         elif acted or done.effect == "epoch_over":
@@ -678,9 +677,6 @@ class LoopCore:
         miss = self.outstanding.misses.get(event.k)
         if miss is None:
             return
-        if miss.finding is not None and miss.completed is not None:
-            self._close(miss, self.witness.completed(miss.finding, event.sample, *miss.completed))
-            return
         finding = self.witness.finding(miss.outcome, event.sample, self.world.host, miss.end_ns)
         if miss.outcome.kind == "miss":
             self._follow_up(miss.outcome, miss.line, miss.measure, finding.verdict.cause.value)
@@ -707,12 +703,11 @@ class LoopCore:
             return False
         return k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
 
-    def _complete(self, tick: Tick, spans: dict[str, float], reply: DecisionReply) -> None:
-        """All steps of the tick are known: judge its miss, if it waits for that."""
+    def _complete(self, tick: Tick, reply: DecisionReply, done: Completion | None = None) -> None:
+        """All steps of the tick are known: judge its miss by them, if it waits for that."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.finding is not None:
-            miss.completed = spans, reply
-            self.out.append(ev.TakeSample(tick.k, tick.release_ns))
+            self._close(miss, self.witness.again(miss.finding, spans_of(tick, reply, done), reply))
 
     def _close(self, miss: OpenMiss, finding: MissFinding) -> None:
         """Record the miss with its cause."""
@@ -822,7 +817,7 @@ class LoopCore:
             finding = miss.finding
             if finding is None:  # an interrupt came before its sample
                 finding = self.witness.finding(miss.outcome, EvidenceSample(), self.world.host, miss.end_ns)
-            self._close(miss, self.witness.final(finding))
+            self._close(miss, self.witness.again(finding))
         if event.acks:
             self.outstanding.ordered.clear()  # their effects will not come any more
             self._acknowledge(event.acks)
