@@ -118,11 +118,26 @@ class Evidence:
             return self.late_ms
         return self.end_ms - min(sum(self.usual.values()), self.deadline_ms)
 
-    def to_dict(self, verdict: Verdict) -> dict[str, Any]:
-        """Return the record's `evidence`: numbers first, then what stood still, then what the kernel counted."""
+    @property
+    def verdict(self) -> Verdict:
+        return attribute(self)
+
+    @property
+    def open(self) -> bool:
+        """Whether later evidence may change the verdict: only a matter of time, or the unknown."""
+        verdict = self.verdict
+        return verdict.explained_ms is not None or verdict.cause is Cause.UNKNOWN
+
+    def fields(self) -> dict[str, Any]:
+        """Return the record's fields: cause, sub-cause, and evidence (numbers first, then what stood still, then what
+        the kernel counted)."""
+        cause, subcause, explained_ms = self.verdict
+        fields: dict[str, Any] = {"cause": cause.value}
+        if subcause is not None:
+            fields["subcause"] = subcause
         line: dict[str, Any] = {"late_ms": round(self.lateness_ms, 3)}
-        if verdict.explained_ms is not None:
-            line["explained_ms"] = round(verdict.explained_ms, 3)
+        if explained_ms is not None:
+            line["explained_ms"] = round(explained_ms, 3)
         line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
         for name, shown in (("pauses",) * 2, ("gaps", "decoder_gaps"), ("acting",) * 2, ("texts",) * 2):
             if spans := getattr(self, name):
@@ -131,7 +146,7 @@ class Evidence:
             usage = getattr(self, name)
             if counted := {key: value for key in USAGE if (value := getattr(usage, key)) is not None}:
                 line[name] = counted
-        return line
+        return {**fields, "evidence": line}
 
     def steps(self) -> dict[str, float]:
         """Return how long each step took; the one that is not over until the end."""
@@ -145,31 +160,6 @@ class Evidence:
                 last = max((self.spans[stamp] for _, stamp in STEPS if stamp in self.spans), default=0.0)
                 took[name] = took.get(name, 0.0) + max(0.0, self.end_ms - last)
         return took
-
-
-@dataclass(slots=True)
-class MissFinding:
-    """A miss with its evidence, and the verdict so far."""
-
-    tick: Tick
-    evidence: Evidence
-    verdict: Verdict = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.verdict = attribute(self.evidence)
-
-    @property
-    def open(self) -> bool:
-        """Whether later evidence may change it: only a matter of time, or the unknown."""
-        return self.verdict.explained_ms is not None or self.verdict.cause is Cause.UNKNOWN
-
-    def fields(self) -> dict[str, Any]:
-        """Return the record's fields: cause, sub-cause and evidence."""
-        line: dict[str, Any] = {"cause": self.verdict.cause.value}
-        if self.verdict.subcause is not None:
-            line["subcause"] = self.verdict.subcause
-        line["evidence"] = self.evidence.to_dict(self.verdict)
-        return line
 
 
 # -- from stamps and samples to evidence -------------------------------------------------------------------------------
@@ -192,12 +182,13 @@ class Witness:
         self._on_time.append(spans)
         self._usual = None
 
-    def finding(self, outcome: TickOutcome, sample: EvidenceSample, host: HostChanged, end_ns: int) -> MissFinding:
-        """Judge a tick that was over at `end_ns`: with a call, or a reply, that came after its deadline, or without."""
+    def of_miss(self, outcome: TickOutcome, sample: EvidenceSample, host: HostChanged, end_ns: int) -> Evidence:
+        """Return what is known of a tick that was over at `end_ns`: with a call, or a reply, that came after its
+        deadline, or without."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         spans = spans_of(tick, reply, outcome.done)
         late_ms, since_ms = self._lateness(outcome)
-        evidence = self._evidence(
+        return self._evidence(
             tick,
             sample,
             _filled(spans, reply),
@@ -209,22 +200,20 @@ class Witness:
             behind=tick.behind,
             host=_host_failure(tick, host) if reply is None else None,
         )
-        return MissFinding(tick, evidence)
 
     def again(
-        self, finding: MissFinding, spans: dict[str, float] | None = None, reply: DecisionReply | None = None
-    ) -> MissFinding:
-        """Judge a miss again, of the time until it was named: by the gaps that replies reported since, and by its
-        `spans`, where its `reply` came or its call ended."""
-        before = finding.evidence
-        gaps = [gap for gap in _clip(finding.tick, self.gaps, before.end_ms) if gap not in before.gaps]
-        if not finding.open or not (gaps or spans):
-            return finding
+        self, tick: Tick, before: Evidence, reply: DecisionReply | None = None, done: Completion | None = None
+    ) -> Evidence:
+        """Return what is known of a miss now, of the time until it was named: with the gaps that replies reported
+        since, and all steps where its `reply` came or its call is `done`."""
+        gaps = [gap for gap in _clip(tick, self.gaps, before.end_ms) if gap not in before.gaps]
+        if not before.open:
+            return before
         evidence = replace(before, gaps=[*before.gaps, *gaps])
-        if spans:
-            known = {name: min(t, before.end_ms) for name, t in _filled(spans, reply).items()}
-            evidence = replace(evidence, spans=known, host=None)
-        return MissFinding(finding.tick, evidence)
+        if reply is None:
+            return evidence
+        spans = _filled(spans_of(tick, reply, done), reply)
+        return replace(evidence, spans={name: min(t, before.end_ms) for name, t in spans.items()}, host=None)
 
     def skip_fields(self, tick: Tick, first_ns: int, sample: EvidenceSample) -> dict[str, Any]:
         """Return why the releases from `first_ns` until the tick's did not start: the loop's thread was away."""
@@ -232,7 +221,7 @@ class Witness:
         woke = to_ms(tick.woke_ns - first_ns)
         away: dict[str, Any] = {"over": True, "late_ms": woke, "decoder": ThreadUsage()}
         evidence = self._evidence(skipped, sample, {"woke": woke}, woke, **away)
-        return {f"skip_{name}": value for name, value in MissFinding(skipped, evidence).fields().items()}
+        return {f"skip_{name}": value for name, value in evidence.fields().items()}
 
     def _evidence(
         self, tick: Tick, sample: EvidenceSample, spans: dict[str, float], end: float, since: float = 0.0, **more: Any

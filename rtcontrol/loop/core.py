@@ -20,7 +20,7 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.attribution import MissFinding, Witness, spans_of, to_ms
+from rtcontrol.loop.attribution import Evidence, Witness, to_ms
 from rtcontrol.loop.fallback import ActiveCall, FallbackPolicy, FallbackState, Measure, Status
 from rtcontrol.loop.grid import ReleaseGrid
 from rtcontrol.loop.instructions import Instructions, Requests
@@ -45,6 +45,7 @@ from rtcontrol.telemetry.causes import Cause
 
 IMMUTABLE = frozenset({bool, int, float, str, type(None)})
 GAVE_WAY = "the call could not begin, and gave way to the safe call"
+SLACK_NS = 1_000_000_000
 TOO_LATE = "the call was too late when the world was free for it"
 
 
@@ -109,7 +110,7 @@ class OpenMiss:
     line: Line
     end_ns: int
     measure: Measure = "none"
-    finding: MissFinding | None = None
+    evidence: Evidence | None = None
     until_ns: int = 0
 
 
@@ -229,7 +230,10 @@ class LoopCore:
 
     def slack_ns(self, now_ns: int) -> int:
         """Return how long nothing is due."""
-        return 0 if self.outstanding.pending or self.outstanding.ordered else self.grid.slack_ns(now_ns)
+        if self.busy:
+            return 0
+        # Time costs nothing in lockstep; the next arrival may be there already.
+        return self.grid.next_release_ns - now_ns if self.grid.enforced else SLACK_NS * self.grid.waits
 
     @property
     def _world_ns(self) -> int:
@@ -385,8 +389,8 @@ class LoopCore:
                 self._expect_late(tick)
                 self._miss(tick, None)
         for miss in tuple(outstanding.misses.values()):
-            if miss.finding is not None and now >= miss.until_ns:
-                self._close(miss, self.witness.again(miss.finding))
+            if miss.evidence is not None and now >= miss.until_ns:
+                self._close(miss, self.witness.again(miss.outcome.tick, miss.evidence))
         overdue = [order for order in outstanding.unsettled() if enforced and now >= order.tick.deadline_ns]
         for order in overdue:
             if not order.overdue:
@@ -677,13 +681,13 @@ class LoopCore:
         miss = self.outstanding.misses.get(event.k)
         if miss is None:
             return
-        finding = self.witness.finding(miss.outcome, event.sample, self.world.host, miss.end_ns)
+        evidence = self.witness.of_miss(miss.outcome, event.sample, self.world.host, miss.end_ns)
         if miss.outcome.kind == "miss":
-            self._follow_up(miss.outcome, miss.line, miss.measure, finding.verdict.cause.value)
-        if self._expects(miss, finding):
-            miss.finding, miss.until_ns = finding, self.now_ns + self.settings.period_ns
+            self._follow_up(miss.outcome, miss.line, miss.measure, evidence.verdict.cause.value)
+        if self._expects(miss, evidence):
+            miss.evidence, miss.until_ns = evidence, self.now_ns + self.settings.period_ns
         else:
-            self._close(miss, finding)
+            self._close(miss, evidence)
 
     def _follow_up(self, outcome: TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
         """Do what the fallback policy says. An emitting world receives the cause that is known now."""
@@ -696,23 +700,23 @@ class LoopCore:
         if reply is not None and fault is not None:
             line["decide_ms"] = to_ms(reply.decide_ns)
 
-    def _expects(self, miss: OpenMiss, finding: MissFinding) -> bool:
+    def _expects(self, miss: OpenMiss, evidence: Evidence) -> bool:
         """Whether evidence is still to come that may change the cause: the tick's reply, or the end of its call."""
         k, outstanding = miss.outcome.tick.k, self.outstanding
-        if not (self.grid.enforced and finding.open) or self.world.left:
+        if not (self.grid.enforced and evidence.open) or self.world.left:
             return False
         return k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
 
     def _complete(self, tick: Tick, reply: DecisionReply, done: Completion | None = None) -> None:
         """All steps of the tick are known: judge its miss by them, if it waits for that."""
         miss = self.outstanding.misses.get(tick.k)
-        if miss is not None and miss.finding is not None:
-            self._close(miss, self.witness.again(miss.finding, spans_of(tick, reply, done), reply))
+        if miss is not None and miss.evidence is not None:
+            self._close(miss, self.witness.again(tick, miss.evidence, reply, done))
 
-    def _close(self, miss: OpenMiss, finding: MissFinding) -> None:
+    def _close(self, miss: OpenMiss, evidence: Evidence) -> None:
         """Record the miss with its cause."""
         del self.outstanding.misses[miss.outcome.tick.k]
-        self.ledger.fill(miss.slot, miss.line | finding.fields())
+        self.ledger.fill(miss.slot, miss.line | evidence.fields())
 
     def _fall_back(
         self,
@@ -814,10 +818,10 @@ class LoopCore:
 
     def _closed(self, event: ev.Closed) -> None:
         for miss in tuple(self.outstanding.misses.values()):
-            finding = miss.finding
-            if finding is None:  # an interrupt came before its sample
-                finding = self.witness.finding(miss.outcome, EvidenceSample(), self.world.host, miss.end_ns)
-            self._close(miss, self.witness.again(finding))
+            evidence = miss.evidence
+            if evidence is None:  # an interrupt came before its sample
+                evidence = self.witness.of_miss(miss.outcome, EvidenceSample(), self.world.host, miss.end_ns)
+            self._close(miss, self.witness.again(miss.outcome.tick, evidence))
         if event.acks:
             self.outstanding.ordered.clear()  # their effects will not come any more
             self._acknowledge(event.acks)

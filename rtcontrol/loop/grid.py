@@ -22,16 +22,11 @@ class WallGrid:
 
     def __init__(self, period_ns: int) -> None:
         self.period_ns = period_ns
-        self.place(0)
-
-    def place(self, t0_ns: int) -> None:
-        """Put release 0 at `t0_ns`."""
-        self._t0_ns = self.next_release_ns = t0_ns
-        self._next = 0
+        self._t0_ns = self.next_release_ns = self._next = 0
 
     def start(self, now_ns: int) -> tuple[int, int]:
         """Set the first release; return its instant, and the world's time then."""
-        self.place(now_ns + min(LEAD_NS, self.period_ns))
+        self._t0_ns = self.next_release_ns = now_ns + min(LEAD_NS, self.period_ns)
         return self._t0_ns, self._t0_ns
 
     def due(self, now_ns: int) -> bool:
@@ -57,10 +52,6 @@ class WallGrid:
     def advanced(self, due_ns: int | None) -> None:
         raise AssertionError("the world runs by itself")
 
-    def slack_ns(self, now_ns: int) -> int:
-        """Return how long nothing is due when no decision is outstanding."""
-        return self.next_release_ns - now_ns
-
 
 class StepGrid:
     """Each release comes when the tick before is settled and the world has moved on by a period (lockstep), or has made
@@ -72,8 +63,6 @@ class StepGrid:
     def __init__(self, period_ns: int, by: Literal["lockstep", "arrival"]) -> None:
         self.period_ns = period_ns
         self.waits = by == "lockstep"
-        # Time costs nothing in lockstep; the next arrival may be there already.
-        self._slack_ns = 1_000_000_000 if self.waits else 0
         self._k = -1
         self.due_ns: int | None = None
 
@@ -98,9 +87,6 @@ class StepGrid:
     def advanced(self, due_ns: int | None) -> None:
         """The world moved on: a release is due since then (None: not yet)."""
         self.due_ns = due_ns
-
-    def slack_ns(self, now_ns: int) -> int:
-        return self._slack_ns
 
 
 ReleaseGrid = WallGrid | StepGrid

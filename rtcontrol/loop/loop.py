@@ -22,7 +22,7 @@ from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.rules import rules_of, settings_of
-from rtcontrol.loop.runner import LoopClock, LoopRunner, Ports, WallClock, lockstep_clock, read
+from rtcontrol.loop.runner import LoopClock, LoopRunner, Ports, lockstep_clock, read, wall_clock
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.warmup import Warmup, first_observation
 from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Stopped
@@ -118,7 +118,7 @@ class ControlLoop:
         clock = options.clock
         if clock is None:
             wall = config.clock == "wall"
-            clock = WallClock(config.period_ns) if wall else lockstep_clock(config.period_ns, env.advance)
+            clock = wall_clock(config.period_ns) if wall else lockstep_clock(config.period_ns, env.advance)
         core = LoopCore(settings_of(config, agent, env), rules_of(config, agent, options.goals), clock.grid)
         retry_ns = min(config.period_ns, RETRY_NS) if clock.grid.enforced else None
         actuator = Actuator(agent, env, retry_ns, host.wake)

@@ -22,7 +22,7 @@ from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.actuator_core import ActuatorCore
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.core import LoopCore
-from rtcontrol.loop.grid import StepGrid, WallGrid
+from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import Sampler
@@ -34,17 +34,24 @@ WOKE = ev.Woke()
 RETAKE_NS = 10_000_000  # handlers of signals are checked once a tick, but not more often than this
 
 
-class WallClock:
-    """The world runs on whatever the controller does. Polls the last `spin_ns`; 0 where many loops share a process."""
+class LoopClock:
+    """Wait until a core has something to do. Polls the last `spin_ns`; 0 where many loops share a process.
 
-    def __init__(self, period_ns: int, spin_ns: int = SPIN_NS) -> None:
-        self.grid = WallGrid(period_ns)
+    Where the world waits, `advance` lets it run (or waits for the next arrival) for so many nanoseconds, and returns
+    since when a release is due, or None.
+    """
+
+    def __init__(
+        self, grid: ReleaseGrid, spin_ns: int = SPIN_NS, advance: Callable[[int], int | None] = lambda dt_ns: None
+    ) -> None:
+        self.grid, self.advance = grid, advance
         self._spin_ns = spin_ns
 
     def wait(self, core: LoopCore, host: Host) -> DecisionReply | None:
         """Wait until the core's next instant or for a reply, whichever is first. It may return early."""
         until_ns, busy = core.wake_ns, core.busy
-        assert until_ns is not None, "the next release has its instant"
+        if until_ns is None:
+            return host.wait(MAX_SLEEP_NS)
         while (left := until_ns - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
                 # Sleeping in the host's wait: a reply, or the end of a call, ends the sleep.
@@ -53,27 +60,13 @@ class WallClock:
                 return reply
         return host.wait(0)
 
-    def advance(self, dt_ns: int) -> int | None:
-        raise AssertionError("the world runs by itself")
+
+def wall_clock(period_ns: int, spin_ns: int = SPIN_NS) -> LoopClock:
+    """Return the clock of a world that runs on whatever the controller does."""
+    return LoopClock(WallGrid(period_ns), spin_ns)
 
 
-class StepClock:
-    """The world, or its observations, wait for the controller: `advance` lets it run (or waits for the next arrival)
-    for so many nanoseconds, and returns since when a release is due, or None."""
-
-    def __init__(self, grid: StepGrid, advance: Callable[[int], int | None]) -> None:
-        self.grid, self.advance = grid, advance
-
-    def wait(self, core: LoopCore, host: Host) -> DecisionReply | None:
-        if core.wake_ns is None:
-            return host.wait(MAX_SLEEP_NS)
-        return None if self.grid.due_ns is not None else host.wait(0)
-
-
-LoopClock = WallClock | StepClock
-
-
-def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> StepClock:
+def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
     """Return the clock of a world that is moved on by a period before each release.
 
     Decisions are measured in real time all the same, so one that took longer than the deadline counts as a miss; its
@@ -84,13 +77,13 @@ def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> StepClock:
         advance(dt_ns)
         return time.monotonic_ns()
 
-    return StepClock(StepGrid(period_ns, "lockstep"), move)
+    return LoopClock(StepGrid(period_ns, "lockstep"), advance=move)
 
 
-def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> StepClock:
+def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> LoopClock:
     """Return the clock by which each observation that arrives is a release, in order: one decision for each, however
     long it takes. `arrival` waits at most so many nanoseconds for the next one and returns its instant, or None."""
-    return StepClock(StepGrid(period_ns, "arrival"), lambda dt_ns: arrival(MAX_SLEEP_NS))
+    return LoopClock(StepGrid(period_ns, "arrival"), advance=lambda dt_ns: arrival(MAX_SLEEP_NS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteData
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
-from rtcontrol.loop.runner import WallClock
+from rtcontrol.loop.runner import wall_clock
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import goal_tools
@@ -47,7 +47,7 @@ class LoopSession(SessionThread):
         options = LoopOptions(
             sample=Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None,
             notify=self.note,
-            clock=terms.arrivals(env) or WallClock(config.period_ns, spin_ns=0),
+            clock=terms.arrivals(env) or wall_clock(config.period_ns, spin_ns=0),
             watch=owner.watch,
             interpreter=interpreter,
             goals=goal_tools(terms.agent),

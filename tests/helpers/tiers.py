@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import zmq
 
-from rtcontrol.loop.runner import WallClock
+from rtcontrol.loop.runner import LoopClock
 
 TESTS = Path(__file__).resolve().parents[1]
 INTEGRATION = "integration"
@@ -207,7 +207,7 @@ class Guard:
         # None of these raises an audit event by itself.
         self._watch(zmq.Socket, "bind", lambda socket, address: not address.startswith("inproc:"))
         self._watch(time, "sleep", lambda s: s > 0 and threading.current_thread() is threading.main_thread())
-        self._watch(WallClock, "wait", lambda *given: True)
+        self._watch(LoopClock, "wait", lambda clock, *given: clock.grid.enforced)
 
     def _watch(self, owner: Any, name: str, counts: Callable[..., bool]) -> None:
         plain = getattr(owner, name)

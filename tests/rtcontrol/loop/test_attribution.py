@@ -133,7 +133,7 @@ def test_cause_explains_at_least_half_of_lateness(e: Evidence) -> None:
     assert verdict.subcause in published if published else verdict.subcause is None
     if verdict.explained_ms is not None:
         assert verdict.explained_ms >= e.lateness_ms / 2
-    json.dumps(e.to_dict(verdict), allow_nan=False)
+    json.dumps(e.fields(), allow_nan=False)
     assert attribute(e) == verdict, "nothing but its evidence"
 
 
