@@ -25,8 +25,8 @@ from rtcontrol.models.loop_thread import LoopThread
 OPEN_S = 10.0  # the handshake, and the server's first message
 RETRY_S = 0.1  # from a failed attempt to the next
 LONGEST_TEXT = 300  # characters of a server's words
-# Of an answer. One of empty lists is unpacked within 10 ms; larger ones would hold Python's lock for too long.
-MOST_BYTES = 1 << 18
+MOST_BYTES = 1 << 24  # of a message: three pictures of 1280 x 720 and more
+MOST_ITEMS = 1 << 12  # of a message, keys and values, nested or not; what is longer is an array
 LONGEST_DTYPE = 32  # characters
 KINDS = "biufSU"  # of dtypes: numbers, booleans and texts; nothing is unpickled
 ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
@@ -51,9 +51,31 @@ def pack_message(value: Any) -> bytes:
 def unpack_message(data: bytes) -> Any:
     """Return the value of a message from anybody; its arrays are read-only. Raises MalformedMessage."""
     try:
+        if _items(data) > MOST_ITEMS:
+            raise ValueError(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
         return msgpack.unpackb(data, object_hook=_value, max_ext_len=0)
     except Exception as error:  # the library has several, and TypeError for keys that no map takes
         raise MalformedMessage(f"it cannot be read ({type(error).__name__}: {str(error)[:80]})") from None
+
+
+def _items(data: bytes) -> int:
+    """Count a message's items by their headers, up to MOST_ITEMS + 1.
+
+    To unpack millions of them would hold Python's one lock for seconds.
+    """
+    reader = msgpack.Unpacker()
+    reader.feed(data)
+    left = items = 1
+    while left and items <= MOST_ITEMS:
+        head, more = data[reader.tell()], 0
+        if 0x80 <= head <= 0x8F or head in (0xDE, 0xDF):
+            more = 2 * reader.read_map_header()
+        elif 0x90 <= head <= 0x9F or head in (0xDC, 0xDD):
+            more = reader.read_array_header()
+        else:
+            reader.skip()
+        left, items = left - 1 + more, items + more
+    return items
 
 
 def _fields(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,40 +19,35 @@ from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.decider import DeciderSpec
 from tests.models.small import build_checkpoint
 
+KEPT: list[RayPool] = []
 
-@pytest.fixture(scope="package")
-def _kept() -> list[RayPool]:
-    return []
+
+def close_kept() -> None:
+    while KEPT:
+        KEPT.pop().close()
 
 
 @pytest.fixture(scope="module")
-def no_ray(_kept: list[RayPool]) -> None:
+def no_ray() -> None:
     """That of other modules is closed: whoever asks for Ray starts its own."""
-    while _kept:
-        _kept.pop().close()
+    close_kept()
 
 
 @pytest.fixture(scope="package")
-def _ray(_kept: list[RayPool]) -> Iterator[Callable[[], RayPool]]:
-    kept = _kept
-
-    def pool() -> RayPool:
-        if kept and kept[-1].gave_up:
-            kept.pop().close()
-        if not kept:
-            kept.append(RayPool())
-            kept[-1].start()
-        return kept[-1]
-
-    yield pool
-    for last in kept:
-        last.close()
+def _ended() -> Iterator[None]:
+    yield
+    close_kept()
 
 
 @pytest.fixture
-def ray_pool(_ray: Callable[[], RayPool]) -> Iterator[RayPool]:
+def ray_pool(_ended: None) -> Iterator[RayPool]:
     """One for all tests, until one of them makes it give up."""
-    with sessions_closed(_ray()) as pool:
+    if KEPT and KEPT[-1].gave_up:
+        close_kept()
+    if not KEPT:
+        KEPT.append(RayPool())
+        KEPT[-1].start()
+    with sessions_closed(KEPT[-1]) as pool:
         yield pool
 
 

@@ -6,11 +6,11 @@ import json
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.helpers.web_server import Quiet, http_server
 
 Choose = Callable[[str, str, list[str]], str]  # from what is told, a question's name and its options
 
@@ -66,65 +66,35 @@ class Standin:
         return {"usage": {"input_tokens": 40, "input_tokens_details": {"cached_tokens": 30}, "output_tokens": 0}}
 
 
-def handler(standin: Standin) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+@contextmanager
+def standin(
+    plan: Callable[[int], tuple[float, Any]] = lambda n: (0.0, None), choose: Choose = first
+) -> Iterator[Standin]:
+    standin = Standin(plan, choose)
 
+    class Handler(Quiet):
         def setup(self) -> None:
             super().setup()
             self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with standin.lock:
                 standin.connections += 1
 
-        def log_message(self, *unused: Any) -> None:
-            pass
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        def post(self, body: bytes) -> None:
             with standin.lock:
-                n = len(standin.bodies)
-                standin.bodies.append(body)
+                seconds, fault = standin.plan(len(standin.bodies))
+                standin.bodies.append(json.loads(body))
                 standin.headers.append(dict(self.headers))
-            seconds, fault = standin.plan(n)
-            until = time.monotonic() + seconds
-            while (left := until - time.monotonic()) > 0:
-                if select.select([self.connection], [], [], left)[0]:  # nothing but its end can come now
-                    with standin.lock:
-                        standin.dropped += 1
-                    self.close_connection = True
-                    return
-            if fault == "drop":
-                self.close_connection = True
+            # Nothing but the connection's end can come now.
+            self.close_connection = bool(select.select([self.connection], [], [], seconds)[0]) or fault == "drop"
+            standin.dropped += self.close_connection and fault != "drop"
+            if self.close_connection:
                 return
-            status, data = standin.reply(self.path, body, fault)
+            status, data = standin.reply(self.path, json.loads(body), fault)
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-    return Handler
-
-
-class QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no matter."""
-
-
-@contextmanager
-def standin(
-    plan: Callable[[int], tuple[float, Any]] = lambda n: (0.0, None), choose: Choose = first
-) -> Iterator[Standin]:
-    made = Standin(plan, choose)
-    server = QuietServer(("127.0.0.1", 0), handler(made))
-    made.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with http_server(Handler) as url:
+        standin.url = f"{url}/v1"
+        yield standin

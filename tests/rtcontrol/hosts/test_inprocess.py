@@ -7,15 +7,25 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from pooled import request
+from pooled import reply_of, request
 
-from rtcontrol.hosts.deciders import NoopSource, Worker
+from rtcontrol.hosts.deciders import (
+    ExpertSource,
+    NoopSource,
+    STSource,
+    Worker,
+    crowd_request,
+    crowd_source,
+    unpack,
+)
 from rtcontrol.hosts.decoder_link import DecoderLink, pack_reply
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.hosts.waiting import WakeFile
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.run import assembly
 
 
 class Named:
@@ -129,3 +139,61 @@ def test_unpackable_reply_costs_its_tick_alone() -> None:
 def test_missing_socket_is_a_passing_error() -> None:
     with pytest.raises(DecoderUnavailable, match="No socket to the decoder"):
         DecoderLink({"endpoint": "no endpoint", "key": b""}, b"session", WakeFile())
+
+
+# -- a crowd's batch -------------------------------------------------------------------------------------------------
+
+SEEN = "x 3 y 50 vx 0 vy -2 angle 0 spin 0 legs 0 0"
+GOAL = "Land softly on the pad."
+tools = assembly.agent("lander").tools
+
+
+def decided(host: Host, requests: list[DecisionRequest]) -> list[DecisionReply]:
+    host.submit(crowd_request(7, requests, 0))
+    # As the Ray actor sends it, and as its client reads it.
+    return unpack(pickle.loads(pack_reply(reply_of(host, 60))), requests)
+
+
+def test_model_decides_for_all_members_but_long_ones() -> None:
+    pool = InProcessPool()
+    pool.start()
+    host = pool.open("crowd", crowd_source(STSource(DeciderSpec("lander", tuple(tools.openai())))))
+    lone = pool.open("one", STSource(DeciderSpec("lander", tuple(tools.openai()))))
+    requests = [DecisionRequest(i, i, SEEN.replace("3", str(i)), GOAL) for i in range(5)]
+    requests[2] = DecisionRequest(2, 2, "x 1 " * 9000, GOAL)
+    replies = decided(host, requests)
+    assert replies[2].decision is None and replies[2].mistake is not None
+    for member, each in zip(requests, replies, strict=True):
+        if member.epoch != 2:
+            lone.submit(DecisionRequest(member.tick, 0, member.observation, member.instruction))
+            decision = reply_of(lone, 60).decision
+            assert decision is not None and each.decision is not None and each.decision.call == decision.call
+    pool.close()
+
+
+def test_scripts_fault_costs_its_member_alone() -> None:
+    def script(request: DecisionRequest) -> Call | None:
+        assert request.data is not None
+        if request.data["x"] > 2:
+            raise RuntimeError("out of the world")
+        return Call("push", {"x": request.data["x"], "tick": request.tick})
+
+    pool = InProcessPool(workers=0)
+    host = pool.open("crowd", crowd_source(ExpertSource(script)))
+    requests = [DecisionRequest(10 + i, i, "", "", data={"x": i}) for i in range(4)]
+    replies = decided(host, requests)
+    assert [each.decision and each.decision.call for each in replies[:3]] == [
+        Call("push", {"x": i, "tick": 10 + i}) for i in range(3)
+    ]
+    assert replies[3].error == "RuntimeError: out of the world" and replies[3].mistake is None
+
+
+def test_short_reply_is_an_error_of_each_member() -> None:
+    member = DecisionRequest(1, 0, "", "")
+    assert [(r.tick, r.error) for r in unpack(DecisionReply(1, None, "lost", 0), [member] * 3)] == [(1, "lost")] * 3
+    pool = InProcessPool(workers=0)
+    host = pool.open("crowd", crowd_source(NoopSource()))
+    host.submit(crowd_request(1, [member], 0))
+    reply = host.wait(0)
+    assert reply is not None
+    assert all(r.error is not None for r in unpack(reply, [member] * 2)) and unpack(reply, [member])[0].error is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -166,25 +165,6 @@ def test_each_fault_has_its_loss_and_cuts(message: Any, loss: str) -> None:
 
 
 # -- with real sockets -------------------------------------------------------------------------------------------------
-
-
-def faulty(n: int) -> list[dict[str, Any]]:
-    """Question 1 ends the connection, question 3 is answered twice."""
-    if n == 1:
-        raise OSError
-    return [actions(0.5), actions(0.3)] if n == 3 else [actions(n / 100)]
-
-
-# Physical-Intelligence/openpi#938: while such a server decides or sends, its event loop answers no ping.
-def test_second_answer_is_not_a_later_questions() -> None:
-    with policy(faulty) as server:
-        decider = source(server.url).build()
-        assert lost(decider, request(1)).loss == "connection"
-        for n in range(2, 7):
-            with suppress(DecisionLost) if n == 3 else nullcontext():  # both came at once: which of them is it?
-                call = decider.decide(request(n)).call
-                assert call == Call("press", {"force": 0.5 if n == 3 else float(np.float32(n / 100))})
-    assert len(server.headers) == 3
 
 
 # websockets/ws#2013: the client took the header of the key along to whatever host it was sent to.
