@@ -19,7 +19,7 @@ AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session 
 SELDOM_S = 1.0  # and at most
 CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to start, and in all while it runs
 NOT_LIVE_S = 0.02  # how often the looker checks whether the session is live
-LOOK_ERROR_S = 10.0  # how often the same error of a look is logged
+LOOK_ERROR_S = 10.0  # how often an error of a look is logged
 log = logging.getLogger(__name__)
 
 
@@ -110,8 +110,8 @@ class Handler:
 def _text(values: Sequence[Any], limit: int) -> str | None:
     """Return the values in words; errors with their type."""
     try:
-        named = (isinstance(v, BaseException) and not isinstance(v, Declined) for v in values)
-        words = (f"{type(v).__name__}: {v}" if name else str(v) for v, name in zip(values, named, strict=True))
+        failed = [isinstance(value, BaseException) and not isinstance(value, Declined) for value in values]
+        words = [f"{type(v).__name__}: {v}" if error else str(v) for v, error in zip(values, failed, strict=True)]
         text = "; ".join(words)[:limit]
     except BaseException as error:  # of its own __str__: what was done is done all the same
         text = f"no words ({type(error).__name__})"
@@ -127,7 +127,7 @@ class Looker:
 
     def __init__(self, client: Any, look: Callable[[], Any]) -> None:
         self._client, self._look, self._over = client, look, threading.Event()
-        self._logged, self._logged_s = "", 0.0
+        self._logged_s = -LOOK_ERROR_S
         self._thread = threading.Thread(target=self._run, name="rtcontrol-look", daemon=True)
         self._thread.start()
 
@@ -157,8 +157,7 @@ class Looker:
                 self._client.observe(data=look, t_ns=t_ns)
             elif look is not None:
                 self._client.observe(look, t_ns=t_ns)
-        except Exception as error:  # the user's, too: without an observation the server misses its ticks
-            words, now_s = f"{type(error).__name__}: {error}", time.monotonic()
-            if words != self._logged or now_s > self._logged_s + LOOK_ERROR_S:
+        except Exception:  # the user's, too: without an observation the server misses its ticks
+            if time.monotonic() > self._logged_s + LOOK_ERROR_S:
                 log.exception("look() gave no observation.")
-                self._logged, self._logged_s = words, now_s
+                self._logged_s = time.monotonic()

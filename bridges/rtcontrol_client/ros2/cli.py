@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
     if not options.check:
         _need_ros()
     mapper = Mapper(robot, str(options.config))
-    Options(**mapper.hello(None)).hello(0)  # names what a server would refuse
+    Options.of(mapper.hello(None)).hello(0)  # names what a server would refuse
     for warning in mapper.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:

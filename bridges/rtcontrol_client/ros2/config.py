@@ -157,24 +157,13 @@ class SafeSpec(ConfigPart):
     arguments: dict[str, Any] = {}
 
 
-class SessionSpec(ConfigPart):
-    """What the hello requests; None: the server's. docs/protocol.md has the fields."""
-
-    model: str | None = None
-    deadline_ms: Positive | None = None
-    ttl_ms: Positive | None = None
-    max_age_ms: Positive | None = None
-    on_miss: Literal["hold", "safe"] | None = None
-    hold_ms: Positive | None = None
-
-
 class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and requested decisions, a second; `instruction_topic`: a std_msgs/msg/String
-    that changes the instruction.
+    that changes the instruction; `session`: further options of the client (docs/clients.md), such as `ttl_ms`, `model`,
+    `keys` and `server_key`.
 
-    `connect` to `duration_s`: the server, how long its first welcome is waited for (0: for ever), this client's
-    `.key_secret` file and the server's `.key` (default: server.key next to it), whether a guard stops the robot of a
-    killed bridge, and when to end.
+    `connect` to `duration_s`: the server, how long its first welcome is waited for (0: for ever), whether a guard stops
+    the robot of a killed bridge, and when to end.
     """
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
@@ -184,11 +173,9 @@ class RobotConfig(ConfigPart):
     observe: ObserveSpec
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
     safe: SafeSpec
-    session: SessionSpec = SessionSpec()
+    session: dict[str, Any] = {}
     connect: str = "tcp://127.0.0.1:5555"
     connect_timeout_s: Annotated[Finite, Field(ge=0)] = 6.0
-    keys: Path | None = None
-    server_key: Path | None = None
     guard: bool = True
     duration_s: Annotated[Finite, Field(ge=0)] | None = None
 
@@ -256,13 +243,8 @@ def parse(
 
 
 def _refused(error: ValidationError, where: str) -> Ros2BridgeError:
-    """The first error, with its key."""
+    """Return the first error, with its key."""
     first = error.errors(include_url=False)[0]
-    parts = [str(part) for part in first["loc"]]
-    # pydantic names the arm of a union last.
-    while len(parts) > 1 and parts[-1] in ("bool", "int", "float", "str", "[key]"):
-        parts.pop()
-    key = ".".join(parts) or "the file"
+    key = ".".join(map(str, first["loc"])) or "the file"
     known = {"missing": "it is missing", "extra_forbidden": "it is not a key of this format"}
-    message = known.get(first["type"], first["msg"].removeprefix("Value error, "))
-    return Ros2BridgeError(f"{where}: {key}: {message[0].lower()}{message[1:]}.", f"See {EXAMPLE}.")
+    return Ros2BridgeError(f"{where}: {key}: {known.get(first['type'], first['msg'])}.", f"See {EXAMPLE}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -140,30 +139,27 @@ class Mapper:
             qos = Qos(reliability="reliable", depth=10)
             name = config.instruction_topic
             self.instructions = self._topic(name, "std_msgs/msg/String", qos, "instruction_topic")
-        self._template = self._parse_text()
+        self._check_text()
         self._check_safe()
 
     def hello(self, instruction: str | None) -> dict[str, Any]:
         """Return the client's `Options`, but for its handlers; `instruction` None: the file's."""
         config = self.config
         return {
+            **config.session,
             "tools": [spec.openai(name) for name, spec in config.tools.items()],
             "instruction": config.instruction if instruction is None else instruction,
             "safe_call": {"name": config.safe.name, "arguments": config.safe.arguments},
             "hz": config.hz,
             "robot": config.robot,
-            "keys": config.keys,
-            "server_key": config.server_key,
             "name": "rtcontrol_client.ros2",
-            **config.session.model_dump(exclude_none=True),
         }
 
     def text(self, values: Mapping[str, Scalar | None]) -> str | None:
         """Return the observation's text, None where the file has no template."""
-        if self._template is None:
-            return None
+        template = self.config.observe.text
         shown = {name: UNKNOWN if value is None else str(value) for name, value in values.items()}
-        return "".join(words + ("" if name is None else shown[name]) for words, name in self._template)
+        return None if template is None else template.format_map(shown)
 
     def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
         """Return what a call sends; `stamp_ns` is the clock's time for `now`. Raises Unmappable naming tool and
@@ -278,22 +274,15 @@ class Mapper:
         wanted = self.actions if tool_name == self.config.safe.name else tool.cancel
         return [_Output(name) for name in wanted if name not in tool.goal]
 
-    def _parse_text(self) -> list[tuple[str, str | None]] | None:
-        """Return the observation's text as words and the field after them."""
-        text, fields = self.config.observe.text, [field for source in self.sources for field in source.readers]
+    def _check_text(self) -> None:
+        fields = [field for source in self.sources for field in source.readers]
         if twice := sorted({field for field in fields if fields.count(field) > 1}):
             raise self._error(f"the field {twice[0]!r} is given twice", "observe")
-        if text is None:
-            return None
         with self._at("observe.text"):
-            parts = list(string.Formatter().parse(text))
-            for _, name, form, conversion in parts:
-                if name is not None and name not in fields:
-                    raise ValueError(f"there is no field {{{name}}}; there are {', '.join(fields)}")
-                # An absent field is a word, which a format for numbers would not take.
-                if form or conversion:
-                    raise ValueError(f"{{{name}}} has a format; `digits` rounds")
-            return [(words, name) for words, name, _, _ in parts]
+            try:
+                self.text(dict.fromkeys(fields))
+            except (LookupError, AttributeError) as error:
+                raise ValueError(f"there is no field {error}; there are {', '.join(fields)}") from None
 
     def _check_safe(self) -> None:
         safe = self.config.safe

@@ -51,7 +51,7 @@ def load_pair(path: Path) -> KeyPair:
 
 
 def _load(path: Path) -> KeyPair:
-    again = "rtcontrol keys new NAME"
+    remedy = "Make one: rtcontrol keys new NAME"
     try:
         if path.stat().st_size > 65_536:
             raise ValueError("too long")
@@ -59,10 +59,7 @@ def _load(path: Path) -> KeyPair:
         if not all(map(is_key, keys)):
             raise ValueError("not 40 characters of Z85")
         return KeyPair(*[*keys, ""][:2])
-    except FileNotFoundError:
-        raise KeyFileError(f"There is no key file {path}.", f"Make one: {again}") from None
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be read ({error.strerror}).", "Give a readable key file.") from None
+        raise KeyFileError(f"There is no key file {path} that can be read ({error.strerror}).", remedy) from None
     except Exception as error:  # whatever a damaged file provokes; its text is not repeated: it may hold a secret
-        what = f"{path} is not a ZeroMQ certificate ({type(error).__name__})."
-        raise KeyFileError(what, f"Make a new one: {again}") from None
+        raise KeyFileError(f"{path} is not a ZeroMQ certificate ({type(error).__name__}).", remedy) from None

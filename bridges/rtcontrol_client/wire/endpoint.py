@@ -1,5 +1,4 @@
-"""Where a ZeroMQ socket is: `tcp://ADDRESS:PORT`, `tcp://[IPV6]:PORT`, `ipc://PATH`; and whether nothing outside this
-machine reaches it."""
+"""Addresses of ZeroMQ sockets, and whether they are this machine's alone."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ CONNECT = ("http://", "https://")  # where a server is requested (docs/protocol.
 
 
 class EndpointError(RemedyError):
-    """What is no endpoint."""
+    """A text that is not an endpoint."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +28,15 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """Of `ipc://PATH`, or of tcp with a port up to 65535. Raises EndpointError."""
-        scheme, mark, rest = text.partition("://")
-        if mark and rest and scheme in ("ipc", "inproc"):
+        """Return the endpoint of `ipc://PATH`, or of tcp with a port up to 65535. Raises EndpointError."""
+        scheme, _, rest = text.partition("://")
+        if rest and scheme in ("ipc", "inproc"):
             return cls(scheme)
-        if not mark or scheme != "tcp":
-            guess = f" Did you mean tcp://{text}?" if not mark and text.rpartition(":")[2].isdigit() else ""
-            raise EndpointError(f"{text} is no endpoint.", f"Write {FORM}.{guess}")
         # A source address may stand before the semicolon.
         host, port = host_port(rest.split(";")[-1])
-        if not host or not port:
-            raise EndpointError(f"{text} names no port.", f"Write {FORM}, such as tcp://127.0.0.1:5555.")
-        if ":" in host and "[" not in rest:
-            raise EndpointError(f"{text} has colons in its address.", f"Write tcp://[{host}]:{port}.")
-        if port != "*" and not (port.isascii() and port.isdigit() and int(port) <= 65_535):
-            raise EndpointError(f"{text}: {port!r} is no port.", "Give 1 to 65535, or * for any that is free.")
+        numbered = port.isascii() and port.isdigit() and int(port) <= 65_535
+        if scheme != "tcp" or not host or not (numbered or port == "*") or (":" in host and "[" not in rest):
+            raise EndpointError(f"{text} is no endpoint.", f"Write {FORM}, such as tcp://127.0.0.1:5555.")
         return cls(scheme, host, port)
 
     @property
@@ -85,14 +78,12 @@ def check_client(text: str) -> None:
         usable = bool(url.hostname) and url.port != 0 and url.username is None
     except ValueError:
         usable = False
-    if not usable or not text.isascii() or not text.isprintable() or " " in text:
+    if not usable or url.path in ("", "/") or not text.isascii() or not text.isprintable() or " " in text:
         raise EndpointError(f"{text} is no URL of a server.", "Write http://HOST:PORT/connect.")
-    if url.path in ("", "/"):
-        raise EndpointError(f"{text} names no path.", f"Write {text.rstrip('/')}/connect.")
 
 
 def host_port(text: str) -> tuple[str, str]:
-    """Host, without brackets, and port of `HOST:PORT` or `[IPV6]:PORT`; the port is empty where there is none."""
+    """Return host, without brackets, and port of `HOST:PORT` or `[IPV6]:PORT`; the port may be empty."""
     host, mark, port = text.rpartition(":")
     if not mark or "]" in port:
         host, port = text, ""
@@ -100,7 +91,7 @@ def host_port(text: str) -> tuple[str, str]:
 
 
 def is_local(text: str) -> bool:
-    """Whether it is an endpoint that nothing outside this machine reaches."""
+    """Return whether it is an endpoint that nothing outside this machine reaches."""
     try:
         return Endpoint.parse(text).local
     except EndpointError:
@@ -109,14 +100,14 @@ def is_local(text: str) -> bool:
 
 @lru_cache(64)
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address, without brackets, stands for this machine alone."""
+    """Return whether a host name or address, without brackets, stands for this machine alone."""
     address = _address(host)
     mapped = getattr(address, "ipv4_mapped", None)
-    return host.lower() == "localhost" or any(one is not None and one.is_loopback for one in (address, mapped))
+    return host.lower() == "localhost" or any(each is not None and each.is_loopback for each in (address, mapped))
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address and no name."""
+    """Return whether it is an IP address and not a name."""
     return _address(host) is not None
 
 

@@ -120,7 +120,7 @@ def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> 
         ({**OWN, "ttl_ms": float("nan")}, "ttl_ms"),
         ({**OWN, "pacing": "fast"}, "pacing"),
         ({**OWN, "safe_call": 7}, "safe_call"),
-        ({**OWN, "keys": "/nowhere/arm.key_secret"}, "no key file"),
+        ({**OWN, "keys": "/nowhere/arm.key_secret"}, "There is no key file"),
         ({"instruction": b"go"}, "instruction: a value of the type bytes."),
         ({"on_call": "go"}, "on_call is 'go'. Give a function."),
         ({**OWN, "look": 5}, "look is 5"),
@@ -140,7 +140,7 @@ def test_mistakes_are_told_before_anything_is_connected(given: dict[str, Any], s
     [
         ("127.0.0.1:5555", "is no endpoint"),
         ("smoke://signals", "is no endpoint"),
-        ("tcp://", "names no port"),
+        ("tcp://", "is no endpoint"),
         ("tcp://127.0.0.1:9", "No rtcontrol server answers at tcp://127.0.0.1:9.*rtcontrol serve"),
         ("http://127.0.0.1:1/connect", r"No welcome from http://127\.0\.0\.1:1/connect.*does not answer"),
     ],

@@ -239,8 +239,8 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown type 'nav_msgs/msg/Odometri'"),
         (put(*ODOM, "fields", "x", "path", value="pose.position.x"), "/odom.fields.x: path: there is no 'position' in"),
         (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw is of a quaternion"),
-        (put(*ODOM, "fields", "x", "unit", value="furlong"), "observe.topics./odom.fields.x.unit: input should be"),
-        (put("observe", "text", value="x {xx}"), "observe.text: there is no field {xx}"),
+        (put(*ODOM, "fields", "x", "unit", value="furlong"), "observe.topics./odom.fields.x.unit: Input should be"),
+        (put("observe", "text", value="x {xx}"), "observe.text: there is no field 'xx'"),
         (put(*CMD, "set", "linear.x", value={"from": "speed"}), "set.linear.x: add `min` and `max`"),
         (put(*CMD, "set", "linear.x", value={"from": "pace", "min": 0, "max": 1}), "there is no parameter 'pace'"),
         (put(*CMD, "set", "linear.x", value="fast"), "set.linear.x: 'fast' does not fit linear.x"),
@@ -248,10 +248,10 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put(*CMD, "set", "linear", value=1.0), "does not fit linear, which is of the kind vector"),
         (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "values has nothing for 'straight'"),
         (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "/cmd_vel is said to be"),
-        (put("observe", "text", value="x {x:.1f}"), "observe.text: {x} has a format"),
+        (put("observe", "text", value="x {x:.1f}"), "observe.text: Unknown format code 'f'"),
         (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is not"),
         (put("instruction_topic", value="/odom"), "/odom is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
-        (put("instruction_topic", value="/é"), "instruction_topic: string should match"),
+        (put("instruction_topic", value="/é"), "instruction_topic: String should match"),
     ],
 )
 def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
@@ -264,7 +264,7 @@ def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "the file: input should be a valid dictionary"),
+        ("", "the file: Input should be a valid dictionary"),
         ("instruction: 2024-13-45", "month must be in 1..12"),
         ("a: " + "[" * 3000, "maximum recursion depth"),
         ("hz: 16\nhz: 20\n", "'hz' is given twice"),

@@ -277,9 +277,13 @@ def test_it_is_a_command_of_rtcontrol_that_checks_its_file(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--set", "hz=.nan"], f"{ROBOT}: hz: input should be less than or equal to 200."),
+        (["--set", "hz=.nan"], f"{ROBOT}: hz: Input should be less than or equal to 200."),
+        (["--set", "session.ttl=3"], "ttl= is not an option of this client. Use some of agent, tools,"),
         (["--set", "sesion.ttl_ms=3"], f"{ROBOT}: sesion: it is not a key of this format."),
-        (["--connect", "http://127.0.0.1:8000"], "http://127.0.0.1:8000 names no path. Write http://127.0.0.1:8000/c"),
+        (
+            ["--connect", "http://127.0.0.1:8000"],
+            "http://127.0.0.1:8000 is no URL of a server. Write http://HOST:PORT/connect",
+        ),
         (["--connect", "127.0.0.1:5555"], "127.0.0.1:5555 is no endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:"),
         (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
     ],

@@ -214,19 +214,12 @@ def test_parts_of_an_endpoint(text: str, host: str, port: str, ipv6: bool | None
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("tcp://::1:5555", "has colons in its address. Write tcp://[::1]:5555."),
-        ("tcp://[::1]:", "names no port."),
-        ("tcp://[::1]:99999", "'99999' is no port."),
-        ("[::1]:5555", "or ipc://PATH. Did you mean tcp://[::1]"),
-        ("ws://[::1]:5555", "is no endpoint."),
-    ],
+    "text",
+    ["tcp://::1:5555", "tcp://[::1]:", "tcp://[::1]:99999", "[::1]:5555", "ws://[::1]:5555", "ipc://", "tcp://:1"],
 )
-def test_what_is_no_endpoint_is_told_with_what_to_write(text: str, says: str) -> None:
-    with pytest.raises(EndpointError) as caught:
+def test_what_is_no_endpoint_is_told_with_what_to_write(text: str) -> None:
+    with pytest.raises(EndpointError, match=r"is no endpoint\. Write tcp://ADDRESS:PORT"):
         Endpoint.parse(text)
-    assert says in str(caught.value)
     assert not is_local(text)
 
 
