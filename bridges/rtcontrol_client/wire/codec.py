@@ -27,6 +27,7 @@ from rtcontrol_client.wire.messages import (
     Observe,
     Picture,
     check_parts,
+    count_of,
     spoken,
     whole,
 )
@@ -177,9 +178,9 @@ def _holders(header: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _validated(header: dict[str, Any]) -> Message:
     version = header.get("protocol")
-    numbers = [_count(number) for number in version] if isinstance(version, list) else []
+    numbers = [count_of(number) for number in version] if isinstance(version, list) else []
     greets = header["type"] == "hello"
-    stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets else None
+    stamp_ns = count_of(header.get("t_client_ns"), 1 << 63) if greets else None
     try:
         # Another version may have another hello: its number alone is read.
         if greets and numbers and None not in numbers and not spoken(numbers):
@@ -191,13 +192,8 @@ def _validated(header: dict[str, Any]) -> Message:
         refusal = explain(error, header["type"])
     except WireError as error:
         refusal = error
-    refusal.seq, refusal.t_client_ns = _count(header.get("seq")), stamp_ns
+    refusal.seq, refusal.t_client_ns = count_of(header.get("seq")), stamp_ns
     raise refusal
-
-
-def _count(value: Any, limit: int = 1 << 53) -> int | None:
-    value = whole(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
 
 
 def explain(error: ValidationError, kind: str) -> WireError:

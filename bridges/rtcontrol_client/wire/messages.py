@@ -38,8 +38,14 @@ def spoken(version: list[Any]) -> bool:
 
 
 def whole(value: Any) -> Any:
-    """A float without a fraction as the integer that it is: some languages have no other numbers."""
+    """Return a float without a fraction as the integer that it is: some languages have no other numbers."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def count_of(value: Any, limit: int = 1 << 53) -> int | None:
+    """Return a value that is a count below the limit, None for any other."""
+    value = whole(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
 
 
 Whole = Annotated[int, BeforeValidator(whole)]
@@ -109,9 +115,8 @@ class CallFields(MessagePart):
 
 MEMBERS = 4096  # of a crowd, at most
 PARTS = 1024  # of a message
-# Where we send them: fewer, with half of the items that a message may hold, and so few bytes of text that no escapes of
-# JSON's take it beyond the limit.
-SENT, ITEMS, TEXT_BYTES = 256, 8_192, 160_000
+# Where we send them: fewer, and so few bytes of JSON that they cannot hold more items than a message may.
+SENT, SENT_BYTES = 256, 32_000
 Members = Annotated[Whole, Field(ge=1, le=MEMBERS)]
 Priority = Annotated[Whole, Field(ge=0, le=9)]
 
@@ -180,11 +185,10 @@ class PartFault:
 
     @classmethod
     def of(cls, part: Any, error: WireError) -> Self:
-        """`part` as it came."""
+        """Return the fault of a part as it came."""
         fields = part if isinstance(part, dict) else {}
-        name, seq = fields.get("id"), whole(fields.get("seq"))
-        counts = isinstance(seq, int) and not isinstance(seq, bool) and 0 <= seq < 1 << 53
-        return cls(name[:64] if isinstance(name, str) else None, seq if counts else None, error)
+        name = fields.get("id")
+        return cls(name[:64] if isinstance(name, str) else None, count_of(fields.get("seq")), error)
 
     def message_part(self) -> MemberError:
         """Return it as an `error` carries it."""
@@ -572,27 +576,13 @@ Part = TypeVar("Part", bound=MessagePart)
 def in_messages(parts: Iterable[Part]) -> Iterator[list[Part]]:
     """Yield the parts in order, as many at once as a message may have."""
     batch: list[Part] = []
-    items = size = 0
+    size = 0
     for part in parts:
-        part_items, part_size = _weight(part)
-        if batch and (len(batch) >= SENT or items + part_items > ITEMS or size + part_size > TEXT_BYTES):
+        part_size = len(part.model_dump_json(exclude_none=True).encode())
+        if batch and (len(batch) >= SENT or size + part_size > SENT_BYTES):
             yield batch
-            batch, items, size = [], 0, 0
+            batch, size = [], 0
         batch.append(part)
-        items, size = items + part_items, size + part_size
+        size += part_size
     if batch:
         yield batch
-
-
-def _weight(value: Any) -> tuple[int, int]:
-    """Return items, and bytes of text."""
-    if isinstance(value, str):
-        return 1, len(value) if value.isascii() else len(value.encode("utf-8", "replace"))
-    if isinstance(value, MessagePart):
-        value = value.__dict__
-    if isinstance(value, dict):
-        value = (*value.values(), *value)
-    elif not isinstance(value, (list, tuple)):
-        return 1, 8
-    weights = [_weight(inner) for inner in value]
-    return 1 + sum(items for items, _ in weights), sum(size for _, size in weights)
