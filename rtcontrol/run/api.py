@@ -34,7 +34,7 @@ class InTime:
     """Do one piece of work after another on a thread, which starts with the first, and ends with its owner."""
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(1, "decide")
         self._last: Future[Any] | None = None  # nothing else may start before it is over
 
     def settle(self) -> None:
@@ -49,10 +49,8 @@ class InTime:
         Else return nothing, drop whatever it returns or raises, and call `late` if it has started. It waits for work
         that is late before.
         """
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "decide")
-            # Else the caller may get the interpreter 5 ms after the working thread was to give it up.
-            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
+        # Else the caller may get the interpreter 5 ms after the working thread was to give it up.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         future = self._last = self._pool.submit(work)
         wait([future], max(0.0, by_s - WAKE_S - time.monotonic()))
         if time.monotonic() <= by_s and future.done():
@@ -103,9 +101,6 @@ class Model:
         self,
         tools: Tools | Definitions | None = None,
         *,
-        history: int | None = None,
-        value_tokens: int = 64,
-        allow_null: bool | None = None,
         untrained: bool = False,
         min_confidence: float | Mapping[str, float] | None = None,
         safe_call: Call | None = None,
@@ -113,17 +108,15 @@ class Model:
         """Return a session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a
         bundled or fitted model was trained on).
 
-        The prompt shows the last `history` calls (None: as many as in training, where that is known, else 6); a free
-        value has at most `value_tokens` tokens; with `allow_null` (None: where a fitted model learnt so) a decision may
-        be to leave the call active. A chat model always calls a tool.
+        The prompt shows as many calls as in training, where that is known, else 6. Where a fitted model learnt so, a
+        decision may be to leave the active call.
 
         A decision that is less sure than `min_confidence` is held (None: than the checkpoint's gate, where it has one
         for these tools; 0: none is): a number is for all, a mapping for `function` and parameters. `safe_call` takes
         its place, and that of one that is late.
 
-        Raises UserError for options out of range, for tools that cannot be decoded, for a safe call that they do not
-        allow, and for a bundled model that was trained on others, unless `untrained`: its calls are legal then, and
-        nonsense.
+        Raises UserError for tools that cannot be decoded, for a safe call that they do not allow, and for a model that
+        was trained on others, unless `untrained`: its calls are legal then, and nonsense.
         """
         bundled = next((agent for world in BY_AGENT.values() if (agent := world.controller()).model == self.name), None)
         learnt = TrainingMetadata.of(resolve(self.name))
@@ -133,11 +126,6 @@ class Model:
             if learnt is None or learnt.tools is None:
                 raise UserError(f"{self.name} does not say which tools it learnt.", "Give session(tools).")
             tools = Tools(learnt.tools)
-        if history is None:
-            history = learnt.history if learnt is not None else 6 if bundled is None else bundled.history
-        if value_tokens < 1 or history < 0:
-            problem = f"value_tokens={value_tokens} or history={history} is out of range."
-            raise UserError(problem, "Give value_tokens of 1 or more, history of 0 or more.")
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
@@ -146,14 +134,13 @@ class Model:
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         knows = learnt is not None and learnt.knows(chosen.schemas)
-        gate = confidence_gate(chosen, min_confidence, learnt if knows else None, allow_null)
+        gate = confidence_gate(chosen, min_confidence, learnt if knows else None)
         if safe_call is not None:
             _check_safe(chosen, safe_call)
-        if allow_null is None:
-            # Of tools that it never saw, null says nothing.
-            allow_null = learnt is not None and learnt.allow_null and knows
-        options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
-        spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
+        history = learnt.history if learnt is not None else 6 if bundled is None else bundled.history
+        # Of tools that it never saw, null says nothing.
+        allow_null = learnt is not None and learnt.allow_null and knows
+        spec = DeciderSpec(self.name, tuple(chosen.openai()), **self._options, history=history, allow_null=allow_null)
         return ModelSession(chosen, spec.build(), gate, safe_call)
 
 
@@ -210,10 +197,9 @@ class ModelSession:
         allow, and UserError for a tool that has no function here."""
         if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
             raise UserError(
-                f"The tool {call.name} has no function here: checkpoints keep definitions, not functions.",
-                f"Give the functions, all that it learnt: session([{call.name}, ...]), or "
-                f"session(Tools([...]).bind({call.name}=function)); or use call.arguments (of a pydantic model: "
-                f"{call.name}(**call.arguments)).",
+                f"The tool {call.name} has no function here.",
+                f"Give the functions: session(Tools([...]).bind({call.name}=function)); or use call.arguments (of a "
+                f"pydantic model: {call.name}(**call.arguments)).",
             )
         return self.tools.execute(self.tools.validate(call))
 
@@ -234,11 +220,11 @@ def why_held(doubt: Doubt, head: str, call: Call | None) -> str:
 
 
 def confidence_gate(
-    tools: Tools, least: float | Mapping[str, float] | None, learnt: TrainingMetadata | None, allow_null: bool | None
+    tools: Tools, least: float | Mapping[str, float] | None, learnt: TrainingMetadata | None
 ) -> ConfidenceGate:
     """Return the gate of `least`, else that of a checkpoint that knows the tools. Raises UserError."""
     if least is None and learnt is not None and learnt.gate is not None:
-        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null and allow_null is None)
+        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null)
     floors: Any = least if isinstance(least, Mapping) else {"": least or 0.0}
     known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
     for head, floor in floors.items():

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Goal, Goals, Tools
-from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.skill import Judged, Skill, StepCarry
@@ -47,7 +46,7 @@ PLAYED_S, MOST_GOALS, SHOWN, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
 
 @dataclass(frozen=True, kw_only=True)
 class UserSkill(Skill):
-    """A skill whose goals and expert are the user's: an error of theirs is a UserError with file and line.
+    """A skill whose goals and expert are the user's.
 
     It is scored by a few of `all_goals`, and by the ways to say them that are held out. The maker of a world closes it;
     `open` are those that are not closed yet.
@@ -56,7 +55,7 @@ class UserSkill(Skill):
     agent: Agent
     all_goals: Goals
     step_s: float
-    open: set[CheckedWorld] = field(default_factory=set)
+    open: set[OpenWorld] = field(default_factory=set)
 
     def close(self) -> None:
         """Close the worlds that are open yet, each, whichever fails. Raises UserError for those that do."""
@@ -83,15 +82,15 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         raise UserError(
             f"The agent {chosen.name} has no call that is safe.", 'Write `fallback = Call("stop")`: what does nothing.'
         )
-    words, scored = _Words(chosen), tuple(goals.spread(max(SCORED, len(goals.ways))))
-    worlds: set[CheckedWorld] = set()
+    texts, scored = _Texts(chosen), tuple(goals.spread(max(SCORED, len(goals.ways))))
+    worlds: set[OpenWorld] = set()
     make: Callable[[], Judged] = partial(_world, env, chosen, goals, limit_s, worlds)
     first = make()
     skill = UserSkill(
         name=env if is_gym(env) else Path(env).stem,
         make=make,
-        observe=words.observe,
-        read_back=words.read_back,
+        observe=texts.observe,
+        read_back=texts.observed.__getitem__,
         recognise=goals.recognise,
         expert=partial(expert_call, UserExpert(chosen)),
         still=still,
@@ -111,10 +110,11 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
     return skill
 
 
-def _world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[CheckedWorld]) -> Judged:
+def _world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[OpenWorld]) -> Judged:
     if env.endswith(".py") or is_gym(env):
         world = user_world(env, goals, limit_s, [tool.name for tool in agent.tools])
-        return CheckedWorld(env, world, agent.tools, worlds)
+        checked: Any = OpenWorld(world, agent.tools, worlds)
+        return checked
     if (bundled := registry.skill(env)) is None:
         raise UserError(f"The world {env} cannot be trained in.", "Give a .py file, or a bundled environment.")
     return bundled.make()
@@ -144,92 +144,52 @@ def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call
     return calls[0]
 
 
-class _Words:
-    """An agent's words for observations, and the observation that each text was for, the last one."""
+class _Texts:
+    """An agent's texts, and the observation that each one was of, the last one."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._observed: dict[str, Mapping[str, Any]] = {}
+        self.observed: dict[str, Mapping[str, Any]] = {}
 
     def observe(self, data: Mapping[str, Any]) -> str:
-        title = f"The agent {self._agent.name}: observe()"
-        text = _called(title, self._agent.observe, data)
-        if not isinstance(text, str):
-            raise UserError(f"{title} gave {type(text).__name__}, not text.", "Return a str.")
-        self._observed.pop(text, None)
-        self._observed[text] = copy.deepcopy(dict(data))
-        if len(self._observed) > REMEMBERED:
-            del self._observed[next(iter(self._observed))]  # the oldest: worlds that run side by side need the others
+        text = self._agent.observe(data)
+        self.observed.pop(text, None)
+        self.observed[text] = copy.deepcopy(dict(data))
+        if len(self.observed) > REMEMBERED:
+            del self.observed[next(iter(self.observed))]  # the oldest: worlds that run in turns need the others
         return text
 
-    def read_back(self, text: str) -> Mapping[str, Any]:
-        """Return the observation; KeyError for words that were never used."""
-        return self._observed[text]
 
+class OpenWorld:
+    """A user's world as `Judged`, one of the `open` ones until it is closed. A tool that it has no function for is
+    executed by the tool's, as in a run."""
 
-class CheckedWorld:
-    """Implements `Judged` over a world of the user's: what it raises is a UserError with its line. It is one of the
-    `open` ones until it is closed."""
-
-    def __init__(self, file: str, world: UserWorld, tools: Tools, open: set[CheckedWorld]) -> None:
-        self._open = open
+    def __init__(self, world: UserWorld, tools: Tools, open: set[OpenWorld]) -> None:
+        self._world, self._open = world, open
         open.add(self)
-        self._world, self._title = world, f"The world {file}"
-        self.step_s = world.step_s
         self.functions = world.bindings
-        # As in a run: a tool that the world has no function for is executed by its own.
-        functions = {tool.name: tool.function for tool in tools} | dict(world.bindings)
-        self.bindings: Mapping[str, Callable[..., Any]] = {
-            tool.name: partial(self._act, tools, tool.name, functions[tool.name]) for tool in tools
-        }
-
-    def reset(self, seed: int) -> None:
-        self._call("reset", seed)
-
-    def step(self) -> None:
-        self._call("step")
-
-    def observe(self) -> Mapping[str, Any]:
-        data: Mapping[str, Any] = self._call("observe")
-        return data
-
-    def outcome(self) -> Episode | None:
-        episode: Episode | None = self._call("outcome")
-        return episode
-
-    def instruct(self, text: str) -> None:
-        self._call("instruct", text)
-
-    def judge_by(self, goal: Any) -> None:
-        _called(f'{self._title}: told "{goal.text()}"', self._world.judge_by, goal)
+        names = {tool.name for tool in tools}
+        bound = tools.bind(**{name: world.bindings[name] for name in names & set(world.bindings)})
+        self.bindings = {name: partial(self._act, bound, name) for name in names}
 
     def close(self) -> None:
         if self in self._open:
             self._open.remove(self)
-            self._call("close")
+            self._world.close()
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        title = f"{self._title}: {method}({', '.join(map(str, arguments))})"
-        return _called(title, getattr(self._world, method), *arguments)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
 
-    def _act(self, tools: Tools, name: str, function: Callable[..., Any], /, **arguments: Any) -> None:
-        _called(f"{self._title}: {name}()", function, **tools.convert(Call(name, arguments)))
-
-
-def _called(title: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    try:
-        return carry_out(function, *arguments, **named)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{title} raised {reason(error)}.", CORRECT) from error
+    @staticmethod
+    def _act(tools: Tools, name: str, /, **arguments: Any) -> None:
+        tools.execute(Call(name, arguments))
 
 
 # -- `rtcontrol check` ------------------------------------------------------------------------------------------------
 
 
 def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) -> list[str]:
-    """Try a world (`gym:ID`, a .py file, or a bundled one), and return what was seen.
+    """Try a world (`gym:ID`, a .py file, or a bundled one), and return what it showed.
 
     One instance is made on its thread, reset twice to `seed`, played by its agent's expert, called at random for so
     many `steps`, and closed. Raises UserError for the first thing that is wrong.
@@ -237,8 +197,13 @@ def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) 
     with closing(WorldThread(world)) as thread:
         if world.endswith(".py"):
             load_module(world, "--env")  # here: what it sets up once may be for the main thread alone
-        chosen = assembly.agent(agent or assembly.default_agent(world), world, thread)
-        lines = thread.do(lambda: _Trial(world, chosen, seed, thread).lines(steps))
+        try:
+            chosen = assembly.agent(agent or assembly.default_agent(world), world, thread)
+            lines = thread.do(lambda: _Trial(world, chosen, seed, thread).lines(steps))
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UserError(f"The world {world} raised {reason(error)}.", CORRECT) from error
         thread.close()
         if thread.fault:
             hint = f"Correct its close(): it ends, with the step under way, within {CLOSE_S:g} s, and raises nothing."
@@ -258,7 +223,7 @@ class _Trial:
             thread.world = UserWorld(bundled.make(), env)
         else:
             raise assembly.unknown(env)
-        self._world = CheckedWorld(env, thread.world, agent.tools, set())
+        self._world: Any = OpenWorld(thread.world, agent.tools, set())
 
     def lines(self, steps: int) -> list[str]:
         env, agent = self._env, self._agent

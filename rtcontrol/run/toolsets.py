@@ -228,22 +228,16 @@ async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
         parameters = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")
         transport = stdio_client(parameters, errlog=stderr)
     tools: list[dict[str, Any]] = []
-    cursors: set[str | None] = set()
     cursor, size = None, 0
     async with Client(transport) as client:
-        while cursor not in cursors and len(tools) <= MAX_TOOLS:
-            cursors.add(cursor)
+        while len(tools) <= MAX_TOOLS and size <= MOST_BYTES:
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
                 described = {"name": tool.name, "description": tool.description or ""}
                 tools.append({**described, "parameters": dict(tool.input_schema)})
                 size += len(json.dumps(tools[-1]))
             cursor = page.next_cursor
-            if size > MOST_BYTES:
-                raise UserError(f"{MCP}{server} lists more than {MOST_BYTES} bytes.", "Give a server with fewer tools.")
             if not cursor:
                 return tools
-            if not page.tools:
-                break
-    problem = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or the same page again."
+    problem = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or {MOST_BYTES} bytes."
     raise UserError(problem, "Give a server whose list has an end.")

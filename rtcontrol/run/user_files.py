@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import hashlib
 import importlib.util
 import inspect
-import json
 import sys
-import sysconfig
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -51,10 +48,7 @@ def load_module(name: str, option: str) -> ModuleType:
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
-        # Its neighbours can be imported, as when Python runs it; but after the standard library, also in a process that
-        # is started from here.
-        library = sysconfig.get_path("purelib")
-        sys.path.insert(sys.path.index(library) if library in sys.path else len(sys.path), str(path.parent))
+        sys.path.append(str(path.parent))  # its neighbours can be imported; they hide no module
     sys.modules[title] = module
     try:
         spec.loader.exec_module(module)
@@ -130,11 +124,9 @@ def _world_class(name: str) -> type[Any]:
 
 
 def holds_agent(module: ModuleType) -> bool:
-    """Return whether a file is (also) an agent's: it has an `agent`, or two and more of the parts of one: tools, goals
-    (or an instruction), and an expert."""
+    """Return whether a file is (also) an agent's: it has an `agent`, tools or an expert."""
     parts = vars(module)
-    tools = "tools" in parts or any(isinstance(value, Tool) for value in parts.values())
-    return "agent" in parts or tools + bool({"goals", "instruction"} & set(parts)) + ("expert" in parts) > 1
+    return bool({"agent", "tools", "expert"} & set(parts)) or any(isinstance(value, Tool) for value in parts.values())
 
 
 def user_tools(name: str) -> Tools:
@@ -196,8 +188,6 @@ def user_agent(name: str, base: Agent | None = None) -> Agent:
         raise UserError(f"{name}: its `agent` is not an Agent.", "Write `agent = Agent(...)` at its top level.")
     goals = _goals(module, name) or getattr(agent, "goals", None) or getattr(base, "goals", None)
     expert = getattr(agent, "expert", None) or vars(module).get("expert")
-    if expert is not None and not callable(expert):
-        raise UserError(f"{name}: its `expert` is not a function.", "Write `def expert(observation, goal): ...`.")
     if expert is not None and goals is None:
         raise UserError(f"{name}: its expert has no goals.", 'Write goals = {"go to the {thing}": [...]}.')
     return replace(agent or _agent_of_parts(module, name, goals, base), goals=goals, expert=expert)
@@ -207,18 +197,14 @@ def _agent_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Ag
     parts = vars(module)
     if base is not None:
         parts = {key: getattr(base, key) for key in ("instruction", "fallback", "observe", "history")} | parts
-    try:
-        tools = base.tools if base is not None and "tools" not in parts else user_tools(name)
-    except UserError as error:
-        problem = f"{name} has no Agent called `agent`, and no tools to make one of. {error.what}"
-        raise UserError(problem, "Write `tools = [...]`, or `agent = Agent(...)`, at its top level.") from None
+    tools = base.tools if base is not None and "tools" not in parts else user_tools(name)
     instruction = parts.get("instruction") or (None if goals is None else next(iter(goals)).text())
     if not isinstance(instruction, str):
         raise UserError(f"{name} says nowhere what to do.", 'Write `instruction = "..."`, or `goals = {...}`.')
     fallback = parts.get("fallback", ())
     if not isinstance(fallback, Fallback):
-        calls = [fallback] if isinstance(fallback, Call) else fallback
-        if not isinstance(calls, list | tuple) or not all(isinstance(call, Call) for call in calls):
+        calls = fallback if isinstance(fallback, list | tuple) else [fallback]
+        if not all(isinstance(call, Call) for call in calls):
             raise UserError(f"{name}: its `fallback` is not a call.", 'Write `fallback = Call("stop")`.')
         fallback = Fallback(calls=calls)
     description = (module.__doc__ or f"The agent of {name}.").strip().splitlines()[0]
@@ -238,18 +224,13 @@ def _goals(module: ModuleType, name: str) -> Goals | None:
 def user_goals(file: Path, where: str) -> Goals:
     """Return the goals of a .yaml or .json file: a table `goals`, canonical words to other ways to say it, with tables
     `placeholders` and `words` where those need them. Raises UserError with the line."""
-    hint = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md."
+    hint = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md; put ways in quotes."
     try:
         tables = yaml.safe_load(read_text(file))  # reads JSON, too
-    except FileNotFoundError:
-        raise UserError(f"{where} {file}: there is no such file.", "Give a .yaml or .json file.") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        problem = f"{file} cannot be read ({' '.join(str(error).split())})."
-        raise UserError(problem, f"{hint} Put ways in quotes.") from None
-    if not isinstance(tables, dict) or "goals" not in tables:
-        raise UserError(f"{file} has no table of goals.", hint)
-    if odd := [str(key) for key in tables if key not in GOALS]:
-        raise UserError(f"{file} has unknown tables ({', '.join(odd)}).", hint)
+        raise UserError(f"{where} {file}, which cannot be read ({' '.join(str(error).split())}).", hint) from None
+    if not isinstance(tables, dict) or "goals" not in tables or (set(tables) - set(GOALS)):
+        raise UserError(f"{file} has no table of goals, or unknown tables.", hint)
     return Goals(**tables, source=str(file))
 
 
@@ -275,9 +256,7 @@ class UserExpert:
         assert goals is not None, "an agent with an expert has goals"
         goal = goals.recognise(request.instruction)
         if goal is None:
-            problem = (
-                f"The expert of the agent {self.agent.name} does not know what {request.instruction[:80]!r} asks for."
-            )
+            problem = f"The expert of the agent {self.agent.name} does not know {request.instruction[:80]!r}."
             raise UserError(problem, f"Say a goal of {goals.source} in its words: {goals.known()}.")
         if not isinstance(data, Mapping):
             raise ExpertError("only the text of the observation is here, and the expert reads the observation itself")
@@ -297,9 +276,8 @@ class UserExpert:
             return ()
         where = f'{defined(function)}: told "{goal.text()}" the expert gave'
         calls = tuple(value) if isinstance(value, list | tuple) and value else (value,)
-        for call in calls:
-            if not isinstance(call, Call):
-                raise ExpertError(f'{where} {call!r:.80}, no call: return Call("tool", {{"parameter": value}})')
+        if odd := [call for call in calls if not isinstance(call, Call)]:
+            raise ExpertError(f'{where} {odd[0]!r:.80}, no call: return Call("tool", {{"parameter": value}})')
         try:
             return tuple(map(self.agent.tools.validate, calls))
         except InvalidCall as error:
@@ -318,17 +296,10 @@ def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:
 
 # -- agent and environment --------------------------------------------------------------------------------------------
 
-_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
-
 
 def fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], sample: Observation | None) -> None:
     """Check that an agent and an environment belong together. Raises UserError for a tool that nothing executes, one
-    that its executor does not take, or a `sample` that the agent cannot read or a record cannot give back."""
-    has = f"It has: {', '.join(bindings) or 'none'}"
-    if bindings and not any(tool.name in bindings for tool in agent.tools):
-        names = ", ".join(tool.name for tool in agent.tools)
-        problem = f"None of the tools of the agent {agent.name} ({names}) acts in the environment {env}."
-        raise UserError(problem, f"{has}. Name the tools so, or give another --agent.")
+    that its executor does not take, or a `sample` that the agent cannot read."""
     for tool in agent.tools:
         where = f"Agent {agent.name}, tool {tool.name}, environment {env}"
         executor = bindings.get(tool.name)
@@ -337,7 +308,8 @@ def fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], samp
         elif tool.elsewhere or _does_nothing(tool.function):
             lacks = "tool has no function" if tool.elsewhere else "tool's own function does nothing"
             problem = f"{where}: the environment has no binding of this name, and the {lacks}."
-            raise UserError(problem, f"{has}. Rename the tool, bind it, or write its body.")
+            has = ", ".join(bindings) or "none"
+            raise UserError(problem, f"It has: {has}. Rename the tool, bind it, or write its body.")
     if sample is not None:
         check_observation(agent, env, sample.data)
 
@@ -361,12 +333,11 @@ def _check_executor(where: str, executor: Callable[..., Any], parameters: Any) -
 def _does_nothing(function: Callable[..., Any]) -> bool:
     """Return whether a function's body is empty but for its docstring."""
     code = getattr(function, "__code__", None)
-    return code is not None and {i.opname for i in dis.get_instructions(code)} <= _NOTHING
+    return code is not None and len(code.co_code) <= len((lambda: None).__code__.co_code)
 
 
 def check_observation(agent: Agent, env: str, data: Mapping[str, Any]) -> None:
-    """Raise UserError for an observation that the agent cannot read, or that would be another one once a record gives
-    it back: a replay would see another world."""
+    """Raise UserError for an observation that the agent cannot read."""
     where = f"Agent {agent.name} cannot read the observation of the environment {env}"
     try:
         text = agent.observe(data)
@@ -377,21 +348,3 @@ def check_observation(agent: Agent, env: str, data: Mapping[str, Any]) -> None:
         raise UserError(f"{where} ({reason(error)}).", f"It holds: {keys}. Correct the agent's observe.") from error
     if not isinstance(text, str):
         raise UserError(f"{where}: its observe gave {type(text).__name__}, not text.", "Return a str.")
-    try:
-        json.dumps(data, default=_recorded)
-    except (TypeError, ValueError, RecursionError) as error:
-        problem = f"The environment {env}: what observe() gave cannot be recorded ({error})."
-        hint = "Give texts as keys, and numbers, texts, True, False, None, lists, mappings and arrays as values."
-        raise UserError(problem, hint) from None
-
-
-def _recorded(value: Any) -> Any:
-    """Return the nearest value of JSON. Raises TypeError for what a record has only as a text: a replay would see
-    another world."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # torch's have none
-    array = hasattr(value, "shape") and hasattr(value, "tolist") and kind in "biuf"
-    if array or isinstance(value, bytes | bytearray):  # pictures: a record keeps their kind
-        return None
-    raise TypeError(f"it holds a {type(value).__name__}, {value!r:.60}")

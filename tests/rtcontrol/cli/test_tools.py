@@ -226,7 +226,6 @@ def test_tools_that_cannot_act_or_be_decided_are_refused_before_the_run(
     assert "no binding of this name, and the tool has no function" in refused(
         capsys, *mine, *asked, "--tools", tools(GO, jump)
     )
-    assert "(jump) acts in the environment" in refused(capsys, *mine, *asked, "--tools", tools(jump))
     assert "its safe call is illegal" in refused(capsys, *lander, "--tools", tools(GO))
     assert "was trained on other tools" in refused(capsys, *lander, "--tools", tools(MAIN))
     assert "--model expert" in refused(capsys, *lander, "--tools", tools(MAIN), "--model", "expert")

@@ -70,8 +70,6 @@ def test_chat_model_takes_any_tools_with_a_notice(tmp_path: Path) -> None:
         (lambda: rtcontrol.load("base").session(), "Give session(tools)"),
         (lambda: rtcontrol.load("lander").session(min_confidence=7.0), "0 (no gate) to 1"),
         (lambda: rtcontrol.load("lander").session(min_confidence={"mian": 0.5}), "arg1, arg2, function, main, side"),
-        (lambda: rtcontrol.load("lander").session(history=-1), "history"),
-        (lambda: rtcontrol.load("lander").session(value_tokens=-1), "value_tokens"),
         (lambda: rtcontrol.load("lander").session(safe_call=rtcontrol.Call("hover")), "unknown tool 'hover'"),
         (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms=0), "above 0"),
     ],

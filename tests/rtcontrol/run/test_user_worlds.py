@@ -64,17 +64,17 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
         "--out",
         str(tmp_path / "out"),
     )
-    assert "does not know what 'find the barrel' asks for" in refused(capsys, *run, "--instruct", "find the barrel")
+    assert "does not know 'find the barrel'" in refused(capsys, *run, "--instruct", "find the barrel")
     for text, says in (
-        ("goals: [", "goals.yaml cannot be read"),
-        ("goals: {go: []}\naims: {}", "unknown tables (aims)"),
+        ("goals: [", "goals.yaml, which cannot be read"),
+        ("goals: {go: []}\naims: {}", "unknown tables"),
         ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml: "go to {x}": nothing is listed for {x}'),
         ("placeholders: {x: [a]}", "no table of goals"),
     ):
         goals.write_text(text)
         assert says in refused(capsys, *run)
     goals.unlink()
-    assert "no such file" in refused(capsys, *run)
+    assert "No such file" in refused(capsys, *run)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
         ((("def judge_by", "def told"),), (), "has no instruct (or judge_by)"),
         ((("import random", "import nothing_of_this_name"),), (), "nothing_of_this_name"),
         ((("class Yard:", "class Yard"),), (), "SyntaxError"),
-        ((), (("tools = [", "unused = ["),), "no tools to make one of"),
+        ((), (("tools = [", "unused = ["),), "has no tools"),
         ((("def outcome", "def ended"),), (), "has no outcome"),
         ((("return {name: [x", "return [[x"), ("items()}", "items()]")), (), "yard.py:24: Yard.observe() gave list"),
         ((('goal["thing"]', 'goal["place"]'),), (), "KeyError: 'place', yard.py:9"),
