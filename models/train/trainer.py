@@ -205,7 +205,7 @@ class Trainer:
                 if time.monotonic() - saved_s > config.save_every_s and not self.over():
                     self.save()
                     saved_s = time.monotonic()
-        except (KeyboardInterrupt, Exception):  # the latter of a world's code, or of rows
+        except (KeyboardInterrupt, UserError):  # the latter of a world's code, or of rows
             if self.SAVES_MIDWAY and self._consistent:
                 self.save()
             raise

@@ -113,7 +113,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
 def _world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[OpenWorld]) -> Judged:
     if env.endswith(".py") or is_gym(env):
         world = user_world(env, goals, limit_s, [tool.name for tool in agent.tools])
-        checked: Any = OpenWorld(world, agent.tools, worlds)
+        checked: Any = OpenWorld(env, world, agent.tools, worlds)
         return checked
     if (bundled := registry.skill(env)) is None:
         raise UserError(f"The world {env} cannot be trained in.", "Give a .py file, or a bundled environment.")
@@ -161,28 +161,37 @@ class _Texts:
 
 
 class OpenWorld:
-    """A user's world as `Judged`, one of the `open` ones until it is closed. A tool that it has no function for is
-    executed by the tool's, as in a run."""
+    """A user's world as `Judged`, one of the `open` ones until it is closed: what it raises is a UserError with its
+    line. A tool that it has no function for is executed by the tool's, as in a run."""
 
-    def __init__(self, world: UserWorld, tools: Tools, open: set[OpenWorld]) -> None:
-        self._world, self._open = world, open
+    def __init__(self, env: str, world: UserWorld, tools: Tools, open: set[OpenWorld]) -> None:
+        self._env, self._world, self._open = env, world, open
         open.add(self)
         self.functions = world.bindings
         names = {tool.name for tool in tools}
         bound = tools.bind(**{name: world.bindings[name] for name in names & set(world.bindings)})
-        self.bindings = {name: partial(self._act, bound, name) for name in names}
+        self.bindings = {name: partial(self._call, name, partial(_act, bound, name)) for name in names}
 
     def close(self) -> None:
         if self in self._open:
             self._open.remove(self)
-            self._world.close()
+            self._call("close", self._world.close)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
+        value = getattr(self._world, name)
+        return partial(self._call, name, value) if callable(value) else value
 
-    @staticmethod
-    def _act(tools: Tools, name: str, /, **arguments: Any) -> None:
-        tools.execute(Call(name, arguments))
+    def _call(self, name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UserError(f"The world {self._env}: {name}() raised {reason(error)}.", CORRECT) from error
+
+
+def _act(tools: Tools, name: str, /, **arguments: Any) -> None:
+    tools.execute(Call(name, arguments))
 
 
 # -- `rtcontrol check` ------------------------------------------------------------------------------------------------
@@ -197,13 +206,8 @@ def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) 
     with closing(WorldThread(world)) as thread:
         if world.endswith(".py"):
             load_module(world, "--env")  # here: what it sets up once may be for the main thread alone
-        try:
-            chosen = assembly.agent(agent or assembly.default_agent(world), world, thread)
-            lines = thread.do(lambda: _Trial(world, chosen, seed, thread).lines(steps))
-        except UserError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise UserError(f"The world {world} raised {reason(error)}.", CORRECT) from error
+        chosen = assembly.agent(agent or assembly.default_agent(world), world, thread)
+        lines = thread.do(lambda: _Trial(world, chosen, seed, thread).lines(steps))
         thread.close()
         if thread.fault:
             hint = f"Correct its close(): it ends, with the step under way, within {CLOSE_S:g} s, and raises nothing."
@@ -223,7 +227,7 @@ class _Trial:
             thread.world = UserWorld(bundled.make(), env)
         else:
             raise assembly.unknown(env)
-        self._world: Any = OpenWorld(thread.world, agent.tools, set())
+        self._world: Any = OpenWorld(env, thread.world, agent.tools, set())
 
     def lines(self, steps: int) -> list[str]:
         env, agent = self._env, self._agent

@@ -226,7 +226,7 @@ gymnasium.register("{name}-v0", entry_point={name})
 BROKEN = {
     "Sound": ("pass", "nothing found wrong"),
     "Nan": ("def seen(self): return numpy.array([1, numpy.nan], numpy.float32)", "o2 is NaN, which is not a number"),
-    "Stuck": ("def step(self, action): raise OSError('motor bus')", "raised OSError: motor bus, checked_stuck.py"),
+    "Stuck": ("def step(self, action): raise OSError('motor bus')", "step() raised OSError: motor bus"),
     "Drawn": (
         "def seen(self): return numpy.random.random(2).astype(numpy.float32)",
         "two resets to the seed 0 are not the same",

@@ -132,7 +132,7 @@ def test_failing_world_keeps_the_training(small: None, fast_clock: None, tmp_pat
     def tire(line: dict[str, Any]) -> None:
         state["TIRED"] = True
 
-    with pytest.raises(AssertionError, match="tired"):
+    with pytest.raises(UserError, match=r"The world .*yard.py: step\(\) raised AssertionError: tired, .*yard.py:\d+"):
         rtcontrol.fit(**given, tell=tire)
     assert (tmp_path / "made" / "training" / "state.pt").is_file() and not (tmp_path / "made" / "config.json").exists()
     # What was learnt of another expert is not gone on with.
