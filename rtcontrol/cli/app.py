@@ -23,7 +23,7 @@ from rtcontrol.telemetry.run_folder import Folder, version
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 
-MOST_GOALS = 40  # shown for one agent
+GOALS = 12  # shown of an agent
 UNWRITTEN = "What was printed could not all be written"
 
 RUN_EXAMPLES = f"""Run an agent in an environment at a fixed rate, and report every tick.
@@ -158,18 +158,15 @@ def agents(
     """
     from rtcontrol.run import assembly, interpreting
 
-    found = assembly.agents() if name is None else {name: assembly.agent(name)}
-    for name, entry in found.items():
-        print(f'{name}  (model {entry.model}, told "{entry.instruction}")\n    {entry.description}')
-        for t in entry.tools:
-            parameters = ", ".join(p.name for p in t.schema.parameters)
-            print(f"    {t.name}({parameters}): {t.schema.description}")
+    for title, entry in (assembly.agents() if name is None else {name: assembly.agent(name)}).items():
+        print(f'{title}  (model {entry.model}, told "{entry.instruction}")\n    {entry.description}')
+        for tool in entry.tools:
+            parameters = ", ".join(p.name for p in tool.schema.parameters)
+            print(f"    {tool.name}({parameters}): {tool.schema.description}")
         safe = entry.fallback.safe_call
         print(f"    safe call {safe.text() if safe else 'none'} after {entry.fallback.hold_ms:g} ms of hold")
-        if len(found) == 1:
-            goals = interpreting.goal_tools(entry)
-            examples = [] if goals is None else goals.examples(MOST_GOALS)
-            print("    goals:" + ("\n        ".join(["", *examples]) if examples else " none listed"))
+        goals = interpreting.goal_tools(entry)
+        print("\n        ".join(["    goals:", *([] if goals is None else goals.examples(GOALS))]))
 
 
 @command(app)

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from rtcontrol.cli.command import CommandLine, command
 from rtcontrol.cli.figures import for_people, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import setting
-from rtcontrol_client.console import printable
 
 FILES = {
     "world.py.txt": "NAME.py",
@@ -26,8 +23,6 @@ FILES = {
     "test.py.txt": "test_NAME.py",
     "README.md.txt": "README.md",
 }
-COLUMNS = ("tool", "values", "passes at worst", "prefix tokens", "checked, not enforced")
-CAPTION = "passes of the model for the longest call of a tool; its tokens in the cached prompt"
 app_new, app_check, tools = group(), group(), group()
 
 
@@ -38,12 +33,9 @@ def write(folder: Path) -> list[Path]:
     """
     name = folder.resolve().name
     if not (name.isidentifier() and name.islower() and not keyword.iskeyword(name)):
-        raise UserError(
-            f"{name!r} is not a name for Python files.", "Give small letters, digits and _: `rtcontrol new my_game`."
-        )
-    hint = "Give another name."
+        raise UserError(f"{name!r} is not a name for Python files.", "Give small letters, digits and _.")
     if name in sys.stdlib_module_names or name in packages_distributions():
-        raise UserError(f"{name} is a module of Python's: {name}.py would be imported in its place.", hint)
+        raise UserError(f"{name}.py would be imported in place of the module {name}.", "Give another name.")
     parts = resources.files("rtcontrol.run").joinpath("new_game")
     title = "".join(part.capitalize() for part in name.split("_"))
     try:
@@ -51,10 +43,8 @@ def write(folder: Path) -> list[Path]:
         for source, target in FILES.items():
             text = parts.joinpath(source).read_text("utf-8").replace("TITLE", title).replace("NAME", name)
             (folder / target.replace("NAME", name)).write_text(text, "utf-8")
-    except FileExistsError:
-        raise UserError(f"{folder} is there already.", hint) from None
     except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror or error}).", hint) from None
+        raise UserError(f"{folder} cannot be written ({error.strerror}).", "Give another name.") from None
     return [folder / target.replace("NAME", name) for target in FILES.values()]
 
 
@@ -134,26 +124,15 @@ def check_tools(
     check_decodable(taken.schemas, checkpoint.tokenizer)
     if model is not None:
         check_context(taken.schemas, checkpoint)
-    hints = taken.remedies()
+    hints, console = taken.remedies(), for_people()
     entries: list[dict[str, Any]] = []
-    console, table = for_people(), Table(*COLUMNS, caption=CAPTION)
     for cost in costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
-        each = [*hints[cost.name], *cost.remedies]
-        entry = {
-            "name": cost.name,
-            "kind": "closed" if cost.closed else "free",
-            "passes": cost.passes,
-            "prefix_tokens": cost.prefix_tokens,
-            "checked": cost.checked,
-            "remedy": " ".join(each) or None,
-        }
-        entries.append(entry)
-        checked = "; ".join(f"{name}: {', '.join(rules)}" for name, rules in cost.checked.items())
-        cells = [*(entry[k] for k in ("name", "kind", "passes", "prefix_tokens")), checked or "-"]
-        table.add_row(*(escape(printable(str(cell))) for cell in cells))
-        hints[cost.name] = each
-    console.print(table)
-    for name, each in hints.items():
+        each, kind = [*hints[cost.name], *cost.remedies], "closed" if cost.closed else "free"
+        entry = {"name": cost.name, "kind": kind, "passes": cost.passes, "prefix_tokens": cost.prefix_tokens}
+        entries.append({**entry, "checked": cost.checked, "remedy": " ".join(each) or None})
+        say(console, f"{cost.name}: {kind}, {cost.passes} passes at worst, {cost.prefix_tokens} tokens of the prompt")
+        for name, rules in cost.checked.items():
+            say(console, f"    checked, not enforced: {name}: {', '.join(rules)}")
         for hint in each:
-            say(console, f"{name}: {hint}")
+            say(console, f"    {hint}")
     save(line.json, {"model": model or "lander", "tools": entries})

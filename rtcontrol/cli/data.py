@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from rtcontrol.cli.command import CommandLine, command
 from rtcontrol.cli.figures import check_writable, count_rows, for_people, group, save, say
@@ -138,34 +137,23 @@ def synthesise(
     sets, tally, console = read_tools(tools), Tally(), for_people()
     shares = shares_of(balance or "paper")
     count = write_rows(out, count_rows(synthesised(sets, rows, seed, tally, shares)))
-    for (_, reason), refused in tally.dropped.most_common():
-        console.print(f"{refused} refused: {reason}", highlight=False)
+    _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
 def _some(rows: Iterable[Row], tally: Tally) -> Iterator[Row]:
     """Yield the rows. Raises UserError before anything is written if there is none."""
-    empty = True
-    for row in rows:
-        empty = False
-        yield row
-    if empty and tally.dropped:
-        (source, reason), count = tally.dropped.most_common(1)[0]
-        hint = f"Dropped most: {count} for {reason}, as {tally.places[source, reason][0]}."
-        raise UserError("There is no row.", hint)
-    if empty:
-        raise UserError("There is no row.", "Give another SOURCE.")
+    if (first := next(iterator := iter(rows), None)) is None:
+        most = [f"{n} for {why}, as {tally.places[name, why][0]}" for (name, why), n in tally.dropped.most_common(1)]
+        raise UserError("There is no row.", f"Dropped most: {most[0]}." if most else "Give another SOURCE.")
+    yield first
+    yield from iterator
 
 
 def _show_tally(console: Console, tally: Tally) -> None:
-    table = Table("source", "samples", "rows", title="Read")
     for source in {**tally.samples, **tally.rows}:
-        table.add_row(source, str(tally.samples[source]), str(tally.rows[source]))
-    console.print(table)
-    for title, counts in (("Dropped", tally.dropped), ("Kept, with a note", tally.noted)):
-        if counts:
-            table = Table("count", "reason", "source", "the first", title=title)
-            for (source, reason), count in counts.most_common():
-                table.add_row(str(count), reason, source, tally.places[source, reason][0])
-            console.print(table)
+        say(console, f"{source}: {tally.samples[source]} samples, {tally.rows[source]} rows")
+    for title, counts in (("dropped", tally.dropped), ("kept, with a note", tally.noted)):
+        for (source, reason), count in counts.most_common():
+            say(console, f"{title}: {count} of {source}, {reason}; the first: {tally.places[source, reason][0]}")

@@ -31,17 +31,10 @@ def examine() -> Iterator[Finding]:
     """The findings, one after the other; takes about three seconds."""
     machine = f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores"
     yield Finding(True, f"{machine}, Python {platform.python_version()}")
-    for package, remedy, optional in (
-        ("torch", 'pip install "torch>=2.11,<2.14" --index-url https://download.pytorch.org/whl/cpu', False),
-        ("transformers", 'pip install "transformers>=5.6"', False),
-        ("llguidance", 'pip install "llguidance>=1.0"', False),
-        ("ray", "pip install ray  (until then: --host inprocess)", False),
-        ("pyzmq", "pip install pyzmq", False),
-        ("gymnasium", 'pip install "gymnasium[box2d]"', False),
-        ("carla", "pip install 'rtcontrol[carla]'  (only for --env carla-bridge)", True),
-    ):
-        found = version(package)
-        yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else remedy, optional)
+    for package in ("torch", "transformers", "llguidance", "ray", "pyzmq", "gymnasium", "carla"):
+        found, optional = version(package), package == "carla"
+        hint = "pip install 'rtcontrol[carla]' (only for --env carla-bridge)" if optional else "pip install rtcontrol"
+        yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else hint, optional)
     yield _checkpoint()
     yield _gpu()
     yield _wake_up()

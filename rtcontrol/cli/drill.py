@@ -55,7 +55,7 @@ def drill(
             message = "drill.env, model, standby, rounds and out are for a drill in real time."
             raise UserError(message, "Leave them out, or --simulate.")
         chosen = range(*(seeds or SEEDS)) if seed is None else range(seed, seed + 1)
-        if not chosen or None not in (seed, seeds):
+        if not chosen:
             raise UserError("That is not a range of seeds.", 'Give "drill.seeds=[0, 100]", or one by --seed 7.')
         return _simulate(chosen, ticks, only, trace)
     if seeds is not None or trace:

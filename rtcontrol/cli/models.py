@@ -33,18 +33,11 @@ def info(
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve, zoo
 
-    names = [model] if model else zoo()
-    if not names:
-        print("No bundled models in this installation.")
-    for name in names:
+    for name in [model] if model else zoo():
         checkpoint = Checkpoint.open(name)
         size = sum(f.stat().st_size for f in resolve(name).glob("*.safetensors"))
-        print(printable(f"{name}  {_shape(checkpoint)}"))
-        vocabulary, profile = checkpoint.tokenizer.size, checkpoint.template.profile
-        print(printable(f"    {size / 2**20:.1f} MiB, {vocabulary} tokens, prompt profile {profile}"))
-        print(printable(f"    {checkpoint.folder}"))
-        if model and (card := checkpoint.folder / "README.md").is_file():
-            print(printable(f"    model card: {card}"))
+        print(printable(f"{name}  {_shape(checkpoint)}, {size / 2**20:.1f} MiB, {checkpoint.tokenizer.size} tokens"))
+        print(printable(f"    prompt profile {checkpoint.template.profile}, {checkpoint.folder}"))
 
 
 @command(app, ("template_from", "base", "out"))
@@ -73,21 +66,18 @@ def adopt(
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
-    if base is not None and checkpoint is None:
+    if (checkpoint is None) == (base is None):
+        raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
+    if base is not None:
         if out is None or (template_from, system) != (None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
         _adopt_base(base, out)
         return
-    if checkpoint is None or base is not None:
-        raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
     if template_from is None:
-        raise UserError(
-            "The template's text is the authors': it comes from a file of yours.",
-            f"Give --template-from FILE; of a base model, --base {checkpoint} --out FOLDER.",
-        )
+        raise UserError("The template's text is the authors': it comes from a file.", "Give --template-from FILE.")
     from rtcontrol.models.train.adopt import adopt as work
 
-    print(f"Template: {work(resolve(checkpoint), template_from, out, system)}")
+    print(f"Template: {work(resolve(str(checkpoint)), template_from, out, system)}")
 
 
 def _adopt_base(base: str, out: Path) -> None:
@@ -96,9 +86,7 @@ def _adopt_base(base: str, out: Path) -> None:
 
     checkpoint = adopt_base(resolve(base), out)
     console = for_people()
-    say(console, f"Checkpoint: {checkpoint.folder}, to be trained")
-    tokens = f"{checkpoint.tokenizer.size:,} tokens, profile {checkpoint.template.profile}"
-    say(console, f"    {_shape(checkpoint)} of {checkpoint.config.get('dtype')}, {tokens}")
+    say(console, f"Checkpoint: {checkpoint.folder}, {_shape(checkpoint)}, {checkpoint.tokenizer.size:,} tokens")
     say(console, f"Train it: rtcontrol models train --base {checkpoint.folder} --rows ROWS.jsonl --out RUN")
 
 

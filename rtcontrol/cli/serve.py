@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-from urllib.parse import urlsplit
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -30,11 +29,6 @@ from rtcontrol_client.carla import cli as carla_cli
 from rtcontrol_client.console import StandardStreams
 from rtcontrol_client.ros2 import cli as ros2_cli
 from rtcontrol_client.shutdown import Interrupted, Shutdown
-
-if TYPE_CHECKING:
-    from rtcontrol.gateway import Gateway
-    from rtcontrol.hosts.protocol import DecoderPool
-    from rtcontrol.serve.session_manager import SessionManager
 
 EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
 
@@ -69,7 +63,12 @@ def _serve(options: ServeOptions) -> int:
 def _run(options: ServeOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.server import Server
 
-    gateway = None if options.http is None else _gateway(options, options.http)
+    gateway = None
+    if options.http is not None:
+        from rtcontrol.gateway import Gateway, GatewayOptions
+
+        settings = GatewayOptions.of(options, options.http)
+        gateway = lambda sessions, pool: Gateway(sessions, pool, settings)  # noqa: E731
     ending.of(lambda name: None)
     with StandardStreams() as output:
         say = output.out.say
@@ -98,13 +97,6 @@ def _run_replicas(options: ServeOptions, ending: Shutdown) -> int:
             time.sleep(LOOK_S)
         say(f"{ending.name}: ending the servers")
     return ending.status
-
-
-def _gateway(options: ServeOptions, http: str) -> Callable[[SessionManager, DecoderPool], Gateway]:
-    from rtcontrol.gateway import Gateway, GatewayOptions
-
-    settings = GatewayOptions.of(options, http)
-    return lambda sessions, pool: Gateway(sessions, pool, settings)
 
 
 command(app, FLAGS, options=ServeOptions, name="serve", help=EXAMPLES)(_serve)
@@ -181,12 +173,7 @@ def mcp(
     """
     if find_spec("mcp") is None:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")
-    try:
-        parts = urlsplit(connect)
-        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # of the port
-        fits = False
-    if not fits:
+    if not connect.startswith(("http://", "https://")):
         raise UserError(f"--connect {connect!r} is not an address.", "Write such as http://127.0.0.1:8080.")
     from rtcontrol.gateway.mcp_server import ViewClient, server, watch
     from rtcontrol.gateway.options import read_token
@@ -217,43 +204,30 @@ def new(
 
     The server's pair is made on first use. Another folder: --set serve.keys=FOLDER
 
-    Example: rtcontrol keys new left-arm
+    Example: `rtcontrol keys new left-arm`
     """
-    folder = _folder(keys)
-    if name == zmq_auth.SERVER:
-        raise UserError(f"{name!r} is the server's own key.", "Choose another name.")
-    with _key_errors():
-        # Before the server's pair is made, which would stay.
-        zmq_auth.check_name(name)
-        if not (folder / f"{zmq_auth.SERVER}.key_secret").exists():
-            pair = zmq_auth.create(folder, zmq_auth.SERVER)
-            print(f"Server key {zmq_auth.fingerprint(pair.public)} in {folder}")
-        pair = zmq_auth.create(folder, name)
-    print(f"Key {name} {zmq_auth.fingerprint(pair.public)} in {folder}")
-    print(
-        f"Move {name}.key_secret to the client's machine, and copy {zmq_auth.SERVER}.key beside it (docs/security.md)."
-    )
+    with _keys(keys) as folder:
+        if name == zmq_auth.SERVER:
+            raise UserError(f"{name!r} is the server's key.", "Choose another name.")
+        zmq_auth.check_name(name)  # before the server's pair is made, which would stay
+        missing = [name] if (folder / f"{zmq_auth.SERVER}.key_secret").exists() else [zmq_auth.SERVER, name]
+        for each in missing:
+            print(f"Key {each} {zmq_auth.fingerprint(zmq_auth.create(folder, each).public)} in {folder}")
+    print(f"Move {name}.key_secret to the client's machine, and copy {zmq_auth.SERVER}.key there (docs/security.md).")
 
 
 @command(key_app, name="list")
 def show(keys: Path | None = KEYS) -> None:
     """List the server's key and the allow-list: names and fingerprints, never secrets.
 
-    Example: rtcontrol keys list
+    Example: `rtcontrol keys list`
     """
-    folder = _folder(keys)
-    server = folder / f"{zmq_auth.SERVER}.key"
-    if not server.exists():
-        raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
-    with _key_errors():
-        print(f"{zmq_auth.fingerprint(zmq_auth.load_public(server))}  {zmq_auth.SERVER} (this server)")
-    allowed = zmq_auth.clients(folder)
-    for name, public in allowed.items():
-        kept = "  its secret is still here: move it to the client" if (folder / f"{name}.key_secret").exists() else ""
-        print(f"{zmq_auth.fingerprint(public)}  {name}{kept}")
-    for path in sorted(folder.glob("*.key")):
-        if path.stem != zmq_auth.SERVER and path.stem not in allowed:
-            print(f"{'-' * 16}  {path.name} is damaged: it lets no client in")
+    with _keys(keys) as folder:
+        if not (server := folder / f"{zmq_auth.SERVER}.key").exists():
+            raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
+        each = {f"{zmq_auth.SERVER} (this server)": zmq_auth.load_public(server), **zmq_auth.clients(folder)}
+        for name, public in each.items():
+            print(f"{zmq_auth.fingerprint(public)}  {name}")
 
 
 @command(key_app)
@@ -263,34 +237,22 @@ def revoke(
 ) -> None:
     """Take a client off the allow-list. A running server closes its session within a second.
 
-    Example: rtcontrol keys revoke left-arm
+    Example: `rtcontrol keys revoke left-arm`
     """
-    folder = _folder(keys)
-    public = folder / f"{name}.key"
-    if name == zmq_auth.SERVER or not zmq_auth.NAME.fullmatch(name):
-        raise UserError(f"{name!r} is not a client's key.", "See `rtcontrol keys list`.")
-    if not public.exists():
-        names = ", ".join(zmq_auth.clients(folder)) or "none"
-        raise UserError(f"There is no key {name!r} in {folder}.", f"The keys there: {names}.")
-    # The public half first: that is what admits.
-    public.unlink()
-    (folder / f"{name}.key_secret").unlink(missing_ok=True)
+    with _keys(keys) as folder:
+        if name not in zmq_auth.clients(folder):
+            raise UserError(f"There is no key {name!r} in {folder}.", "See `rtcontrol keys list`.")
+        (folder / f"{name}.key").unlink()  # this half admits
+        (folder / f"{name}.key_secret").unlink(missing_ok=True)
     print(f"Revoked {name}")
 
 
 @contextmanager
-def _key_errors() -> Iterator[None]:
+def _keys(keys: Path | None) -> Iterator[Path]:
+    """Yield the key folder: that of the command, or the user's. Raises UserError."""
+    if (folder := keys or zmq_auth.default_folder()) is None:
+        raise UserError("There is no home folder to keep keys in.", "Give --set serve.keys=FOLDER.")
     try:
-        yield
+        yield folder
     except zmq_auth.KeyFileError as error:
         raise UserError(error.what, error.remedy) from None
-
-
-def _folder(keys: Path | None) -> Path:
-    """Return the key folder: that of the command, or the user's. Raises UserError."""
-    if (folder := keys or zmq_auth.default_folder()) is None:
-        raise UserError(
-            "There is no home folder to keep keys in (HOME is not set).",
-            "Give --set serve.keys=FOLDER, or set HOME or XDG_CONFIG_HOME.",
-        )
-    return folder

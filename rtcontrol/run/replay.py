@@ -42,25 +42,18 @@ class Recording:
     seen: tuple[Seen, ...]
     whole: bool
 
-    @property
-    def recorded_model(self) -> bool:
-        """Return whether the model that decided is one of this installation's. Any other name is an address, a hub's id
-        or a path in a file that others may have written: it is never used by itself."""
-        return self.header["model"] in (*PLAIN, *zoo())
-
     def model(self, named: str | None) -> str:
-        """Return the model that is named, or else the recorded one. Raises UserError where that is not bundled."""
-        if named or self.recorded_model:
-            return named or str(self.header["model"])
-        name = repr(str(self.header["model"])[:200])
-        raise UserError(
-            f"{self.path} names the model that decided it, {name}. A name in a file is not obeyed: it may be anybody's "
-            "address or folder, and would receive what is seen, and your key.",
-            f"If you trust it, say it yourself: --model {name}. Or give another, such as --model random.",
-        )
+        """Return the model that is named, or else the recorded one. Raises UserError where that is not bundled: any
+        other name is an address, a hub's id or a path in a file that others may have written."""
+        recorded = str(self.header["model"])
+        if named is None and recorded not in (*PLAIN, *zoo()):
+            name = repr(recorded[:200])
+            what = f"{self.path} names the model that decided it, {name}. A name in a file is not obeyed."
+            raise UserError(what, f"If you trust it, write --model {name}. Or give another, such as --model random.")
+        return named or recorded
 
     def agent(self) -> Agent:
-        """Return the agent that decided, with the same tools; without a model that is not bundled."""
+        """Return the agent that decided, with the same tools, without a model."""
         header = self.header
         return Agent(
             name=str(header["agent"]),
@@ -69,7 +62,7 @@ class Recording:
             observe=lambda data: "",  # the recorded text is decided by
             instruction=self.seen[0].request.instruction,
             fallback=Fallback(hold_ms=float(header["hold_ms"])),
-            model=str(header["model"]) if self.recorded_model else "",
+            model="",
             history=int(header["history"]),
             allow_null=bool(header["allow_null"]),
         )

@@ -135,11 +135,11 @@ def test_new_game_overwrites_nothing_and_is_whole(tmp_path: Path, capsys: pytest
     assert (tmp_path / "deep" / "my_game").stat().st_mode == (tmp_path / "deep").stat().st_mode
     assert written == ["README.md", "goals.yaml", "my_game.py", "my_game_agent.py", "test_my_game.py"]
     capsys.readouterr()
-    assert "is there already" in refused(capsys, "new", str(tmp_path / "deep" / "my_game"))
+    assert "File exists" in refused(capsys, "new", str(tmp_path / "deep" / "my_game"))
     for name, says in (
         ("My-Game", "is not a name"),
         ("class", "is not a name"),
-        ("json", "would be imported in its place"),
+        ("json", "would be imported in place"),
     ):
         assert says in refused(capsys, "new", str(tmp_path / name))
     assert "cannot be written" in refused(capsys, "new", str(tmp_path / ("a" * 300)))
