@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,8 +23,10 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, schema_name
 from rtcontrol.telemetry.run_folder import older_parts, record_of
 
-# Of a part of a file, packed or not. Ours are a fifth of it at the most (`events.MOST_BYTES`).
-MOST_BYTES = 1 << 26
+# Of a part of a file, packed or not; of a message (of an event half of it is written at most: `events.MOST_BYTES`).
+MOST_BYTES, MOST_MESSAGE = 1 << 26, 1 << 24
+# What a file unpacks to: so much, and so much more for each of its bytes. Ours come to a tenth of it.
+ALWAYS, FOR_EACH_BYTE = 1 << 28, 1000
 GIVE = "Give a run's folder (of a server, a session's in it), or a record.mcap."
 
 # When it was written (UTC in ns), and the event.
@@ -90,6 +94,18 @@ def _event(message: Message) -> dict[str, Any]:
 # -- MCAP -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class BoundedFile:
+    """A file that is never asked for more bytes at once than a part of a record may have."""
+
+    file: BinaryIO
+
+    def read(self, size: int) -> bytes:
+        if size > MOST_BYTES:
+            raise ValueError(f"a part of {size} bytes, and none may have more than {MOST_BYTES}")
+        return self.file.read(size)
+
+
 def _messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Message]]:
     """Yield each message of an MCAP file with its channel and its schema's name (None without a schema).
 
@@ -100,17 +116,25 @@ def _messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Message]]:
         raise ValueError("it is not an MCAP file")
     channels: dict[int, Channel] = {}
     schemas: dict[int, str] = {}
+    left = ALWAYS + FOR_EACH_BYTE * os.fstat(file.fileno()).st_size  # bytes that it may still unpack to
+    bounded: Any = BoundedFile(file)
     try:
-        for record in StreamReader(file, skip_magic=True, emit_chunks=True, record_size_limit=MOST_BYTES).records:
+        for record in StreamReader(bounded, skip_magic=True, emit_chunks=True, record_size_limit=None).records:
             if isinstance(record, DataEnd):
                 return
+            left -= record.uncompressed_size if isinstance(record, Chunk) else 0
+            if left < 0:
+                raise ValueError("it unpacks to too much for its size")
             for inner in _unpacked(record) if isinstance(record, Chunk) else [record]:
                 if isinstance(inner, Schema):
                     schemas[inner.id] = inner.name
                 elif isinstance(inner, Channel):
-                    channels[inner.id] = inner
+                    if channels.setdefault(inner.id, inner) != inner:
+                        raise ValueError(f"channel {inner.id} is two")
                 elif isinstance(inner, Message):
                     channel = channels[inner.channel_id]
+                    if len(inner.data) > MOST_MESSAGE:
+                        raise ValueError(f"a message of {len(inner.data)} bytes, and none may exceed {MOST_MESSAGE}")
                     yield channel, schemas.get(channel.schema_id), inner
     except (EndOfFile, struct.error, zstandard.ZstdError):
         # The zeros of a file system that could not write any more may follow, and nothing else.

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from rtcontrol.drill.simulation.timeline import MS, SimTimeline
 from rtcontrol.hosts.protocol import LOSSES
 
-ENDS = ("give_up",)  # a run ends with it
+# A run ends with it; a world that waits would wait for ever.
+ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
 # Of a world in the loop's process, and of one behind the wire.
 WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
 NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")

@@ -13,13 +13,13 @@ from typing import Any
 
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
-from rtcontrol.drill.simulation.faults import ENDS, NETWORK, SIMULATED, WORLD, Faults, SimFault
-from rtcontrol.drill.simulation.referee import Referee
+from rtcontrol.drill.simulation.faults import ENDS, NETWORK, SIMULATED, UNKNOWABLE, WORLD, Faults, SimFault
+from rtcontrol.drill.simulation.referee import STEPS, Referee
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
-from rtcontrol.loop.grid import WallGrid
+from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.loop import RunState, finish
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.runner import LoopRunner, Ports
@@ -33,7 +33,7 @@ MOST_TURNS = 200  # of the loop, within 10 ms
 REMOTE = 0.04  # the share of worlds behind the wire
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
 # What the ticks, calls and decisions of a local world are like: half of them as they are for most users.
-MODES = (*("plain",) * 7, "calls", "plans", "backup", "standby", "ends")
+MODES = (*("plain",) * 7, "lockstep", "arrivals", "calls", "plans", "backup", "standby", "ends")
 Trace = Callable[[Any, dict[str, Any]], None] | None
 
 
@@ -86,6 +86,8 @@ def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
     if mode == "calls":
         settings = replace(settings, calls_per_tick=other.choice((2, 3)))
     names = sorted(set(SIMULATED) - set(ENDS) - set(WORLD if remote else NETWORK))
+    if mode in STEPS:
+        names = [name for name in names if name not in UNKNOWABLE]
     mixed = chance.random() < 0.25
     kinds = tuple(names) if mixed else (chance.choice(names),)
     if mode == "ends":
@@ -132,10 +134,13 @@ class SimSampler:
 
 
 class SimClock:
-    """Lets simulated time pass until the loop has something to do, and fails where it turns all the time."""
+    """Lets simulated time pass until the loop has something to do; one that turns all the time calls `fail`. `advance`
+    lets a world that waits move on."""
 
-    def __init__(self, thread: Thread, grid: WallGrid, fail: Callable[[str], None]) -> None:
-        self.thread, self.grid, self._fail = thread, grid, fail
+    def __init__(
+        self, thread: Thread, grid: ReleaseGrid, fail: Callable[[str], None], advance: Callable[[int], int | None]
+    ) -> None:
+        self.thread, self.grid, self._fail, self.advance = thread, grid, fail, advance
         self._turns = self._since_ns = 0
 
     def wait(self, core: LoopCore, host: Any) -> Any:
@@ -161,7 +166,8 @@ class Machine:
         self.worker = Thread(self.process, time.chance("actuator"))
         self.people = time.chance("people")
         self.scenario, self.chance = scenario, time.chance("machine")
-        self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, scenario.every)
+        every = scenario.every / 4 if scenario.mode == "lockstep" else scenario.every  # as time costs it nothing
+        self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, every)
         self.decoders = [self._decoder(i) for i in range(2 if scenario.mode in ("backup", "standby") else 1)]
         any_decoder = lambda: self.chance.choice(self.decoders)  # noqa: E731
         faults.effects |= {
@@ -204,6 +210,8 @@ class SimRun:
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
         self.host = machine.host()
         self.point = ""
+        self.steps = scenario.mode in STEPS
+        self.limit = 0  # of ticks, where the world waits
         self.referee = Referee(self.time, self.faults, scenario.settings, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
         self.referee.absent = self._absent
@@ -221,7 +229,11 @@ class SimRun:
         self.faults.effects |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
 
     def _world(self) -> SimWorld:
-        world = SimWorld(self.process, self.faults, self.config, self._acts, self.referee.renewed)
+        step_ns = self.config.period_ns // (1 if self.steps else 3)
+        world = SimWorld(
+            self.faults, self.process, (step_ns, self.config.deadline_ns), self._acts, self.referee.renewed
+        )
+        world.waits = self.steps
         world.reach = self._reach
         return world
 
@@ -236,7 +248,9 @@ class SimRun:
             confirm=scenario.confirm,
             history=3,
         )
-        grid = WallGrid(scenario.settings.period_ns)
+        period_ns, by = scenario.settings.period_ns, "arrival" if scenario.mode == "arrivals" else "lockstep"
+        grid = StepGrid(period_ns, by) if self.steps else WallGrid(period_ns)  # type: ignore[arg-type]
+        clock: Any = SimClock(self.thread, grid, self.referee.fail, self._arrival if by == "arrival" else self._step)
         core = LoopCore(scenario.settings, rules, grid)
         ports = Ports(
             agent=agent,  # type: ignore[arg-type]
@@ -251,7 +265,19 @@ class SimRun:
             report=self._report,
             retake=lambda: None,
         )
-        return LoopRunner(core, SimClock(self.thread, grid, self.referee.fail), ports)  # type: ignore[arg-type]
+        return LoopRunner(core, clock, ports)
+
+    def _step(self, dt_ns: int) -> int:
+        """The world moves on by a period."""
+        self.env.step()
+        self.thread.pause(50 * US)
+        return self.time.now_ns
+
+    def _arrival(self, dt_ns: int) -> int | None:
+        """Wait for the next observation."""
+        self.thread.sleep(max(self.env.arrives_ns, self.time.now_ns), lambda: False)
+        arrived_ns: int | None = self.env.take()
+        return arrived_ns
 
     @property
     def ended_by(self) -> str | None:
@@ -263,6 +289,7 @@ class SimRun:
         """Run with its own machine for so many releases, or until the decoder gives up. Raises Violation."""
         with simulated(self.time):
             self.faults.start()
+            self.limit = ticks
             self.time.at(self.time.now_ns + ticks * self.config.period_ns, self.end)
             self.loop()
 
@@ -295,6 +322,8 @@ class SimRun:
         if self.trace is not None:
             self.trace(self, line)
         self.referee.write(line)
+        if self.steps and self.referee.ticks >= self.limit:
+            self.end()
         if "end" in line:
             self.referee.ended(self.state.t_end_ns, line["open"] + line.get("skipped", 0))
 
@@ -320,7 +349,7 @@ class SimRun:
         """The loop takes a reply: one to go on, in time, renews what is active."""
         settings, decision = self.config, reply.decision
         due_ns = self.referee.origin_ns + reply.tick * settings.period_ns + settings.deadline_ns
-        if decision is not None and decision.call is None and self.time.now_ns <= due_ns:
+        if decision is not None and decision.call is None and (self.steps or self.time.now_ns <= due_ns):
             self.referee.renewed()
 
     def _absent(self, now: int) -> list[tuple[int, int]]:
@@ -356,7 +385,7 @@ class SimRun:
 
     def _reach(self, point: str) -> None:
         """A thread is at a point where a word of a person comes between, or hangs in the agent's code."""
-        if point == "hang":
+        if point == "hang" and not self.steps:
             self.time.at(self.time.now_ns + self.config.guard_ns, partial(self._guard, self.agent.since_ns))
         if self.point != point:
             return

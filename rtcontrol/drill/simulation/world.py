@@ -1,4 +1,6 @@
-"""The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs."""
+"""The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs.
+
+It runs by itself, or `waits`: for `step` (lockstep), or until the observation before was decided upon (`take`)."""
 
 from __future__ import annotations
 
@@ -10,7 +12,6 @@ from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.timeline import MS, US, Process, Thread
 from rtcontrol.envs.base import Effect, Episode, Observation
-from rtcontrol.loop.core import LoopSettings
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command
 
@@ -27,24 +28,25 @@ class SimWorld:
 
     def __init__(
         self,
-        process: Process,
         faults: Faults,
-        settings: LoopSettings,
+        process: Process,
+        times_ns: tuple[int, int],
         acts: Callable[[Call, Command], None],
         starts: Callable[[], None],
     ) -> None:
         self.time, self.process, self.faults = process.time, process, faults
-        self.step_ns, self.deadline_ns = settings.period_ns // 3, settings.deadline_ns
+        self.step_ns, self.deadline_ns = times_ns
         self._acts, self._starts = acts, starts
         self.chance = self.time.chance("world")
         self.bindings: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "stop", "open"))
         self.reach: Callable[[str], None] = lambda point: None
         self.epoch = self.seq = 0
-        self.finished = False
+        self.finished = self.waits = False
         self.episodes: list[Episode] = []
         self.blind_ns = self.time.now_ns
         self.free_ns = 0
-        self._from_ns = self.time.now_ns
+        self._from_ns = self._stepped_ns = self.time.now_ns
+        self._steps = 0
         self._newest: Observation | None = None
         self._blinding: SimFault | None = None
         faults.effects |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
@@ -58,16 +60,19 @@ class SimWorld:
         now, newest = self.time.now_ns, self._newest
         if now < self.blind_ns:
             return None
-        if now < self.free_ns or self.faults.on("frozen") or self.faults.on("safe_raises"):
+        if self._stands(now):
             if newest is None and self._blinding is not None:
                 self._blinding.touch(now + self.deadline_ns)
             return newest
-        seq, captured_ns = self._step_at(now)
+        seq, captured_ns = (self._steps, self._stepped_ns) if self.waits else self._step_at(now)
         if newest is None or seq > newest.seq or newest.epoch != self.epoch:
             if newest is None or newest.epoch != self.epoch:
                 self._starts()
             self._newest = Observation(seq, self.epoch, captured_ns, {"x": seq, "y": self.epoch})
         return self._newest
+
+    def _stands(self, now: int) -> bool:
+        return now < self.free_ns or bool(self.faults.on("frozen") or self.faults.on("safe_raises"))
 
     def _step_at(self, now: int) -> tuple[int, int]:
         seq = (now - self._from_ns) // self.step_ns
@@ -78,6 +83,29 @@ class SimWorld:
             if start < captured_ns:  # it was frozen when this step was due: the next thing it did was this step
                 captured_ns = end
         return seq, captured_ns
+
+    def step(self) -> None:
+        """Move on by a period."""
+        self._steps, self._stepped_ns = self._steps + 1, self.time.now_ns
+
+    @property
+    def arrives_ns(self) -> int:
+        """When the next observation arrives, at the earliest."""
+        return self._from_ns + (self._steps + 1) * self.step_ns
+
+    def take(self) -> int | None:
+        """Return when the next observation in order arrived; None: it is not there. It was not made while the world
+        was frozen. As long as some wait the newest fault has an effect."""
+        now = self.time.now_ns
+        if now < self.blind_ns or self._stands(now):
+            self._steps = max(self._steps, (now - self._from_ns) // self.step_ns)
+            return None
+        if now < self.arrives_ns:
+            return None
+        self._stepped_ns, self._steps = self.arrives_ns, self._steps + 1
+        if now >= self.arrives_ns and self.faults.recent:
+            self.faults.recent[-1].touch(now + self.deadline_ns)
+        return self._stepped_ns
 
     def close(self, *arguments: Any) -> None:
         """Do nothing."""

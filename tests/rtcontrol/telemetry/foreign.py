@@ -97,17 +97,22 @@ def packed(data: Iterable[bytes], size: int) -> Chunk:
 def bombs() -> dict[str, tuple[str, bytes]]:
     """Return what a refusal says, and a small file that unpacks to a GiB, or is not ours."""
     header = message(json.dumps({"header": {}}).encode())
+    spaces = b'{"kind":' + b" " * ((1 << 24) - 100) + b"1}"
+    many = [packed([parts(*OURS, message(spaces))], len(parts(*OURS, message(spaces))))] * 200
     deep = parts(*OURS, message(b"[" * 200_000))
     gib = [bytes(1 << 20)] * 1024
     return {
-        "honest size": (f"{1 << 30} bytes", file_of(packed(gib, 1 << 30), header)),
+        "honest size": ("unpacks to too much", file_of(packed(gib, 1 << 30), header)),
         "false size": ("1000 bytes, and has others", file_of(packed(gib, 1000), header)),
+        "many chunks": ("unpacks to too much", file_of(*many)),
+        "huge message": ("a message of 1", file_of(*OURS, message(spaces + bytes(1 << 20)))),
         "deep": ("RecursionError", file_of(packed([deep], len(deep)), header)),
-        "huge part": ("exceeds limit", file_of(struct.pack("<BQ", Opcode.MESSAGE, 1 << 60) + bytes(1000))),
+        "huge part": ("a part of 1152921504606846", file_of(struct.pack("<BQ", Opcode.MESSAGE, 1 << 60) + bytes(1000))),
         "unknown compression": ("'xz'", file_of(Chunk("xz", b"abc", 0, 0, 0, 3), header)),
         "unknown channel": ("KeyError: 7", file_of(message(b"{}", 7))),
         "not JSON": ("UnicodeDecodeError", file_of(*OURS, message(b"\xff\1\0\0abc"))),
     }
 
 
-BOMBS = ("honest size", "false size", "deep", "huge part", "unknown compression", "unknown channel", "not JSON")
+BOMBS = ("honest size", "false size", "many chunks", "huge message", "deep", "huge part", "unknown compression")
+BOMBS += ("unknown channel", "not JSON")
