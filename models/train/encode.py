@@ -7,7 +7,7 @@ import random
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import MAX_HEADS
 
 KEPT = 64  # sets of tools whose encoders are kept
-# The tokens that start a head, by the called tool ("": any) and the head's name. A head that is not listed starts with
-# its own special token.
-HeadContexts = Mapping[tuple[str, str], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class HeadTarget:
-    """One head of one row: `ids` start with the head's context, `labels[i]` follows `ids[i]`; a label of weight 0 is
+    """One head of one row: `ids` start with the head's token, `labels[i]` follows `ids[i]`; a label of weight 0 is
     not trained. A `probe` is not a part of the call, and does not count for accuracy. `early` is what the head's token
     should hold half way through the model: the last token of what is named."""
 
@@ -82,13 +79,12 @@ class RowEncoder:
         tokenizer: STTokenizer,
         plan: SchemaPlan,
         weights: LossWeights | None = None,
-        contexts: HeadContexts | None = None,
     ) -> None:
         self.prefix = tuple(template.prefix_ids(plan.tools))
         self.plan, self.tokenizer = plan, tokenizer
         self._template = template
-        self._weights, self._contexts = weights or LossWeights(), contexts or {}
-        self._heads: dict[tuple[str, str, str | None], HeadTarget] = {}
+        self._weights = weights or LossWeights()
+        self._heads: dict[tuple[str, str | None], HeadTarget] = {}
         self._ends: dict[str, int] = {}  # of instructions: see `_meaning`
         slots = zip(plan.tools, plan.slots, strict=True)
         with_head = {(tool.name, p.name) for tool, own in slots for slot in own for p in slot.parameters}
@@ -96,7 +92,7 @@ class RowEncoder:
 
     def of(self, plan: SchemaPlan) -> RowEncoder:
         """Return the same for another plan of the same tools."""
-        return RowEncoder(self._template, self.tokenizer, plan, self._weights, self._contexts)
+        return RowEncoder(self._template, self.tokenizer, plan, self._weights)
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
         """Return ids and labels of one row; without `forced` not those that the constrained walk never asks for (labels
@@ -107,11 +103,11 @@ class RowEncoder:
             if (tool, name) in self._headless:
                 cut = f"{tool}: {name} has no head (the template cuts tools to {MAX_HEADS})."
                 raise UserError(f"{row.where or 'A row'}: {cut}", "Correct the call, or leave the row out.")
-        heads = [self._head(k, tool, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
+        heads = [self._head(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
         if not forced:
             if row.call is not None:  # heads beyond the tool's arity are not read
                 heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(tool)])]
-            heads = [head for k, whole in enumerate(heads) if (head := self._branching(k, tool, whole)).ids]
+            heads = [head for k, whole in enumerate(heads) if (head := self._branching(k, whole)).ids]
         elif self._weights.all_heads:
             heads = [*self._null_heads(row), *heads]
         if row.named:
@@ -125,22 +121,16 @@ class RowEncoder:
         """Return the ids between the tools prefix and the heads."""
         return tuple(self._template.suffix_ids(row.instruction, row.observation, row.history))
 
-    def _head(self, k: int, tool: str, text: str | None) -> HeadTarget:
+    def _head(self, k: int, text: str | None) -> HeadTarget:
         head = self.plan.heads[k]
-        key = (head.name, tool if self._contexts else "", text)
+        key = (head.name, text)
         if key not in self._heads:
-            context = self._context(k, tool)
             weight = self._weights.of(k, text is None)
             value = () if text is None else tuple(self.tokenizer.encode(text))
             end = head.null_id if text is None else head.end_id
             end_weight = weight if text is None else weight * self._weights.end
-            ids, before = (*context, *value), len(context) - 1
-            self._heads[key] = HeadTarget(ids, (*ids[1:], end), (*[0.0] * before, *[weight] * len(value), end_weight))
+            self._heads[key] = HeadTarget((head.head_id, *value), (*value, end), (*[weight] * len(value), end_weight))
         return self._heads[key]
-
-    def _context(self, k: int, tool: str) -> tuple[int, ...]:
-        head = self.plan.heads[k]
-        return self._contexts.get((tool, head.name)) or self._contexts.get(("", head.name), (head.head_id,))
 
     def _null_heads(self, row: Row) -> Iterator[HeadTarget]:
         """Yield the null heads that the row's plan has not; of a null call the function head alone is read."""
@@ -151,15 +141,13 @@ class RowEncoder:
                 head, null = (self.tokenizer.special_id(token) for token in (opening(name), NULL))
                 yield HeadTarget((head,), (null,), (weight,))
 
-    def _branching(self, k: int, tool: str, target: HeadTarget) -> HeadTarget:
+    def _branching(self, k: int, target: HeadTarget) -> HeadTarget:
         """Return a head up to its last label at which its trie branches."""
         head = self.plan.heads[k]
         if head.free:
             return target
-        before = len(self._context(k, tool)) - 1
-        value = target.labels[before:]
-        branches = [i for i in range(len(value)) if len(head.trie.children(value[:i])) > 1]
-        last = before + branches[-1] + 1 if branches else 0
+        branches = [i for i in range(len(target.labels)) if len(head.trie.children(target.labels[:i])) > 1]
+        last = branches[-1] + 1 if branches else 0
         return HeadTarget(target.ids[:last], target.labels[:last], target.weights[:last])
 
     def _quote(self, quote: Quote) -> HeadTarget:
@@ -191,10 +179,9 @@ class ToolsEncoder:
         tokenizer: STTokenizer,
         weights: LossWeights | None = None,
         allow_null: bool = False,
-        contexts: HeadContexts | None = None,
     ) -> None:
         self.tokenizer, self.allow_null = tokenizer, allow_null
-        self._template, self._weights, self._contexts = template, weights, contexts
+        self._template, self._weights = template, weights
         self.prefix = tuple(template.prefix_ids(())[:1])
         self._encoders: dict[int, tuple[Tools, RowEncoder]] = {}
 
@@ -203,7 +190,7 @@ class ToolsEncoder:
         together."""
         if (known := self._encoders.get(id(tools))) is None or known[0] is not tools:
             plan = compile_plan(tools, self.tokenizer, self.allow_null, self._template.overflow)
-            encoder = RowEncoder(self._template, self.tokenizer, plan, self._weights, self._contexts)
+            encoder = RowEncoder(self._template, self.tokenizer, plan, self._weights)
             known = self._encoders[id(tools)] = tools, encoder
             if len(self._encoders) > KEPT:
                 del self._encoders[next(iter(self._encoders))]

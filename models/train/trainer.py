@@ -35,10 +35,9 @@ LOG = "log.jsonl"  # a line a chunk
 class TrainConfig:
     """Hyperparameters.
 
-    `samples` is the length of the schedule, and of the run, which may `stop` earlier, between chunks; `group` samples
-    share a prefix in one tree and make a batch; runs of `run` rows share an instruction; `forced_share` of the rows
-    also train labels that a constrained walk never asks for (engines that decode without our tries need them). `bf16`
-    rounds what matrices are multiplied with (`bf16_products`).
+    `samples` is the length of the schedule and of the run. `group` samples share a prefix in one tree and make a batch;
+    runs of `run` rows share an instruction. `forced_share` of the rows also train labels that a constrained walk never
+    asks for (engines that decode without our tries need them). `bf16` rounds the factors of matrix products.
     """
 
     samples: int
@@ -53,7 +52,6 @@ class TrainConfig:
     forced_share: float = 0.1
     bf16: bool = False
     save_every_s: float = 120.0
-    stop: int | None = None
 
 
 @dataclass
@@ -200,7 +198,7 @@ class Trainer:
         self.tally = StepCounts()
         self.model.train()
         try:
-            while not self.over() and not (config.stop and at.chunk > 0 and at.samples >= config.stop):
+            while not self.over():
                 self._chunk(progress)
                 if time.monotonic() - saved_s > config.save_every_s and not self.over():
                     self.save()

@@ -165,19 +165,6 @@ def test_targets_start_and_end_with_their_heads_tokens(encoder: RowEncoder) -> N
     assert [h.labels for h in short.heads[2:]] == [(encoder.plan.heads[2].null_id,)] * 5
 
 
-def test_context_of_a_head_precedes_its_labels(encoder: RowEncoder, folder: Path) -> None:
-    context = tuple(encoder.tokenizer.encode("set value left"))
-    template = PromptTemplate(COMPACT, encoder.tokenizer, "")
-    contexts = {("set_value", "arg1"): context}
-    named = RowEncoder(template, encoder.tokenizer, encoder.plan, contexts=contexts)
-    row = Row("go", "x", Call("set_value", {"a": "left", "b": 2, "d": "alpha beta go", "e": ""}))
-    for forced in (True, False):
-        (_, plain, *rest), (_, head, *others) = (each.encode(row, forced).heads for each in (encoder, named))
-        assert rest == others and head.ids == (*context, *plain.ids[1:])
-        assert head.labels == (*context[1:], *plain.labels)
-        assert head.weights == (*[0.0] * (len(context) - 1), *plain.weights)
-
-
 # Word probes quote the observation's own words, ask for the named one, and change neither call nor accuracy.
 
 
