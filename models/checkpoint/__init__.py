@@ -1,4 +1,4 @@
-"""A checkpoint's files: found, checked, and read; its tokenizer, its prompt, what it was trained on."""
+"""Find, check and read a checkpoint: its tokenizer, its prompt, and what it was trained on."""
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve
 

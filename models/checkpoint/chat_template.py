@@ -1,4 +1,4 @@
-"""How families of chat models write a tool call: the text between the values that are decided."""
+"""The tool calls of families of chat models: the text between the values that are decided."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 @dataclass(frozen=True)
 class CallSyntax:
     """A call is `opening` NAME `arguments` KEY VALUE `separator` KEY VALUE ... `closing`, or `opening` NAME `empty`
-    where it has no arguments. A key is written by `key` with `{}` for its name. A text stands between two `quote`s,
-    where JSON would have it with JSON's escapes; `space` is before a value, and behind the separators within it.
-    `orders` is the model's instruction, in the turn of `role`."""
+    without arguments. `key` is the format of a key. A text has a `quote` on both sides, and JSON's escapes where the
+    quote is JSON's; `space` precedes a value and follows its inner separators. `orders` is the model's instruction, in
+    the turn of `role`."""
 
     opening: str
     arguments: str
@@ -41,7 +41,7 @@ class CallSyntax:
 
     @property
     def escaped(self) -> bool:
-        """Whether texts have JSON's escapes."""
+        """Return whether texts have JSON's escapes."""
         return self.quote == '"'
 
 
@@ -83,7 +83,7 @@ FAMILIES = (
 
 
 def syntax_of(chat_template: str, where: str) -> CallSyntax:
-    """The syntax that a chat template belongs to. Raises UserError for an unknown one."""
+    """Return the syntax of a chat template. Raises UserError for an unknown one."""
     for sign, syntax in FAMILIES:
         if sign in chat_template:
             return syntax
@@ -96,8 +96,7 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
 
 
 def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
-    """A value as it stands in a call, but for the quote behind a text; `within` the quotes, where they stand with what
-    is around it."""
+    """Return a value as a call has it, without the closing quote of a text; `within` the quotes, without both."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)[1:-1] if syntax.escaped else value
         return text if within else f"{syntax.space}{syntax.quote}{text}"
@@ -105,7 +104,7 @@ def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
 
 
 def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[int]:
-    """A value's tokens: text but for a quote before it that is an added token."""
+    """Return a value's tokens: plain text, except for an opening quote that is an added token."""
     if syntax.quote in tokenizer.specials and text.startswith(syntax.quote):
         return [tokenizer.special_id(syntax.quote), *tokenizer.encode(text.removeprefix(syntax.quote))]
     return tokenizer.encode(text)
@@ -120,8 +119,8 @@ DATED = (
 
 @dataclass(frozen=True)
 class UserTurn:
-    """A prompt whose user's words are open: the ids of its `prefix`, the texts right `before` and `behind` the words,
-    and the ids of the `rest`."""
+    """A prompt with a gap for the user's words: the ids of its `prefix`, the texts `before` and `behind` the words, and
+    the ids of the `rest`."""
 
     prefix: list[int]
     before: str
@@ -130,7 +129,7 @@ class UserTurn:
 
 
 class ChatTemplate:
-    """The prompt of a checkpoint that was trained to chat. Raises UserError where it has no template for tools."""
+    """The prompt of a chat checkpoint. Raises UserError where it has no template for tools."""
 
     profile = "chat"
     content = False  # a chat model's own words are no head
@@ -156,7 +155,7 @@ class ChatTemplate:
 
     @cached_property
     def syntax(self) -> CallSyntax:
-        """How a call is written. Raises UserError where its template does not tell."""
+        """Return how a call is written. Raises UserError where the template does not show it."""
         return syntax_of(self._template, self._where)
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
@@ -166,7 +165,7 @@ class ChatTemplate:
         return self._turn.prefix
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Return everything after the prefix, up to where a call begins."""
+        """Return everything after the prefix, up to the start of a call."""
         calls = "; ".join(history[-HISTORY_LIMIT:])
         content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
         return [*self._tokenizer.encode(f"{self._turn.before}{content}{self._turn.behind}"), *self._turn.rest]
@@ -191,7 +190,7 @@ class ChatTemplate:
         raise UserError(problem, "Name the `eos_token` in its tokenizer_config.json.")
 
     def _opened(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
-        """Return these turns and the user's."""
+        """Return the prompt of these turns and a user's turn with a gap."""
         place = f"CONTENT{secrets.token_hex(8)}"
         pieces = self._filled([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
         if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
@@ -206,7 +205,8 @@ class ChatTemplate:
     def _filled(
         self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **options: bool
     ) -> list[int | str]:
-        """Return the template's text: control tokens, and what is between them. What tools say stays text."""
+        """Return the template's output: ids of control tokens, and the texts between them. Texts of tools are never
+        control."""
         words = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
         try:
             text = self._renderer.apply_chat_template(
@@ -235,14 +235,14 @@ class ChatTemplate:
 
 @lru_cache(maxsize=4)
 def _renderer(folder: Path, files: Any) -> Any:
-    """Load the library's tokenizer: of a large vocabulary it takes seconds."""
+    """Load transformers' tokenizer, which takes seconds for a large vocabulary."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
 def _replaced(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a JSON value with other words for some, the longest first, in all its texts."""
+    """Return a JSON value with `words` replaced in all its texts, the longest first."""
     if isinstance(value, str):
         for word in sorted(words, key=len, reverse=True):
             value = value.replace(word, words[word])

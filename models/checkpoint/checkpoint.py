@@ -1,4 +1,4 @@
-"""Finding and checking a checkpoint: weights, tokenizer with the ST tokens, prompt template."""
+"""Find and check a checkpoint: weights, tokenizer with the ST tokens, prompt template."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def check(folder: Path) -> None:
-    """UserError where the checkpoint in `folder` names code of its own or of a hub, another model as its base, or files
-    outside of it, or where its weights are pickles alone, which run code when they are read. None of it would be
-    obeyed: but what it asks for was meant, and without it the model is another."""
+    """Raise UserError for a checkpoint that names code, another base model or files outside its folder, or whose
+    weights are pickles only. None of these would be run or opened; without them it would be another model than its
+    authors meant."""
     for path in sorted({*folder.glob("*config*.json"), *folder.glob("*.index.json")}):
         try:
             settings = json.loads(path.read_text("utf-8"))
@@ -63,7 +63,7 @@ def _outside(name: Any) -> bool:
 
 
 def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Each key and value, at any depth."""
+    """Yield each key and value, at any depth."""
     left = [settings]
     while left:
         part = left.pop()
@@ -76,14 +76,14 @@ ZOO = Path(__file__).resolve().parents[1] / "zoo"
 
 
 def zoo() -> list[str]:
-    """Names of the bundled checkpoints."""
+    """Return the names of the bundled checkpoints."""
     return sorted(p.parent.name for p in ZOO.glob("*/config.json"))
 
 
 def resolve(model: str) -> Path:
-    """The folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or OWNER/NAME:SUBFOLDER, which
-    is downloaded if need be); in this order. Raises UserError naming all three, where a name is two of them, and for a
-    checkpoint that names code, files or models elsewhere (`inert`)."""
+    """Return the folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or
+    OWNER/NAME:SUBFOLDER, downloaded if needed), in this order. Raises UserError for an unknown or ambiguous name, and
+    where `check` does."""
     path = user_path(model)
     if "/" not in model and (ZOO / model / "config.json").is_file():
         if (path / "config.json").is_file() and path.resolve() != ZOO / model:
@@ -112,7 +112,7 @@ def resolve(model: str) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` as a dict; raises UserError when the folder is not a checkpoint."""
+    """Return `config.json` as a dict. Raises UserError where the folder is not a checkpoint."""
     hint = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
     if (folder / "model" / "config.json").is_file():  # of `models train`
         hint = f"Give what was trained there: {folder / 'model'}."
@@ -121,8 +121,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def chats(model: str) -> bool:
-    """Whether it is a chat model: its tokenizer has no ST tokens, and a chat template. Reads its files as text; raises
-    UserError."""
+    """Return whether it is a chat model: a chat template, and no ST tokens in its tokenizer. Raises UserError."""
     folder = resolve(model)
     try:
         written = (folder / "tokenizer.json").read_text("utf-8")
@@ -136,7 +135,7 @@ def chats(model: str) -> bool:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that can be decoded: in ST format where its tokenizer has these tokens, else as a chat model."""
+    """A checkpoint that can be decoded: in the ST format if its tokenizer has the ST tokens, else as a chat model."""
 
     folder: Path
     config: dict[str, Any]
@@ -145,7 +144,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, model: str) -> Checkpoint:
-        """Raises UserError when something is missing, naming what and the remedy."""
+        """Open a checkpoint by name, path or hub id. Raises UserError where a part is missing, with the remedy."""
         folder = resolve(model)
         config = read_config(folder)
         tokenizer = STTokenizer.load(folder / "tokenizer.json")

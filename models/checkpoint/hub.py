@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face hub: one folder of a repository, from the local cache where it is complete there."""
+"""Checkpoints of the Hugging Face hub: one folder of a repository, from the local cache if it is complete there."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ KINDS = ("json", "safetensors", "jinja", "txt", "md", "model")
 
 
 def is_id(model: str) -> bool:
-    """Whether it is written as OWNER/NAME or OWNER/NAME:SUBFOLDER."""
+    """Return whether it has the form OWNER/NAME or OWNER/NAME:SUBFOLDER."""
     return NAME.fullmatch(model) is not None
 
 
 def fetch(model: str, nowhere: str, others: str) -> Path:
     """Return the local folder of a hub id.
 
-    What the cache has whole is used as it is, without a look at the network, so that a start in the field changes
-    nothing; anything else is downloaded, with progress. Raises UserError, which begins with `nowhere`, where else it
-    was looked for, and whose hint names the `others` ways to give a model.
+    A complete folder of the cache is used without network access, so that a start in the field changes nothing;
+    anything else is downloaded, with progress. Raises UserError; its text starts with `nowhere` (the places already
+    searched), and its hint with `others` (other ways to name a model).
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -63,7 +63,7 @@ def fetch(model: str, nowhere: str, others: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    """Whether all files of a checkpoint are there: a download may have been interrupted."""
+    """Return whether all files of a checkpoint are there: a download may have been interrupted."""
     if not ((folder / "config.json").is_file() and (folder / "tokenizer.json").is_file()):
         return False
     try:

@@ -1,9 +1,9 @@
-"""Prompt templates: the text around tools, instruction, history and observation belongs to the checkpoint.
+"""Prompt templates: each checkpoint has its text around tools, instruction, history and observation.
 
-A template file `st_template.json` stands beside the weights. Its `template` is one string with `{variables}`; special
-tokens written in it are encoded as control tokens, everything between two of them as text, in one piece.
-Variables: `{tools}` (one JSON a line), `{instruction}`, `{history}`, `{observation}`, `{environment}` (the observation
-as a JSON list of strings, as published checkpoints want it).
+The file `st_template.json` is next to the weights. Its `template` is a string with `{variables}`; special tokens in it
+are encoded as control tokens, the text between two of them in one piece. Variables: `{tools}` (one JSON a line),
+`{instruction}`, `{history}`, `{observation}`, `{environment}` (the observation as a JSON list of strings, as in
+published checkpoints).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PromptTemplate:
 
     @classmethod
     def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
-        """Read the template beside the weights; raises UserError when it is missing or broken."""
+        """Read the template next to the weights. Raises UserError where it is missing or broken."""
         path = folder / FILE_NAME
         missing = UserError(
             f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
@@ -85,11 +85,11 @@ class PromptTemplate:
         return cls(read_json(path, missing, RESTORE), tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """The ids that depend on the tools alone, up to the last special-token boundary: the part to be cached."""
+        """Return the ids that depend on the tools alone, up to the last special token: the cached part."""
         return self._encode(self.parts[: self._cut], {"tools": tools_text(tools)})
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Everything after the prefix, up to where a head token follows."""
+        """Return everything after the prefix, up to the head tokens."""
         values = {
             "instruction": instruction,
             "observation": observation,
@@ -99,13 +99,14 @@ class PromptTemplate:
         return self._encode(self.parts[self._cut :], values)
 
     def state_ids(self, state: str) -> list[int]:
-        """Up to and with the observation, of no tools, calls and instruction: what questions about it share."""
+        """Return the ids up to the observation, without tools, calls and instruction: the common start of questions
+        about a state."""
         shown = json.dumps([state], ensure_ascii=False)
         return self._encode(self._around_state()[0], {**EMPTY, "observation": state, "environment": shown})
 
     def question_ids(self, question: str) -> list[int]:
-        """Everything behind a state, up to where a head token follows: the question stands where the instruction
-        would, or on a line of its own right behind the state."""
+        """Return everything after a state, up to the head tokens; the question takes the place of the instruction, or a
+        line after the state."""
         return self._encode(self._around_state()[1], {**EMPTY, "instruction": question})
 
     def _around_state(self) -> tuple[list[PromptPart], list[PromptPart]]:
@@ -145,7 +146,7 @@ class PromptTemplate:
 
 
 def tools_text(tools: Sequence[ToolSchema]) -> str:
-    """The tools as the prompt shows them: one canonical JSON a line."""
+    """Return the tools as the prompt has them: one canonical JSON a line."""
     return "\n".join(t.canonical_json() for t in tools)
 
 

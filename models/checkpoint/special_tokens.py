@@ -12,10 +12,10 @@ ST_TOKENS = (*(t for head in HEADS for t in (f"<{head}>", f"</{head}>")), NULL)
 
 
 def opening(head: str) -> str:
-    """The token that starts a head: `function` -> `<function>`."""
+    """Return the token that starts a head: `<function>` for `function`."""
     return f"<{head}>"
 
 
 def closing(head: str) -> str:
-    """The token that ends a head."""
+    """Return the token that ends a head."""
     return f"</{head}>"

@@ -1,4 +1,4 @@
-"""The checkpoint's tokenizer, with one rule on top: text is never control."""
+"""The checkpoint's tokenizer, which never encodes text as control tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = 4096
 
 
 class STTokenizer:
-    """Encodes text with every added token disabled; these are only reached by name through `special_id`.
+    """Encodes text with all added tokens disabled; they are available by name through `special_id`.
 
     A text that contains `<|im_end|>`, `<function>` or `<|null|>` is encoded like any other characters, and so are added
     tokens that are not marked special (`<tool_call>`, `<|fim_prefix|>` of Qwen2.5).
@@ -38,12 +38,12 @@ class STTokenizer:
         self._special = {str(t.content): i for i, t in added.items()}
 
     def digest(self) -> str:
-        """The same for tokenizers that write every text by the same ids."""
+        """Return a hash that is equal for tokenizers that encode all texts alike."""
         return hashlib.sha256(self._text.to_str().encode()).hexdigest()[:16]
 
     @classmethod
     def load(cls, path: Path) -> STTokenizer:
-        """Read a `tokenizer.json`, once while it is in use; raises UserError when it is not one."""
+        """Read a `tokenizer.json`, shared while it is in use. Raises UserError for another file."""
         try:
             found = path.stat()
             key = (str(path.resolve()), found.st_mtime_ns, found.st_size)
@@ -60,7 +60,7 @@ class STTokenizer:
 
     @property
     def size(self) -> int:
-        """Ids in use, special tokens included."""
+        """Return the number of ids, special tokens included."""
         return int(self._text.get_vocab_size(with_added_tokens=True))
 
     @property
@@ -68,11 +68,11 @@ class STTokenizer:
         return tuple(self._special)
 
     def special_id(self, token: str) -> int:
-        """The id of an added token; raises KeyError when the tokenizer has none of that name."""
+        """Return the id of an added token. Raises KeyError for an unknown name."""
         return self._special[token]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text; markers inside it stay text."""
+        """Return the ids of plain text; names of control tokens in it stay text."""
         try:
             if len(text) < LONG:
                 return list(self._text.encode(text, add_special_tokens=False).ids)
@@ -82,13 +82,13 @@ class STTokenizer:
             return self.encode(text.encode("utf-8", "replace").decode())
 
     def pieces(self, text: str) -> list[int | str]:
-        """Split a text of ours: the ids of the added tokens that are written in it, and what stands between them."""
+        """Split trusted text into the ids of added tokens and the texts between them."""
         names = sorted(self._special, key=len, reverse=True)
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
         return [self._special.get(part, part) for part in parts if part]
 
     def encode_marked(self, text: str) -> list[int]:
-        """Return the ids of a text of ours: added tokens are control, what stands between two of them is text."""
+        """Return the ids of trusted text, in which added tokens are control."""
         return self.encode_pieces(self.pieces(text))
 
     def encode_pieces(self, pieces: Sequence[int | str]) -> list[int]:
@@ -96,11 +96,11 @@ class STTokenizer:
         return [i for piece in pieces for i in (self.encode(piece) if isinstance(piece, str) else [piece])]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens shown by name."""
+        """Return the text of ids, with special tokens by name."""
         return str(self._text.decode(list(ids), skip_special_tokens=False))
 
     def to_json(self) -> str:
-        """Return the text of its `tokenizer.json`."""
+        """Return the content of its `tokenizer.json`."""
         return str(self._text.to_str())
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint learnt, in `rtcontrol.json` beside its weights: tools, history, observation, rate."""
+"""What a checkpoint was trained on, in `rtcontrol.json` next to its weights: tools, history, observation, rate."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ TURNING = frozenset(_TURNING.split())
 
 
 def words(text: str) -> list[str]:
-    """The words of a sentence, in small letters; numbers are none."""
+    """Return the words of a sentence in lower case, without numbers."""
     return [word.replace("\u2019", "'") for word in _WORD.findall(text.lower())]
 
 
 class KnownWords:
-    """Words with their forms: an ending more or less, a slip of the finger behind the first letter."""
+    """Words with their forms: with another ending, or with one typing error after the first letter."""
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = frozenset(known)
 
     def unknown(self, text: str) -> tuple[str, ...]:
-        """The words of a sentence that are none of these, each once, as they come first; MOST_UNKNOWN at most."""
+        """Return the words of a sentence that are not known, each once in order, at most MOST_UNKNOWN."""
         unknown_words: list[str] = []
         others = [word for word in dict.fromkeys(words(text)) if word not in self._known]
         for n, word in enumerate(others):
@@ -58,8 +58,8 @@ class KnownWords:
 
 
 def _forms(word: str) -> Iterator[str]:
-    """With an ending more or less (`driving` is `drive`, `stopped` is `stop`), and with one slip: a letter missing,
-    doubled, swapped or another."""
+    """Yield forms of a word with an ending more or less (`driving` is `drive`, `stopped` is `stop`), and with one
+    typing error: a letter missing, doubled, swapped or replaced."""
     for ending in ENDINGS:
         yield word + ending
         if word.endswith(ending) and len(stem := word[: -len(ending)]) >= STEM:
@@ -81,12 +81,12 @@ Definition = Mapping[str, Any]
 
 
 def comparable(tool: Definition) -> str:
-    """Return one line of JSON, the same for two definitions that differ in the order of keys or of `required` alone."""
+    """Return one line of JSON, equal for definitions that differ in the order of keys or of `required` alone."""
     return json.dumps(_plain(tool), ensure_ascii=False, sort_keys=True)
 
 
 def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Definition]]) -> str | None:
-    """Return where tools differ first from the most similar of some sets, in words; None if there is no set."""
+    """Return in words where tools differ first from the most similar of some sets; None if there is no set."""
     current = {tool.name: _plain(tool.to_openai()["function"]) for tool in tools}
     known = [{tool["function"]["name"]: _plain(tool["function"]) for tool in tools_of} for tools_of in sets]
     if not known:
@@ -120,16 +120,17 @@ REMEDY = "Restore the file that came with the weights, or take it away: then wha
 
 @dataclass(frozen=True)
 class TrainingMetadata:
-    """`tool_sets`: the sets of tools, as OpenAI-style definitions, that it was trained on; `history`: how many calls
-    its prompts showed (0: none); `allow_null`: whether it may leave the call in force; `instruction`: its instruction
-    by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how
-    often a second it decides; `gate`: the confidence of the function head below which an instruction is taken for not
-    understood, and calls are held back. With a gate and `allow_null` the null function says the same. None: not
-    known. `any_tools`: whether it was trained to read tools, and may try those of no set.
+    """What a checkpoint was trained on. `tool_sets`: its sets of tools, as OpenAI-style definitions; `history`: calls
+    in its prompts (0: none); `allow_null`: it may leave the active call; `instruction`: its default instruction;
+    `observation`: the words of its observations with their units, or None; `rate_hz`: decisions a second; `gate`: the
+    confidence of the function head below which an instruction counts as not understood and calls are held back (with
+    `allow_null` the null function means the same); None: not known. `any_tools`: it was trained to read tools, and may
+    try unknown ones.
 
-    `words` are those of the sentences that it was trained with, and such as change no sentence, between spaces; each
-    other word of an instruction lowers what is believed: so far that a gate holds what has more than `unknown_words` of
-    them, however sure the model is."""
+    `words` are those of its training sentences, and words that change no sentence, separated by spaces. Every other
+    word of an instruction lowers the confidence, so that the gate holds an instruction with more than `unknown_words`
+    of them however sure the model is.
+    """
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
     history: int = 0
@@ -143,12 +144,12 @@ class TrainingMetadata:
     unknown_words: int = 0
 
     def unknown(self, instruction: str) -> tuple[str, ...]:
-        """Words of an instruction that no sentence of training had; none where those are not known."""
+        """Return words of an instruction that no training sentence had; none where these are not known."""
         return () if self._heard is None else self._heard.unknown(instruction)
 
     @property
     def doubt(self) -> float:
-        """What each such word multiplies the function head's confidence with."""
+        """Return the factor of the function head's confidence for each unknown word."""
         if not self.gate:
             return DOUBT
         return float((BELOW * self.gate) ** (1 / (self.unknown_words + 1)))
@@ -162,11 +163,11 @@ class TrainingMetadata:
         return self._same(tools) is not None
 
     def as_trained(self, tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
-        """Return tools that it knows as it learnt them, with their keys in that order: its prompt is the same bytes."""
+        """Return known tools in the key order of training, so that the prompt has the same bytes."""
         return self._same(tools) or tools
 
     def difference(self, tools: Sequence[ToolSchema]) -> str | None:
-        """Return where tools that it does not know differ first from those that it knows; None if it knows none."""
+        """Return the first difference of unknown tools from the known ones; None if it knows no tools."""
         return first_difference(tools, [[tool.to_openai() for tool in known] for known, _ in self._known])
 
     def _same(self, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...] | None:
@@ -180,17 +181,17 @@ class TrainingMetadata:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:
-        """Its tools, where it learnt one set of them."""
+        """Return its tools, if it was trained on one set."""
         return self.tool_sets[0] if len(self.tool_sets) == 1 else None
 
     def write(self, folder: Path) -> None:
-        """Beside the weights; an old file stays until the new one is whole."""
+        """Write the file next to the weights; an old file stays until the new one is complete."""
         body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
         replace_file(no_link(folder / FILE_NAME), json.dumps(body, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """Of a checkpoint's folder; None where it does not say. Raises UserError for a file that is damaged."""
+        """Return the metadata of a checkpoint's folder; None without a file. Raises UserError for a damaged file."""
         path = folder / FILE_NAME
         try:
             changed = path.stat().st_mtime_ns

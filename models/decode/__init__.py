@@ -1,1 +1,2 @@
-"""A decision without a model: the plan of a set of tools, what to evaluate next, and what follows from the scores."""
+"""Decide calls without a model: plan the tools' values as token tries, choose the nodes to evaluate, read the
+scores."""

@@ -1,7 +1,7 @@
-"""One decision of a chat model without the model: the call that constrained greedy decoding of its text gives.
+"""Decide one call of a chat model from scores: the call that constrained greedy decoding of its text gives.
 
-A pass carries the text that is certain, all values that may come next, and behind the likeliest of them the text up to
-the next value: what is written between two values costs no pass. It answers to the same protocol as the ST core.
+A pass carries the certain text, all values that may come next, and after the likeliest of them the text up to the next
+value, so that text between two values costs no pass. The protocol is that of the ST core.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Behind = deque[tuple[int, list[int], Place]]  # by node: the tokens that follow,
 
 @dataclass(eq=False)
 class NextPass:
-    """Nodes of the next pass as they are laid down, after `base` others; of some the scores are wanted, of others the
-    best of what is legal."""
+    """Nodes of the next pass, numbered from `base` on: the scores of some are wanted, of others the best legal
+    token."""
 
     base: int
     tokens: list[int] = field(default_factory=list)
@@ -40,8 +40,8 @@ class NextPass:
 
 
 class Nodes:
-    """All nodes of a decision, `rows` and `bests` of those that were asked; `along` tells what is `likely` to follow. A
-    pass has at most `total`."""
+    """All nodes of a decision, with `rows` and `bests` of those whose answers are known; `likely` continuations come
+    from `along`. A pass has at most `total` nodes."""
 
     def __init__(self, likely: Likely, total: int) -> None:
         self.rows: dict[int, Sequence[float]] = {}
@@ -55,11 +55,11 @@ class Nodes:
         return NextPass(len(self._depths))
 
     def child(self, node: int, token: int) -> int | None:
-        """The evaluated node that a token leads to."""
+        """Return the evaluated node that a token leads to, or None."""
         return self._edges.get((node, token))
 
     def forget(self, text: Sequence[int], token: int) -> int:
-        """Take a token behind evaluated ones for new; gives the node of the last one before it."""
+        """Mark a token as not evaluated; return the node of the token before it."""
         at = -1
         for one in text:
             at = self._edges[at, one]
@@ -73,7 +73,7 @@ class Nodes:
         return Tree(laid.tokens, laid.parents, self._depths[laid.base :], asks)
 
     def take(self, laid: NextPass, answers: Sequence[Any]) -> None:
-        """What a pass gave."""
+        """Store the answers of a pass."""
         rest = list(answers)
         if laid.scored:
             self.rows.update(zip(laid.scored, rest.pop(0), strict=True))
@@ -81,8 +81,8 @@ class Nodes:
             self.bests[node] = best
 
     def spread(self, laid: NextPass, at: int, choice: Choice, start: TrieNode, most: int, behind: Behind) -> None:
-        """A choice whose `start` is node `at`: all nodes between which the model may choose, in declared order, and
-        what comes `behind` its leaves, the likeliest first."""
+        """Add all nodes of a choice that starts at node `at`, in declared order, and queue what follows its leaves, the
+        likeliest first."""
         places = {start: at}
         for node in (start, *choice.needed(start, most)):
             if node not in places:
@@ -97,8 +97,8 @@ class Nodes:
                     (behind.appendleft if likely else behind.append)((places[node], [token], (choice, child)))
 
     def look_behind(self, laid: NextPass, at: int, tokens: list[int], place: Place, room: int, behind: Behind) -> None:
-        """Where a choice may lead: the text up to the next one and all of that, where it fits; of the likeliest its own
-        text alone."""
+        """Add what may follow a choice: the text up to the next one and all of its nodes where they fit; of the
+        likeliest branch the text alone."""
         while tokens and (known := self.child(at, tokens[0])) is not None:
             at, tokens = known, tokens[1:]
         while True:  # what is certain from there
@@ -130,7 +130,7 @@ class Nodes:
                     behind.append((at, [token], (where, child)))
 
     def node(self, laid: NextPass, parent: int, token: int) -> int:
-        """The node that a token leads to, which is laid down where it is new."""
+        """Return the node that a token leads to; add it where it is new."""
         known = self._edges.get((parent, token))
         if known is None:
             known = self._edges[parent, token] = laid.base + len(laid.tokens)
@@ -143,8 +143,7 @@ class Nodes:
 
 
 class ChatCore:
-    """Decides for one plan. A free value has at most `limit` tokens; a pass looks `ahead` of the choice at hand by so
-    many nodes."""
+    """Decides for one chat plan. A free value has at most `limit` tokens; a pass looks ahead by `ahead` nodes."""
 
     def __init__(
         self, plan: ChatPlan, tokenizer: STTokenizer, grammars: Grammars | None, limit: int = MAX_TOKENS
@@ -156,31 +155,30 @@ class ChatCore:
             grammars.check(free.grammar, limit, plan.where(free))
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
-        """Choose what passes carry: so much ahead as a pass costs. For people, what was chosen."""
+        """Choose how far passes look ahead, by the cost of a pass; return the choice for the report."""
         self.budget = budget or Budget()
         self.ahead = min(self.budget.total, cost().worth(choosing=False)) if self.budget.per_head > 1 else 0
         return {"layout": "arguments in sequence", "ahead": self.ahead}
 
     @property
     def reserve(self) -> int:
-        """Nodes that a decision surely takes."""
+        """Return how many nodes every decision takes."""
         return len(self.plan.opening)
 
     @property
     def most(self) -> int:
-        """Nodes that a decision with guesses may take."""
+        """Return how many nodes a decision with guesses may take."""
         return 4 * self.budget.total
 
     def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> ChatDeciding:
-        """A decision; the likeliest call is the last one. Without drafts a pass does not look ahead of the choice at
-        hand."""
+        """Start a decision; the last call is the guess. Without drafts a pass does not look ahead."""
         return ChatDeciding(self, drafts)
 
 
 @dataclass(eq=False)
 class _Cursor:
-    """One line of text under way: behind node `at` (-1: the prompt's end) the tokens `pending` are certain but not
-    evaluated; then comes `place` (None: the line is over)."""
+    """The position in a call's text: after node `at` (-1: the prompt's end) the `pending` tokens are certain but not
+    evaluated; then comes `place` (None: the text is complete)."""
 
     place: Place | None
     pending: list[int]
@@ -191,7 +189,7 @@ class _Cursor:
 
 
 class ChatDeciding(Stepwise):
-    """A decision as text of a call."""
+    """A decision whose call is decoded as text."""
 
     def __init__(self, core: ChatCore, drafts: Drafts | None) -> None:
         self.core, self.plan = core, core.plan
@@ -215,7 +213,7 @@ class ChatDeciding(Stepwise):
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def _over_known(self, line: _Cursor) -> None:
-        """Go over the pending tokens that are evaluated already."""
+        """Skip the pending tokens that are evaluated already."""
         while line.pending and (node := self._known.child(line.at, line.pending[0])) is not None:
             line.at = node
             line.text.append(line.pending.pop(0))
@@ -225,7 +223,7 @@ class ChatDeciding(Stepwise):
         self._over_known(line)
 
     def _walk(self, line: _Cursor) -> None:
-        """On to the next choice whose scores are not known, or to the line's end."""
+        """Advance to the next choice without scores, or to the end of the text."""
         self._over_known(line)
         while line.place is not None:
             where, node = line.place
@@ -253,7 +251,7 @@ class ChatDeciding(Stepwise):
     def _best(
         self, decides: int, children: Sequence[tuple[int, TrieNode]], row: Sequence[float]
     ) -> tuple[int, TrieNode]:
-        """The child with the largest score; ties go to the lowest token id. Raises NotFinite."""
+        """Return the child with the largest score; ties go to the lowest token id. Raises NotFinite."""
         scores = [row[self.plan.column[token]] for token, _ in children]
         best, share = best_of(scores)
         self._sure(decides, share)
@@ -263,7 +261,7 @@ class ChatDeciding(Stepwise):
         self._confidence[decides] = self._confidence.get(decides, 1.0) * probability
 
     def _take(self, where: Choice, value: Any) -> None:
-        """A leaf of a choice: a function or a value; a key or the end decides nothing of the call."""
+        """Store the value of a leaf: a function or an argument; keys and ends are not part of the call."""
         if where is self.plan.function:
             self._function = value
         elif where.is_value:
@@ -301,7 +299,7 @@ class ChatDeciding(Stepwise):
         return True
 
     def _decide_again(self, line: _Cursor, head: FreeHead) -> None:
-        """Evaluate the token before the last choice again: what follows it is to be known otherwise."""
+        """Evaluate the token before the last choice once more, with the illegal choice excluded."""
         token = line.text[line.chosen - 1]
         line.text, line.pending = line.text[: line.chosen - 1], [token]
         line.at = self._known.forget(line.text, token)
@@ -310,7 +308,7 @@ class ChatDeciding(Stepwise):
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
     def _lay(self, line: _Cursor) -> NextPass:
-        """The nodes of the next pass: what is certain, what may be chosen, and what may come behind that."""
+        """Return the nodes of the next pass: the certain ones, the choices, and what may follow them."""
         laid, budget, at = self._known.begin(), self.core.budget, line.at
         for token in line.pending[:1] if budget.forced else line.pending:
             at = self._known.node(laid, at, token)
@@ -340,7 +338,7 @@ class ChatDeciding(Stepwise):
 
 
 def _nested(path: Sequence[int]) -> Likely:
-    """A text as tokens that follow one another."""
+    """Return a token sequence as a chain of nested dicts."""
     root: Likely = {}
     below = root
     for token in path:

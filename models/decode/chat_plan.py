@@ -1,7 +1,7 @@
-"""A chat model's call as choices: tries of tokens whose leaves lead to the next choice.
+"""The calls of a chat model as choices: token tries whose leaves lead to the next choice.
 
-The text is cut at the values' boundaries, and each piece is encoded alone: a name, a value, and what stands between
-two of them. A value's path ends with the first token of what may follow it, which tells 7 from 70.
+The text is cut at the boundaries of values, and each piece is encoded separately: a name, a value, the text between two
+of them. A value's path ends with the first token of the text that may follow it, which tells 7 from 70.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 
 @dataclass(eq=False)
 class Choice:
-    """A place where a call may go on in several ways, as a trie of tokens.
+    """A place where the text of a call may continue in several ways, as a trie of tokens.
 
-    A leaf's value is what is chosen there, and where the text goes on: another choice's node, None at the call's end.
-    `decides` is the place in the confidences: 0 the function, k its k-th parameter; `is_value` tells a value from the
-    text between two.
+    A leaf's value is the chosen value and where the text continues: a node of another choice, or None at the end of the
+    call. `decides` is the index in the confidences: 0 for the function, k for its k-th parameter. `is_value`
+    distinguishes a value from the text between two.
     """
 
     tool: int
@@ -67,8 +67,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class FreeText:
-    """A value that is not listed, decoded under a `grammar`; it may end where one of `ends` follows, with which `then`
-    goes on."""
+    """A value decoded under a `grammar`, as it is not listed; it may end before one of the tokens `ends`, with which
+    `then` continues."""
 
     tool: int
     decides: int
@@ -82,7 +82,7 @@ Place = tuple[Choice | FreeText, TrieNode]
 
 
 class ChatPlan:
-    """All calls of some tools in one syntax. `opening` are the tokens that every call begins with, `function` the first
+    """All calls of some tools in one syntax. `opening` are the tokens of every call's start, `function` is the first
     choice. `grammars` compiles those of free values (None: there are none). Raises UserError for values that cannot be
     distinguished."""
 
@@ -105,7 +105,7 @@ class ChatPlan:
         self.column = {token: i for i, token in enumerate(self.columns)}
 
     def where(self, free: FreeText) -> str:
-        """A free value as errors name it."""
+        """Return how errors name a free value."""
         tool = self.tools[free.tool]
         return f"Tool {tool.name}, parameter {tool.parameters[free.decides - 1].name}"
 
@@ -124,7 +124,7 @@ class ChatPlan:
         follow.insert(self._tokenizer.encode_marked(text), None, None)
 
     def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
-        """What may stand behind the k-th value (-1: the name), which is a text or not: a further key, or the end."""
+        """Return the choice after the k-th value (-1: the name), which is a text or not: another key, or the end."""
         if (known := self._follows.get((i, k, quoted))) is not None:
             return known
         follow = self._follows[i, k, quoted] = Choice(i, k + 2)
@@ -143,7 +143,7 @@ class ChatPlan:
         return follow
 
     def _value(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
-        """Where the k-th value is chosen; `then` gives what stands behind a text, or behind another value."""
+        """Return where the k-th value is chosen; `then` returns the choice that follows a text, or another value."""
         p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
         if isinstance(p.domain, Free):

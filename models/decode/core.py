@@ -1,8 +1,8 @@
-"""One decision without a model: what is to be evaluated next, and what follows from the scores (design, section 4).
+"""Decide one call from scores: which nodes to evaluate next, and which call follows (design, section 4).
 
-`core.begin()` gives a decision under way; while it has `work`, somebody evaluates that tree behind the prompt and feeds
-it what the tree asks for. Nothing here knows what evaluates it: an engine without tree attention is given a budget of
-one node a head, decisions of one batch may stand at different steps, and one may wait or be given up between two.
+`DecoderCore.begin` starts a decision. While it has `work`, the caller evaluates that tree after the prompt and feeds
+the answers to its asks. The core does not know the engine: an engine without tree attention gets a budget of one node a
+head. Decisions of one batch may be at different steps, and each may wait or be cancelled between two.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Start = tuple[int, str, bool]  # what a free value begins with: its head, its gr
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses of what will be decided: the tool called last, and by head and tool the tokens of the last free value (of
-    a chat model the whole `text`, token after token)."""
+    """Guesses for the next decision: the tool of the last call, the tokens of the last free value by head and tool, and
+    for a chat model the tokens of the whole `text` as a tree."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -43,8 +43,8 @@ class Drafts:
 
 
 class Stepwise:
-    """A decision under way, of which `_steps` tell what to evaluate: `work` until there is a `decision`. Raises
-    NotFinite and DecodeError."""
+    """A decision in steps: evaluate `work` and `feed` the answers until there is a `decision`. Steps raise NotFinite
+    and DecodeError."""
 
     _steps: Generator[Tree, Sequence[Any], Decision]
     work: Tree | None = None
@@ -52,7 +52,7 @@ class Stepwise:
     passes = nodes = 0
 
     def feed(self, answers: Sequence[Any]) -> None:
-        """What the tree's `asks` asked for, in their order."""
+        """Take the answers to the `asks` of the current tree, in their order."""
         assert self.work is not None
         self.passes += 1
         self.nodes += len(self.work.tokens)
@@ -66,8 +66,8 @@ class Stepwise:
 
 
 class DecoderCore:
-    """Decides for one plan. A free value has at most `limit` tokens; so many nodes of a pass are spent on looking
-    `ahead`, and of a guessed value so many tokens a pass (`depth`; None: all)."""
+    """Decides for one plan. A free value has at most `limit` tokens. A pass spends at most `ahead` nodes on looking
+    ahead, and `depth` tokens on a guessed value (None: all of it)."""
 
     depth: int | None = None
     ahead = AHEAD
@@ -107,17 +107,17 @@ class DecoderCore:
                 self.firsts[start] = head.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
-        """What passes carry from here on."""
+        """Set how many nodes the following passes may carry."""
         self.walker = Walker(self.plan, budget)
 
     def where(self, k: int, tool: int) -> str:
-        """A head of a tool as errors name it."""
+        """Return how errors name a head of a tool."""
         return (
             f"Tool {self.plan.tools[tool].name}, {', '.join(p.name for p in self.plan.slots[tool][k - 1].parameters)}"
         )
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
-        """Take a budget, or choose one by what a pass costs; for people, which one and why."""
+        """Set a budget, or choose one by the cost of a pass; return the choice and its reasons for the report."""
         chosen, layout = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
         self.set_budget(chosen)
         if self.domains:
@@ -126,13 +126,13 @@ class DecoderCore:
 
     @property
     def reserve(self) -> int:
-        """Nodes that a decision surely takes."""
+        """Return how many nodes every decision takes."""
         return len(self.walker.first)
 
     def free_head(
         self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
     ) -> FreeHead:
-        """A free value at its beginning; `values` and `prompt` are what it is guessed from."""
+        """Return a new free value of a tool's head; `values` and `prompt` are sources of guesses."""
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self.starts[k, tool]
         room = most if guessing and (most := self.walker.budget.per_head) > 1 else 0
@@ -144,18 +144,18 @@ class DecoderCore:
 
     @property
     def most(self) -> int:
-        """Nodes that a decision with guesses may take."""
+        """Return how many nodes a decision with guesses may take."""
         return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
     def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = (), standing: Call | None = None) -> Deciding:
-        """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
-        looked up for more: they change no call, but how many passes it takes. Without `drafts` nothing is guessed.
-        `standing` is the call in force, for hysteresis."""
+        """Start a decision. `drafts` and the text of `prompt` give guesses of free values, which change the number of
+        passes, not the call; `drafts` is updated to this decision. Without `drafts` nothing is guessed. `standing` is
+        the active call, for hysteresis."""
         return Deciding(self, drafts, prompt, standing)
 
 
 class Deciding(Stepwise):
-    """A decision by ST heads."""
+    """A decision by the heads of an ST checkpoint."""
 
     def __init__(
         self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: Call | None = None
@@ -175,7 +175,7 @@ class Deciding(Stepwise):
 
     @property
     def guesses(self) -> tuple[int, int]:
-        """Nodes that were guesses of free values, and how many of them were right."""
+        """Return how many guessed nodes there were, and how many of them were right."""
         return sum(s.guessed for s in self._free.values()), sum(s.right for s in self._free.values())
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
@@ -203,9 +203,10 @@ class Deciding(Stepwise):
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
 
     def _free_values(self, tool: int) -> dict[int, Any] | None:
-        """Return a call's free values by head; None where one is illegal and is decided again, once.
+        """Return a call's free values by head; None where one is illegal and is decided a second time.
 
-        Raises DecodeError where it was, or cannot be."""
+        Raises DecodeError where the second one is illegal too, or where there is no alternative.
+        """
         values: dict[int, Any] = {}
         for k, state in ((k, state) for (k, called), state in self._free.items() if called == tool):
             try:
@@ -229,7 +230,8 @@ class Deciding(Stepwise):
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
     def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Take]]:
-        """The trie nodes and the free heads' tokens of the next pass, and what takes the answers to its asks."""
+        """Return the tree of the next pass (trie nodes and tokens of free heads) and the functions that take its
+        answers."""
         base, heads = self.nodes, self.plan.heads
         likely = (
             self.core.only_free if self._drafts.tool is None else self._drafts.tool
@@ -264,7 +266,7 @@ class Deciding(Stepwise):
         return Tree(tokens, parents, depths, [ask for ask, _ in requests]), [take for _, take in requests]
 
     def _asked(self, stops: Sequence[tuple[int, Any, Stop]], bests: dict[Any, Best]) -> Iterator[tuple[Ask, Take]]:
-        """What follows at nodes: the scores of few ids, or the best of many."""
+        """Yield asks for what follows at nodes: the scores of few ids, or the best of many."""
         base = self.nodes
         assert all(node >= base for node, _, _ in stops), "only this pass's nodes are asked"
         if few := [entry for entry in stops if entry[2].few]:
@@ -291,14 +293,14 @@ class Deciding(Stepwise):
             self.heads[k].rows[n] = row
 
     def _begun(self, k: int, tool: int, node: int) -> FreeHead:
-        """A free head whose head token is at this node, with all that is guessed of it."""
+        """Return a free head whose head token is at this node, with all its guesses."""
         last = self._drafts.tokens.get((k, tool))
         state = self.core.free_head(k, tool, self._guessing, () if last is None else (last,), self._prompt)
         state.nodes.append(node)
         return state
 
     def _go_on(self, k: int, tool: int) -> FreeHead | None:
-        """A free head of the tool that is called, begun when its head token is evaluated."""
+        """Return a free head of the called tool, created once its head token is evaluated."""
         state = self._free.get((k, tool))
         if state is None and ROOT in self.heads[k].slots:
             state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[ROOT])
@@ -331,7 +333,7 @@ class Deciding(Stepwise):
 
 
 def common_start(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
+    """Return the length of the common prefix of two sequences."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # whole slices are compared far faster than one id after another
         middle = (low + high + 1) // 2

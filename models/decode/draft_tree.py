@@ -1,7 +1,7 @@
-"""A free head under way: text that must follow, and behind it a tree of guesses, are evaluated in one pass.
+"""Decode a free value in few passes: one pass evaluates the forced text and, after it, a tree of guesses.
 
-A guess changes no value: each token is still the best of those that are legal, and a guess that is right saves the pass
-that it would have taken to find out what comes after it.
+A guess changes no value: each token is still the best legal one. A right guess saves the pass that would have decided
+it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ Best = tuple[int, float]  # the legal id with the largest score (ties: the lowes
 
 @dataclass(frozen=True)
 class Guesses:
-    """Where guesses come from: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
-    `quote` ends a text in JSON (None: it has no end of its own). They take at most `room` nodes of a pass, of these
-    `ahead` those that nothing but the grammar speaks for, and `most` of a decision. Of what may follow at most `depth`
-    tokens are guessed (None: all)."""
+    """Sources of guesses: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
+    `quote` is the token that ends a JSON text (None: there is none). Guesses take at most `room` nodes of a pass,
+    `ahead` of them from the grammar alone, and `most` of a decision; at most `depth` tokens are guessed (None: all)."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()
@@ -44,7 +43,7 @@ class Guesses:
     depth: int | None = None
 
     def after(self, tokens: list[int]) -> Iterator[Sequence[int]]:
-        """What may follow these."""
+        """Return likely continuations of these tokens."""
         for value in self.values:
             if list(value[: len(tokens)]) == tokens:
                 yield value[len(tokens) :][: self.depth]
@@ -57,19 +56,19 @@ class Guesses:
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """A place where a value may go on in several ways: which ids are `legal` [vocabulary] behind the guesses of `path`
-    (none: behind the last token that is certain)."""
+    """A place where a value may continue in several ways: the `legal` ids [vocabulary] after the guesses of `path`
+    (empty: after the last certain token)."""
 
     legal: np.ndarray
     path: Path = ()
 
     @cached_property
     def few(self) -> list[int]:
-        """The legal ids, where they are few."""
+        """Return the legal ids if they are few, else nothing."""
         return np.flatnonzero(self.legal).tolist() if np.count_nonzero(self.legal) <= FEW else []
 
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
-        """Of the few legal ids, by the scores of more. Raises NotFinite."""
+        """Return the best of the few legal ids, from the scores of more ids. Raises NotFinite."""
         by_id = dict(zip(ids, scores, strict=True))
         best, share = best_of([by_id[i] for i in self.few])
         return self.few[best], share
@@ -77,11 +76,11 @@ class Stop:
 
 @dataclass(slots=True)
 class FreeHead:
-    """A free value under way, which one of the `ends` or the null token ends.
+    """A free value being decoded, which one of the `ends` or the null token ends.
 
-    `nodes` are its evaluated tokens' places, the head token's first. To be evaluated next are the `chain` of tokens
-    that are certain, and behind it the guesses of a `tree`, at `places`. The `stops` ask what follows, for their
-    `bests`. So many nodes were `guessed`, and so many of these were `right`.
+    `nodes` are the places of its evaluated tokens, the head token first. The next pass evaluates the `chain` of certain
+    tokens, and after it the guesses of a `tree`, at `places`. The `stops` ask what follows there; `bests` are the
+    answers. `guessed` counts guessed nodes, `right` the right ones.
     """
 
     value: FreeValue
@@ -114,7 +113,7 @@ class FreeHead:
         self._extend([])
 
     def carried(self, first: int) -> Iterator[tuple[int, int, int]]:
-        """Token, parent and depth of each node of the next pass; they are numbered from `first` on."""
+        """Yield token, parent and depth of each node of the next pass, numbered from `first` on."""
         number = itertools.count(first)
         for token in self.chain:
             yield token, self.nodes[-1], len(self.nodes)
@@ -125,7 +124,7 @@ class FreeHead:
             self.places[path] = next(number)
 
     def settle(self) -> None:
-        """Chain and tree are evaluated; `bests` are what follows at the stops."""
+        """Take the tokens that the evaluated tree confirms; `bests` has the best token at each stop."""
         bests, stop = self.bests, self.stops[0]
         while (known := self._edges.get((*stop.path, bests[stop.path][0]))) is not None:
             self.confidence *= _probability(bests[stop.path])
@@ -137,7 +136,7 @@ class FreeHead:
         self.take(bests[stop.path])
 
     def take(self, best: Best) -> None:
-        """What follows is known, and nothing else is evaluated."""
+        """Take the best token after the last certain one, with no other node evaluated."""
         self.confidence *= _probability(best)
         self._last = len(self.value.tokens), best[0]
         if self._is_end(best[0]):
@@ -149,13 +148,14 @@ class FreeHead:
 
     @property
     def kept(self) -> int:
-        """How many tokens stood before the last choice."""
+        """Return how many tokens precede the last choice."""
         return 0 if self._last is None else self._last[0]
 
     def decide_again(self) -> bool:
-        """Take the last choice back, once, as what it led to was illegal; False where there is no other one.
+        """Take back the last choice once, because its value was illegal; return False where there is no alternative.
 
-        Raises DecodeError where nothing else may follow."""
+        Raises DecodeError where no other token may follow.
+        """
         if self.again or self._last is None or (self._last[0] == 0 and self.nodes):
             return False  # the head token is not evaluated again
         self.again, self.end = True, None
@@ -185,7 +185,7 @@ class FreeHead:
         self.bests = {}  # it is not settled again
 
     def _forced(self) -> tuple[list[int], np.ndarray]:
-        """Push what follows of itself; what may follow then: several tokens, or the end alone."""
+        """Push the forced tokens; return them, and the ids that may follow: several, or the end alone."""
         forced: list[int] = []
         while True:
             if self.value.tokens or self.null_id is None:
@@ -198,7 +198,7 @@ class FreeHead:
             forced.append(token)
 
     def _guess(self, stop: Stop, tokens: Sequence[int], room: int) -> None:
-        """That these tokens follow a stop, as far as they are legal and within `room` nodes."""
+        """Add guessed tokens after a stop, as far as they are legal and within `room` nodes."""
         value, base = self.value, len(self.value.tokens)
         value.push(*stop.path)
         try:
@@ -226,8 +226,8 @@ class FreeHead:
             value.pop(len(value.tokens) - base)
 
     def _look_ahead(self, room: int) -> None:
-        """Guess the text that must follow as the tokenizer writes it, also in one token with what comes then, the end
-        of a text, and where few tokens are legal each of them."""
+        """Guess the text that must follow, as the tokenizer writes it, the end of a text, and each token where few are
+        legal."""
         encode, decode = self.guesses.tokenizer.encode, self.guesses.tokenizer.decode
         for stop in self.stops:  # which grow meanwhile
             if len(self.tree) >= room:

@@ -1,7 +1,4 @@
-"""Free values: strings, unbounded numbers, arrays and objects, decoded token by token under a grammar.
-
-The grammar is llguidance's business: it gives, for each step, the tokens that may follow.
-"""
+"""Decode free values (strings, unbounded numbers, arrays, objects) token by token under a grammar of llguidance."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ RAW, INSIDE = "// a text\n", "// a text of JSON, without its quotes\n"
 
 
 class _Machine:
-    """The library's tokenizer for one of ours, and which tokens may stand within a text that is not escaped."""
+    """llguidance's tokenizer for one of ours, and the tokens that may occur in an unescaped text."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
@@ -56,7 +53,7 @@ _machines: WeakKeyDictionary[STTokenizer, dict[int, _Machine]] = WeakKeyDictiona
 
 
 class Grammars:
-    """Compiles a grammar for each free domain once, at start-up."""
+    """Compiles the grammar of each free domain once, at start-up."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
@@ -71,10 +68,10 @@ class Grammars:
         (self.quote, *_) = tokenizer.encode('"')
 
     def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
-        """Return the grammar of a domain. Raises UserError (`where` names tool and argument) when its schema has none.
+        """Return the grammar of a domain. Raises UserError (`where` names tool and argument) for a schema without one.
 
-        A `quoted` string stands in JSON's quotes and holds nothing that JSON would escape. `space` is before JSON, and
-        behind its separators. What the grammar does not know is checked when the value is whole (`parse_free`).
+        A `quoted` string is the inside of a JSON string, without characters that need an escape. `space` precedes JSON
+        values and follows their separators. Rules that the grammar does not enforce are checked by `parse_free`.
         """
         schema = domain.schema
         if domain.is_string and schema.keys().isdisjoint(FORMED) and schema.get("format") not in FORMATS:
@@ -88,7 +85,7 @@ class Grammars:
         return grammar
 
     def _refuse(self, grammar: str, where: str) -> None:
-        """Raise UserError for a grammar that the library does not take."""
+        """Raise UserError for a grammar that llguidance refuses."""
         first = self.matcher(grammar)
         if not first.is_error():
             first.compute_bitmask()  # what takes more than the library spends on a token, says so now
@@ -99,7 +96,8 @@ class Grammars:
             )
 
     def check(self, grammar: str, limit: int, where: str) -> None:
-        """UserError where no value of the grammar has so few tokens; JSON may have more, of which most are forced."""
+        """Raise UserError where no value of the grammar has at most `limit` tokens; JSON may have more, since most of
+        them are forced."""
         text = grammar.startswith((RAW, INSIDE))
         end = self.start(grammar, limit, where).end(limit + ENDED * (not text))
         self._refuse(grammar, where)
@@ -109,13 +107,14 @@ class Grammars:
             raise UserError(problem, "Loosen its rules, give its parts shorter names, or allow more tokens.")
 
     def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
-        """A value at its beginning, of at most `limit` tokens and what it takes to end it there; errors say `where`."""
+        """Return an empty value of at most `limit` tokens, besides those that it takes to end it; errors name
+        `where`."""
         machine = self.machine
         inside = grammar.startswith(INSIDE)
         return FreeValue(self, grammar, limit, where, machine.unescaped if inside else None)
 
     def matcher(self, grammar: str) -> Any:
-        """At the beginning of a value."""
+        """Return a matcher at the start of a value."""
         first = self._first.get(grammar)
         if first is None:
             first = self._first[grammar] = self._library.LLMatcher(self.machine.tokens, grammar)
@@ -124,8 +123,8 @@ class Grammars:
         return first
 
     def shorter(self, grammar: str, tokens: Sequence[int]) -> Iterator[Any]:
-        """Matchers of a value behind these tokens whose texts with a pattern or a format are short, then longer and
-        longer: such a text cannot grow without end before it has what its pattern wants."""
+        """Yield matchers after these tokens whose texts with a pattern or format are bounded, first shortly, then less
+        and less: otherwise such a text may grow without end."""
         before, _, written = grammar.partition("%json ")
         inside = grammar.startswith(INSIDE)
         if '"pattern"' not in written and '"format"' not in written:
@@ -139,14 +138,15 @@ class Grammars:
                 yield matcher
 
     def bytes_of(self, tokens: Sequence[int]) -> bytes:
-        """What they write: a token may be a part of a character."""
+        """Return the bytes of tokens; a token may be a part of a character."""
         return bytes(self.machine.tokens.decode_bytes(list(tokens)))
 
 
 class FreeValue:
-    """The tokens of one free value so far, and what may follow them.
+    """The tokens of one free value so far, and the tokens that may follow.
 
-    With `unescaped` ids the value is a text of JSON without its quotes: it may end where the quote may follow."""
+    With `unescaped` ids the value is the text of a JSON string without quotes: it may end where the quote may follow.
+    """
 
     def __init__(
         self, grammars: Grammars, grammar: str, limit: int, where: str, unescaped: np.ndarray | None = None
@@ -158,20 +158,21 @@ class FreeValue:
         self._excluded: tuple[int, int] | None = None  # a token, behind so many
 
     def exclude(self, token: int) -> None:
-        """Let a token not follow here: what it led to was illegal."""
+        """Exclude a token at this position: its value was illegal."""
         self._excluded = len(self.tokens), token
 
     def _ends(self, matcher: Any) -> bool:
-        """Whether a value may end here."""
+        """Return whether a value may end here."""
         if self._unescaped is None:
             return bool(matcher.is_accepting())
         return bool(matcher.validate_tokens([self._grammars.quote]) == 1)
 
     def legal(self, ends: Any, null_id: int | None) -> np.ndarray:
-        """Return which ids [vocabulary] may follow: `ends` where the value may end, `null_id` (None: never) at its
-        start.
+        """Return which ids [vocabulary] may follow: also `ends` where the value may end, and `null_id` (None: never) at
+        its start.
 
-        After `limit` tokens only the end may; raises DecodeError where it must not."""
+        After `limit` tokens only the end is legal; raises DecodeError where the value cannot end.
+        """
         legal = self._bits(self._matcher)
         if self._matcher.is_error():
             reason = str(self._matcher.get_error()).strip().splitlines()[0][:200]
@@ -188,7 +189,7 @@ class FreeValue:
         return legal
 
     def _bits(self, matcher: Any) -> np.ndarray:
-        """Which ids [vocabulary] the grammar lets follow."""
+        """Return which ids [vocabulary] the grammar allows next."""
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
         legal[self._grammars.special] = False
@@ -205,8 +206,8 @@ class FreeValue:
             del self.tokens[-count:]
 
     def forced(self) -> list[int]:
-        """Push the text that must follow, in the tokenizer's own tokens, and none where the value may end; of a value
-        that is too long an end that is found."""
+        """Push the tokens of the text that must follow, none where the value may end; complete a value that is too
+        long. Return the pushed tokens."""
         before = len(self.tokens)
         if before < self._limit and not self._ends(self._matcher):
             self.push(*self._must_follow(self._matcher))
@@ -215,14 +216,14 @@ class FreeValue:
         return self.tokens[before:]
 
     def _must_follow(self, matcher: Any) -> list[int]:
-        """The tokens of the text that must follow."""
+        """Return the tokens of the text that must follow."""
         if self._unescaped is None:
             return list(matcher.compute_ff_tokens())
         tokens = self._grammars.tokenizer.encode(self._text_after(matcher))
         return tokens if matcher.validate_tokens(tokens) == len(tokens) else []
 
     def text_after(self) -> str:
-        """The text that must follow, none where the value may end."""
+        """Return the text that must follow; empty where the value may end."""
         return self._text_after(self._matcher)
 
     def _text_after(self, matcher: Any) -> str:
@@ -232,9 +233,10 @@ class FreeValue:
         return text if self._unescaped is None else re.split(r'["\\]', text)[0]
 
     def end(self, most: int) -> list[int] | None:
-        """Return at most so many tokens that end the value, None where none are found.
+        """Return at most `most` tokens that end the value; None where none are known.
 
-        A grammar's state cannot be asked how it ends: what closes is tried first, then what fills."""
+        llguidance does not say how a grammar can end, so closing characters are tried first, then others.
+        """
         for matcher in chain([self._matcher], self._grammars.shorter(self._grammar, self.tokens)):
             ahead, path = matcher.deep_copy(), list[int]()
             while not self._ends(ahead) and len(path) <= most:
@@ -252,7 +254,7 @@ class FreeValue:
 
 
 def _with_short_texts(schema: Any, most: int) -> Any:
-    """A schema whose texts with a pattern or a format have at most so many characters."""
+    """Return a schema whose texts with a pattern or format have at most `most` characters."""
     if isinstance(schema, list):
         return [_with_short_texts(part, most) for part in schema]
     if not isinstance(schema, dict) or "enum" in schema:
@@ -269,7 +271,7 @@ def _with_short_texts(schema: Any, most: int) -> Any:
 
 
 def _integer(digits: str) -> int:
-    """Raises ValueError for one that no message takes."""
+    """Return an integer. Raises ValueError for one that does not fit 64 bits."""
     number = int(digits)
     if not LEAST_INTEGER <= number <= MOST_INTEGER:
         raise ValueError("an integer beyond 64 bits")
@@ -285,8 +287,8 @@ def _float(digits: str) -> float:
 
 
 def parse_free(domain: Free, text: str) -> Any:
-    """The typed value of decoded text by the declared type; raises DecodeError when it does not parse, or breaks a rule
-    that the grammar does not know. What a set names twice it has once."""
+    """Return the typed value of decoded text. Raises DecodeError where it does not parse, or breaks a rule that the
+    grammar does not enforce. Duplicates in a list of unique items are dropped."""
     value: Any = text
     if not domain.is_string:
         try:
@@ -303,7 +305,7 @@ def parse_free(domain: Free, text: str) -> Any:
 
 
 def _each_once(value: Any, schema: Any) -> Any:
-    """Without what stands twice where items are unique."""
+    """Drop duplicates from lists of unique items."""
     if not isinstance(schema, Mapping):
         return value
     for arm in (*schema.get("anyOf", ()), *schema.get("allOf", ())):

@@ -26,8 +26,8 @@ def margin_of(text: str) -> float:
 
 
 class SteadyWalk:
-    """The walks of one decision under hysteresis. An argument is compared where the function in force is called again;
-    of another function all arguments are new. A null function and free values are taken as they are preferred."""
+    """The walks of one decision under hysteresis. Arguments are compared only if the active function is called again. A
+    null function and free values are always those that the model prefers."""
 
     def __init__(self, walker: Walker, tokenizer: STTokenizer, margin: float, standing: Call) -> None:
         self._walker, self._plan, self._margin = walker, walker.plan, margin
@@ -36,8 +36,8 @@ class SteadyWalk:
         self.kept: dict[str, str | None] = {}  # of the walks since the function's
 
     def walk(self, head: int, state: HeadState, tools: int) -> Walk:
-        """As `Walker.walk`, or to the value in force. The function's walk comes first, and starts again. Raises
-        NotFinite."""
+        """Walk as `Walker.walk`, or to the active value. The function head is walked first and starts a new decision.
+        Raises NotFinite."""
         if head == 0:
             self.kept = {}
         best = self._walker.walk(head, state, tools)
@@ -55,7 +55,7 @@ class SteadyWalk:
         return standing
 
     def _text(self, head: int, leaf: TrieNode) -> str | None:
-        """What a leaf says; None of the null token."""
+        """Return the text of a leaf; None for the null token."""
         plan = self._plan
         if leaf == (plan.heads[head].null_id,):
             return None
@@ -65,8 +65,8 @@ class SteadyWalk:
 
 
 def leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple[int, dict[int, TrieNode]]:
-    """A call's tool, and by head the leaf of its value, where the head has a trie; nothing of a call that these tools
-    do not have, and of a value that the tool does not."""
+    """Return the index of a call's tool and, by head, the leaf of its value where the head has a trie. Values that the
+    tools do not have are left out."""
     index = next((i for i, tool in enumerate(plan.tools) if tool.name == call.name), None)
     if index is None:
         return NO_TOOL, {}

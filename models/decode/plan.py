@@ -1,4 +1,4 @@
-"""A head's token trie: every legal value, as the tokenizer encodes it after the head token, end token included."""
+"""Compile tools into a token trie for each head: every legal value as the tokenizer encodes it, end token included."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KEPT = 4096  # computed nodes that are remembered
 
 
 class TokenTrie:
-    """Tools are bits of an int mask. A leaf carries typed values, one for each tool it is legal for: it is never parsed
-    back from text."""
+    """A trie of token paths. Tools are bits of an int mask. A leaf has the typed value of each tool that it is legal
+    for, so that no value is parsed from text."""
 
     def __init__(self, head_token: int) -> None:
         self._head = head_token
@@ -31,11 +31,12 @@ class TokenTrie:
         self._tools: dict[TrieNode, tuple[int, int]] = {}
 
     def __len__(self) -> int:
-        """Listed nodes."""
+        """Return the number of nodes."""
         return len(self._tools)
 
     def insert(self, path: Sequence[int], tool: int, value: Any) -> bool:
-        """Add one value's token path for one tool; False when the tool already has a value on this very path."""
+        """Add the token path of one value for one tool; return False where the tool has a value on this path
+        already."""
         leaf, bit = tuple(path), 1 << tool
         values = self.leaves.setdefault(leaf, {})
         if tool in values:
@@ -51,34 +52,34 @@ class TokenTrie:
         return True
 
     def token(self, node: TrieNode) -> int:
-        """The last token of a node."""
+        """Return the last token of a node."""
         return node[-1] if node else self._head
 
     def tools(self, node: TrieNode) -> tuple[int, int]:
-        """The tools that a node leads to a value of, and those that it leads to several values of."""
+        """Return the tools with at least one value below a node, and those with several."""
         return self._tools.get(node, (0, 0))
 
     def children(self, node: TrieNode) -> dict[int, TrieNode]:
-        """By token, in declared order."""
+        """Return the children by token, in declared order."""
         return self._children.get(node, {})
 
     def value(self, leaf: TrieNode, tool: int) -> Any:
-        """Of a leaf that is legal for a tool."""
+        """Return the value of a leaf for a tool."""
         return self.leaves[leaf][tool]
 
     @property
     def choices(self) -> set[int]:
-        """The tokens between which the model chooses somewhere."""
+        """Return the tokens between which the model chooses at some node."""
         return {t for c in self._children.values() if len(c) > 1 for t in c}
 
     def legal_children(self, node: TrieNode, tools: int) -> list[tuple[int, TrieNode]]:
-        """(token, node) of the children that lead to a value of one of the tools in the mask, by token id: so ties go
-        to the lowest."""
+        """Return (token, node) of the children with a value for one of the tools in the mask, by token id: ties go to
+        the lowest."""
         return sorted((t, c) for t, c in self.children(node).items() if self.tools(c)[0] & tools)
 
     def needed(self, tools: int, start: TrieNode = ROOT, limit: int | None = None) -> list[TrieNode]:
-        """The nodes below and including `start` whose logits the walk may need for the given tools: those that branch
-        for one of them, and what leads there; breadth-first, children in declared order, at most `limit`."""
+        """Return the nodes from `start` on whose logits a walk for these tools may need: those that branch, and those
+        on the way there; breadth-first in declared order, at most `limit`."""
         order = [start] if self.tools(start)[1] & tools else []
         for node in order:
             if limit is not None and len(order) >= limit:
@@ -94,7 +95,7 @@ ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """One active head. `free` lists, by tool index, the domains that no trie can hold."""
+    """One active head. `free` has, by tool index, the domains that no trie can list."""
 
     name: str
     head_id: int
@@ -110,7 +111,7 @@ class HeadPlan:
 
 @dataclass(frozen=True)
 class SchemaPlan:
-    """All active heads: the function and as many argument heads as the largest tool needs."""
+    """All active heads: the function, and as many argument heads as the largest tool needs."""
 
     tools: tuple[ToolSchema, ...]
     slots: tuple[tuple[Slot, ...], ...]
@@ -122,9 +123,9 @@ class SchemaPlan:
         return self.heads[0]
 
     def head_values(self, call: Call | None) -> list[tuple[HeadPlan, str | None]]:
-        """Each active head with the text it should carry for `call` (None: the null token): the training target.
+        """Return each active head with its text for a call (None: the null token): the target of training.
 
-        A null call sets the function head alone; heads beyond the tool's arity are null.
+        A null call sets the function head alone; heads beyond the tool's parameters are null.
         """
         if call is None:
             return [(self.function, None)]
@@ -140,8 +141,8 @@ class SchemaPlan:
         return next(i for i, t in enumerate(self.tools) if t.name == name)
 
     def text(self, tool: int, k: int, value: Any) -> str:
-        """How the tool's head `k` (0: its first argument) writes a value. Raises ValueError for one outside its
-        domain."""
+        """Return how head `k` of a tool (0: its first argument) writes a value. Raises ValueError for a value outside
+        its domain."""
         domain = self.slots[tool][k].domain
         if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):
@@ -156,7 +157,7 @@ def compile_plan(
 ) -> SchemaPlan:
     """Compile tools for one tokenizer.
 
-    Raises UserError for two values with the same tokens, and for listed values of too many, naming tool and parameter.
+    Raises UserError, naming tool and parameter, for two values with the same tokens, and for too many listed values.
     """
     slots = tuple(t.slots(overflow) for t in tools)
     heads = [_head(tokenizer, FUNCTION, {})]

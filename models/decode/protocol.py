@@ -1,4 +1,4 @@
-"""What answers a decision's questions: the runner's protocol (design, section 4)."""
+"""The protocol between a decision and the runner that evaluates its trees (design, section 4)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ ROUNDS = 5  # that a pass is measured
 
 @dataclass(frozen=True)
 class PassCost:
-    """Milliseconds of a forward pass: `fixed_ms` + `token_ms` * tokens, and `choice_ms` for each of them that is asked
-    for the best of the whole vocabulary."""
+    """The cost of a forward pass: `fixed_ms` + `token_ms` * tokens, and `choice_ms` for each token whose best successor
+    of the whole vocabulary is wanted."""
 
     fixed_ms: float
     token_ms: float
     choice_ms: float = 0.0
 
     def of(self, passes: int, tokens: int) -> float:
-        """Milliseconds of `passes` that carry `tokens` in all."""
+        """Return the milliseconds of `passes` with `tokens` in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
 
     def worth(self, choosing: bool = True) -> int:
-        """So many guessed nodes cost what a pass of one costs; `choosing` among the whole vocabulary, or few ids."""
+        """Return how many guessed nodes cost as much as a pass of one node; `choosing` among the whole vocabulary, or
+        few ids."""
         one = max(self.token_ms + self.choice_ms * choosing, 1e-3)
         return int((self.fixed_ms + one) / one)
 
 
 def measured(pass_of: Callable[[int], None], prepare: Callable[[int], object], sizes: Sequence[int]) -> PassCost:
-    """Measure a pass of each of these many nodes, ROUNDS times, each after what prepares it."""
+    """Measure passes of these sizes, each ROUNDS times, each after `prepare`."""
     best = dict.fromkeys(sizes, float("inf"))
     for _ in range(ROUNDS):
         for size in sizes:
@@ -48,8 +49,8 @@ def measured(pass_of: Callable[[int], None], prepare: Callable[[int], object], s
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is wanted at `nodes` (places in the tree's lists): the scores of `ids`, a row a node; or with `masks`
-    [nodes, vocabulary] of legal ids the `Best` of each."""
+    """Wanted answers at `nodes` (indices in the tree): the scores of `ids`, a row a node; or, with `masks` [nodes,
+    vocabulary] of legal ids, the `Best` of each."""
 
     nodes: Sequence[int]
     ids: Sequence[int] = ()
@@ -58,8 +59,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes to evaluate, parents before children. `parents` count all nodes of the decision in the order in which they
-    were evaluated, -1 is the prompt's end; a node of depth 0 follows the prompt's last token."""
+    """Nodes to evaluate, parents before children. `parents` number all nodes of the decision in the order of
+    evaluation; -1 is the prompt's end. A node of depth 0 follows the prompt's last token."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
@@ -72,11 +73,11 @@ class Cancelled(Exception):
 
 
 class DecodeError(Exception):
-    """No legal call could be decoded (a free value that never ended or does not parse)."""
+    """No legal call could be decoded, for example as a free value did not end or does not parse."""
 
 
 class NotFinite(DecodeError):
-    """Scores that decide, or tell of confidence, are NaN or infinite."""
+    """Scores are NaN or infinite."""
 
     def __init__(self) -> None:
         super().__init__("the model's scores are no finite numbers: its weights are damaged, or overflow")
@@ -84,10 +85,10 @@ class NotFinite(DecodeError):
 
 @dataclass(frozen=True)
 class Budget:
-    """How many trie nodes a pass may carry: for each head (its head token included) and in all. 1 per head is
-    ordinary constrained parallel decoding. With `function_first` the argument heads wait for the function; with
-    `forced` tokens that must follow are evaluated, too (the baseline: one token a pass). With `paths` those that only
-    lead to a node come with it, beyond the budget, and nothing is asked of them."""
+    """How many trie nodes a pass may evaluate: per head (head token included) and in all. One per head is ordinary
+    constrained decoding. `function_first`: argument heads wait for the function. `forced`: tokens that must follow are
+    evaluated too (the baseline: one token a pass). `paths`: nodes on the way to a wanted node come with it, beyond the
+    budget and without an answer."""
 
     per_head: int = 64
     total: int = 128
@@ -102,8 +103,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """How the prefix came there: `source` is computed, disk or memory (another session's); `note` says why a disk copy
-    was refused."""
+    """Where the KV of a prefix came from: `source` is computed, disk or memory (another session); `note` is why the
+    copy on disk was refused."""
 
     tokens: int
     source: str
@@ -112,9 +113,9 @@ class PrefixInfo:
 
 @dataclass(frozen=True)
 class Caps:
-    """What a runner can do. `tree`: whether a pass may hold branches, else one node a head; `batch`: decisions of one
-    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: how those of a
-    quantised checkpoint are run."""
+    """What a runner can do. `tree`: a pass may hold branches, otherwise one node a head; `batch`: decisions of one
+    pass; `exact`: scores do not depend on how they are requested, except for rounding; `weights`: how quantised weights
+    are used."""
 
     engine: str
     device: str
@@ -127,14 +128,14 @@ class Caps:
     weights: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For the report and for people."""
+        """Return the figures for the report."""
         return {k: v for k, v in asdict(self).items() if k != "vocabulary" and v is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The next tree of a decision whose prompt its handle was started with. Once `stop` is set nobody waits for it: a
-    pass of several steps may end early, with Cancelled in the answers' place."""
+    """The next tree of a decision, after the prompt that its handle was started with. A set `stop` cancels it: the
+    answers may be Cancelled."""
 
     handle: Any
     tree: Tree
@@ -142,28 +143,28 @@ class Work:
 
 
 class Runner(Protocol):
-    """One model, many handles, each a prompt and behind it the nodes of the decision at hand. A handle has `slots`
-    (tokens that it can hold), `fresh` (tokens of its prompt that are not computed yet), `start(prompt, reserve)` (begin
-    a decision; gives how many tokens are cached, raises UserError when they do not fit) and `forget()`.
+    """One model and many handles, each with a prompt and the nodes of the current decision. A handle has `slots`
+    (tokens that it can hold), `fresh` (prompt tokens that are not computed yet), `start(prompt, reserve)` (start a
+    decision; returns the number of cached tokens; raises UserError where they do not fit) and `forget()`.
 
-    Not thread-safe. It may have `figures`
-    to be told. `slots`: so many tokens a handle holds."""
+    Not thread-safe. It may have `figures` for the report. `slots` is the number of tokens that a handle holds.
+    """
 
     caps: Caps
     slots: int
 
     def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
-        """A handle whose prompts begin with `prefix`, which is computed."""
+        """Return a handle for prompts that start with `prefix`, whose KV is computed."""
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> Any:
-        """Another handle for the same prefix."""
+        """Return another handle for the same prefix."""
 
     def cost(self, handle: Any) -> PassCost:
-        """What a pass behind the handle's prompt costs, measured once for prompts of about its length."""
+        """Return the cost of a pass after the handle's prompt, measured once for prompts of about its length."""
 
     def prefill(self, handle: Any, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """One pass for at most `caps.batch` works of different handles: of each what its tree's asks ask for, in their
-        order. What of the prompts is not computed yet shares the pass."""
+        """Evaluate at most `caps.batch` works of different handles in one pass; return for each the answers to its
+        tree's asks, in their order. Prompt tokens that are not computed yet are part of the pass."""

@@ -1,4 +1,4 @@
-"""Walking the tries: from the logits of evaluated nodes to typed values, or to the nodes that the next pass carries."""
+"""Walk the tries: from the logits of evaluated nodes to typed values, or to the nodes that the next pass evaluates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entry = tuple[int, TrieNode]  # a head's node
 
 @dataclass
 class HeadState:
-    """What is known of one head during one decision: the evaluated trie nodes, each with its KV slot and logits row."""
+    """The evaluated trie nodes of one head during a decision, each with its KV slot and its row of logits."""
 
     slots: dict[TrieNode, int] = field(default_factory=dict)
     rows: dict[TrieNode, Sequence[float]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Walk:
 
 
 def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, float]:
-    """Return the place of the largest score (ties: the first one), or this place, and its probability among all.
+    """Return the index of the largest score (ties: the first one), or `place`, and its probability among all.
 
     Raises NotFinite.
     """
@@ -46,8 +46,8 @@ def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, flo
 
 
 class Walker:
-    """Greedy walks over one plan's tries, and within a budget the nodes that they may need next: `first` those of a
-    decision's first pass. `column` maps a token id to its place in a logits row."""
+    """Walks the tries of one plan greedily, and lists the nodes to evaluate within a budget. `first` are those of a
+    decision's first pass. `column` maps a token id to its column in a row of logits."""
 
     def __init__(self, plan: SchemaPlan, budget: Budget) -> None:
         self.plan, self.budget = plan, budget
@@ -62,9 +62,9 @@ class Walker:
         self.first = self.wanted([HeadState() for _ in plan.heads], None, self.start)
 
     def walk(self, head: int, state: HeadState, tools: int, leaf: TrieNode | None = None) -> Walk:
-        """Follow the largest logit among legal children from the head token; ties go to the lowest token id.
+        """Follow the largest logit among the legal children from the head token; ties go to the lowest token id.
 
-        With a legal `leaf` go there, whatever the logits prefer: how probable it is. Raises NotFinite.
+        With a legal `leaf`, walk to it whatever the logits prefer, and return its probability. Raises NotFinite.
         """
         node, confidence = ROOT, 1.0
         visited: list[TrieNode] = []
@@ -88,8 +88,8 @@ class Walker:
     def look(
         self, heads: Sequence[HeadState], walk: Callable[[int, HeadState, int], Walk] | None = None
     ) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
-        """(tool as far as known, walks of the heads that have tries, heads whose value of that tool is free); each head
-        is walked by `walk`, the function's first (None: greedily)."""
+        """Return (tool where it is decided, walks of the heads with tries, heads whose value of that tool is free).
+        `walk` walks each head, the function head first (None: greedily)."""
         walk = walk or self.walk
         walks = {0: walk(0, heads[0], FUNCTION_BIT)}
         if walks[0].pending:
@@ -108,7 +108,7 @@ class Walker:
         return tool, walks, free
 
     def wanted(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[Entry]:
-        """(head, trie node) of the next pass, parents first, within the budget."""
+        """Return (head, trie node) of the next pass, parents first, within the budget."""
         lists: list[list[Entry]] = []
         called = self.possible_tools(walks.get(0, Walk()).node) if tool is None else 1 << tool
         for k, head in enumerate(self.plan.heads):
@@ -126,8 +126,8 @@ class Walker:
         return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
     def nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
-        """Nodes to evaluate so that a walk pending at `node` can go on: what leads there, then the nodes below that
-        may be needed, breadth-first in declared order."""
+        """Return the nodes to evaluate so that a walk that waits at `node` can continue: those on the way there, then
+        those below that may be needed, breadth-first in declared order."""
         while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:
             (node,) = only
         above = [node[:end] for end in range(len(node))]
@@ -139,13 +139,14 @@ class Walker:
         return [node] if self.budget.forced else trie.needed(tools, node, self.budget.per_head)
 
     def _choices(self, head: int, node: TrieNode, tools: int) -> tuple[list[int], list[TrieNode]]:
-        """Logits columns and child nodes that lead to a legal value, by ascending token id; none after a leaf."""
+        """Return the logits columns and child nodes that lead to a legal value, by ascending token id; none after a
+        leaf."""
         legal = self.plan.heads[head].trie.legal_children(node, tools)
         # A forced child needs no logits, so its token may have no column.
         return [self.column.get(t, -1) for t, _ in legal], [c for _, c in legal]
 
     def _possible_tools(self, node: TrieNode) -> int:
-        """The tools whose names lie at or below a node of the function trie."""
+        """Return the mask of the tools whose names are at or below a node of the function trie."""
         leaves = self.plan.function.trie.leaves.items()
         below = [values[ANY_TOOL] for leaf, values in leaves if leaf[: len(node)] == node]
         return sum(1 << tool for tool in below if tool != NO_TOOL)
@@ -156,8 +157,8 @@ NEAR = 1.02  # costs closer than that are equal: fewer passes win
 
 
 def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
-    """Return the passes that a call of the tool takes at most, and about how many nodes they carry; of a free value the
-    head's own token alone."""
+    """Return the most passes that a call of the tool takes, and about how many nodes they evaluate; of a free value the
+    head token alone counts."""
     first, per_head = {*walker.first}, walker.budget.per_head
     function = next(leaf for leaf, values in walker.plan.function.trie.leaves.items() if values.get(ANY_TOOL) == tool)
     choices = [end for end in range(len(function)) if len(walker.choices(0, function[:end], FUNCTION_BIT)[1]) > 1]
@@ -175,7 +176,7 @@ def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
 
 
 def _passes_behind(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_head: int) -> int:
-    """Return the most passes that a head takes behind one that carried these nodes."""
+    """Return the most passes that a head takes after one that evaluated these nodes."""
     below = [ROOT] if not carried else [c for n in carried for c in trie.children(n).values()]
     known = set(carried)
     waits = [n for n in below if n not in known and trie.tools(n)[1] >> tool & 1]
@@ -185,8 +186,8 @@ def _passes_behind(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_
 
 
 def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
-    """The budget whose calls cost less when all tools are equally likely, unless its worst call costs much more than
-    the other's; and what was weighed, nothing where both are the same. The same cost gives the same choice."""
+    """Return the budget whose calls cost less with all tools equally likely, unless its worst call costs much more; and
+    the figures of that choice. The choice follows from the cost alone."""
     walkers = [Walker(plan, budget) for budget in (limit, replace(limit, function_first=True))]
     if walkers[0].first == walkers[1].first:
         return limit, {"layout": "everything"}

@@ -1,1 +1,1 @@
-"""What evaluates a decision's trees: the engines, each behind the protocol of `decode.protocol`."""
+"""The engines that evaluate a decision's trees, each behind the protocol of `decode.protocol`."""

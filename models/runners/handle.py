@@ -1,4 +1,4 @@
-"""A session's handle of a runner: a prompt, and behind it the nodes evaluated for the decision at hand."""
+"""A session's handle of a runner: its prompt, and the evaluated nodes of the current decision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rtcontrol.models.errors import too_long
 class Handle:
     """The first `done` tokens of the `prompt` are computed, `fresh` are not; it can hold `slots` tokens.
 
-    `paths` are the nodes that lead to each evaluated node of the decision, itself the last.
+    `paths` are the nodes that lead to each evaluated node of the decision, itself included as the last.
     """
 
     def __init__(self, slots: int) -> None:
@@ -24,12 +24,12 @@ class Handle:
 
     @property
     def fresh(self) -> int:
-        """Tokens of the prompt that are not computed yet."""
+        """Return how many tokens of the prompt are not computed yet."""
         return len(self.prompt) - self.done
 
     def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Start a decision; return how many tokens of its prompt are cached: the longest common prefix with those
-        before. Raises UserError when prompt and `reserve` nodes do not fit."""
+        """Start a decision; return how many tokens of its prompt are cached, the longest common prefix with the last
+        prompt. Raises UserError where prompt and `reserve` nodes do not fit."""
         if len(prompt) + reserve > self.slots:
             raise too_long(self.slots, len(prompt))
         # A decision without any branching node runs no pass, so not all of the last prompt need be there.
@@ -42,13 +42,13 @@ class Handle:
         return count
 
     def forget(self) -> None:
-        """Let nothing that is cached be used again."""
+        """Invalidate everything that is cached."""
         self.done = 0
         self.start([], 0)
 
 
 def pass_cost(runner: Runner, handle: Handle, sizes: Sequence[int]) -> PassCost:
-    """Measure passes of so many nodes behind the prompt of a handle, which stays cached."""
+    """Measure passes of these sizes after the prompt of a handle, which stays cached."""
     prompt = list(handle.prompt)
     if len(prompt) + max(sizes) >= handle.slots:
         return PassCost(1.0, 0.0)  # where there is no room to measure, passes count

@@ -1,6 +1,7 @@
-"""A runner over Hugging Face transformers: any causal model whose attention takes a mask, a tree in one packed pass.
+"""A runner over Hugging Face transformers: evaluates a tree in one pass of any causal model whose attention takes a
+mask.
 
-Whether a model does so is found out when it is loaded: its scores must be those of forwards of whole sequences.
+Loading checks the model: its scores of a tree must equal those of forwards of whole sequences.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LEAVES = (5, 7, 8)
 
 
 class HFSequence(Handle):
-    """One cache of the prompt, and behind it of the decision's nodes. It is cut where the next prompt parts."""
+    """A cache of the prompt and the decision's nodes, cropped where the next prompt differs."""
 
     def __init__(self, slots: int, cache: Any) -> None:
         super().__init__(slots)
@@ -50,9 +51,9 @@ class HFSequence(Handle):
 
 
 class HFRunner:
-    """One model of transformers', in the dtype and on the device that it has. `threads` are torch's while it runs
-    (None: torch's own number). `kinds`: of the masks that the model takes by layer type (none: it takes one); `window`:
-    how far a row of a sliding layer, or of the one mask, looks back."""
+    """One model of transformers, in its dtype and on its device. `threads` are torch's during a pass (None: torch's
+    default). `kinds` are the layer types that the model takes a mask for (empty: it takes one mask). `window` limits
+    how far a row of a sliding layer, or of the one mask, sees."""
 
     def __init__(
         self, model: Any, threads: int | None = None, kinds: Sequence[str] = (), window: int | None = None
@@ -70,7 +71,7 @@ class HFRunner:
         self._cache = "cache" if "cache" in takes else "past_key_values"  # since transformers 5.24 all call it `cache`
 
     def open(self, prefix: Sequence[int]) -> tuple[HFSequence, PrefixInfo]:
-        """A handle whose prompts begin with `prefix`, which is computed."""
+        """Return a handle for prompts that start with `prefix`, whose KV is computed."""
         from transformers import DynamicCache
 
         # Not the model's own kind of cache: one with a window forgets what another branch still sees.
@@ -80,7 +81,7 @@ class HFRunner:
         return handle, PrefixInfo(len(prefix), "computed")
 
     def copy(self, handle: HFSequence, prefix: Sequence[int]) -> HFSequence:
-        """Another handle for the same prefix."""
+        """Return another handle for the same prefix."""
         other = HFSequence(self.slots, deepcopy(handle.cache))
         other.prompt, other.done, other.paths = list(handle.prompt), handle.done, list(handle.paths)
         other.start(prefix, 1)
@@ -101,7 +102,7 @@ class HFRunner:
             self._pass(handle, min(end - handle.done, PIECE), ())
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """One pass: of each work what its tree's asks ask for."""
+        """Evaluate one pass; return for each work the answers to its tree's asks."""
         return [self._run(work) for work in batch]
 
     def _run(self, work: Work) -> list[Any]:
@@ -114,7 +115,7 @@ class HFRunner:
         return answered([(work.tree.asks, scores)])[0]
 
     def _rows(self, handle: HFSequence, tree: Tree) -> torch.Tensor:
-        """fp32 logits [nodes, vocabulary]. Raises UserError where they do not fit."""
+        """Return fp32 logits [nodes, vocabulary]. Raises UserError where they do not fit."""
         base = len(handle.paths)
         if len(handle.prompt) + base + len(tree.tokens) > handle.slots:
             raise too_long(handle.slots, len(handle.prompt))
@@ -127,7 +128,7 @@ class HFRunner:
     def _pass(
         self, handle: HFSequence, fresh: int, nodes: Sequence[int], paths: Sequence[list[int]] = ()
     ) -> torch.Tensor:
-        """fp32 logits of the `nodes` (of the last token where there is none), behind `fresh` tokens of the prompt."""
+        """Return fp32 logits of the `nodes` (without nodes: of the last token), after `fresh` tokens of the prompt."""
         done, before, end = handle.done, len(handle.paths), handle.done + fresh
         new = paths[before:]
         # Of what is cached, then of this pass: the nodes of a decision stand behind the whole prompt.
@@ -174,8 +175,8 @@ class HFRunner:
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> HFRunner:
-    """The runner of a checkpoint: callers of the same unchanged one, dtype, device and threads share it. Raises
-    UserError."""
+    """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype, device and threads share
+    it. Raises UserError."""
     place = choose_device(device)
     if read_config(folder).get("quantization_config"):
         raise UserError(
@@ -229,7 +230,7 @@ def runner(model: Any, threads: int | None = None) -> HFRunner:
 
 
 def _other_windows(config: Any) -> int:
-    """Return the longest window of another name than `sliding_window`: what it hides shows in a longer trial alone."""
+    """Return the longest window of another name than `sliding_window`: its effect shows in a longer trial only."""
     named = [v for k, v in config.to_dict().items() if any(w in k for w in ("window", "chunk", "block", "local"))]
     sizes = (v for v in named if type(v) is int and v != getattr(config, "sliding_window", None))
     return max(sizes, default=0)
@@ -237,7 +238,7 @@ def _other_windows(config: Any) -> int:
 
 @contextmanager
 def _small_window(config: Any) -> Iterator[None]:
-    """What the model does beyond a window shows within few tokens."""
+    """Shorten the model's sliding window meanwhile, so that its effect shows within few tokens."""
     window = getattr(config, "sliding_window", None)
     if isinstance(window, int) and window > WINDOW:
         config.sliding_window = WINDOW
@@ -249,7 +250,8 @@ def _small_window(config: Any) -> Iterator[None]:
 
 
 def _agrees(trial: HFRunner, length: int) -> bool:
-    """Whether a runner scores prompts that begin alike, and a tree behind each, as forwards of whole sequences do."""
+    """Return whether a runner scores prompts with a common start, and a tree after each, as forwards of whole sequences
+    do."""
     length = min(length, trial.slots - 16)
     ids = torch.randint(trial.caps.vocabulary, (2 * length,), generator=torch.Generator().manual_seed(0)).tolist()
     prompts = [ids[:length], [*ids[: length // 2], *ids[length : length + length // 3]]]

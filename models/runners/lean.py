@@ -21,7 +21,7 @@ MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not 
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that take no memory on a CPU until they are written: most of a cache's slots never are."""
+    """Return zeros that take no memory on a CPU until they are written: most slots of a cache never are."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap(-1, math.prod(shape) * dtype.itemsize)
@@ -32,7 +32,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
 def _rotations(
     positions: int, inv_freq: tuple[float, ...], scale: float, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [positions, 1, head_dim]; deciders of one model share them."""
+    """Return cosines and sines [positions, 1, head_dim], shared by all deciders of a model."""
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * torch.tensor(inv_freq)
     both = torch.cat([angles, angles], 1)[:, None]
     cos, sin = both.cos() * scale, both.sin() * scale
@@ -50,28 +50,30 @@ class KVCache:
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
     def first(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the first slots."""
+        """Return keys and values of the first slots."""
         return self.keys[..., :count, :], self.values[..., :count, :]
 
     def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """The first slots become these."""
+        """Set the first slots to these keys and values."""
         for mine, others in zip(self.first(keys.shape[-2]), (keys, values), strict=True):
             mine.copy_(others)
 
     def share(self, other: KVCache, count: int) -> None:
-        """The first slots become another one's."""
+        """Copy the first slots of another cache."""
         self.fill(*other.first(count))
 
     def reserve(self, first: int, total: int, only: bool = False) -> None:
-        """Slots up to `total` are there, those from `first` on to be written; `only`: and no more of them."""
+        """Make slots up to `total` available, with those from `first` on to be written; with `only`, no more than
+        these. Nothing to do for a static cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`count` new tokens of one sequence, behind `past` cached ones.
+    """`count` new tokens of one sequence, after `past` cached ones.
 
-    `mask` is the model's; without one every row sees all, which only a bench wants. The first `hidden` rows are there
-    for their keys and values only."""
+    `mask` comes from the model; without it every row sees all, for benchmarks. The first `hidden` rows are computed for
+    their keys and values only.
+    """
 
     cache: Any
     past: int
@@ -81,7 +83,7 @@ class Rows:
 
 
 class LeanModel:
-    """A dense decoder; its caches are its sequences' own."""
+    """A dense decoder; each sequence has its own cache."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config, self.weights = config, weights
@@ -92,16 +94,16 @@ class LeanModel:
         self._cos, self._sin = _rotations(positions, config.inv_freq, config.rope_scale, self.device, self.dtype)
 
     def cache(self, slots: int) -> Any:
-        """An empty one for a sequence."""
+        """Return an empty cache for a sequence."""
         return KVCache(self, slots)
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
-        """Run `tokens` [n] at `positions` [n]: the rows of all `parts`, one after another, writing their slots
-        past..past+count. They share every product with the weights; each attends to its own cache.
+        """Run `tokens` [n] at `positions` [n]: the rows of all `parts` in turn, which write their slots
+        past..past+count. They share each product with the weights; each attends to its own cache.
 
-        Returns normalised states [rows, hidden] of the rows that are not `hidden`: in the last layer the others end
-        where their keys and values are written.
+        Returns normalised states [rows, hidden] of the rows that are not `hidden`, which skip the last layer once their
+        keys and values are written.
         """
         x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding).to(self.dtype)
         places = torch.tensor(positions, device=self.device)
@@ -131,7 +133,7 @@ class LeanModel:
     def _projected(
         self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim], rotated."""
+        """Return rotated queries [n, heads, head_dim] and keys, and values [n, kv_heads, head_dim]."""
         c = self.config
         qkv = layer.qkv(self.norm(x, layer.input_norm)).view(x.shape[0], c.heads + 2 * c.kv_heads, c.head_dim)
         qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], 1)
@@ -144,12 +146,12 @@ class LeanModel:
         return q, k, v
 
     def mask(self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]]) -> Any:
-        """Who sees what in a pass of `fresh` tokens of a prompt and nodes with these `ancestors` (slots behind the
+        """Return the mask of a pass: `fresh` tokens of a prompt and nodes with these `ancestors` (slots after the
         prompt), on top of `past` slots, of which the last `earlier` ones are nodes.
 
-        Here [1, 1, rows, past + rows] in the model's dtype, 0 where a row may see a slot, -inf elsewhere. Where that
-        is small, all query heads of one key head are rows of it, `group` times as many: the keys are read once for
-        all of them, which is up to 40 % faster for a few rows.
+        It is [1, 1, rows, past + rows] in the model's dtype, 0 where a row may see a slot and -inf elsewhere. A small
+        mask repeats its rows for all `group` query heads of a key head, so that the keys are read once for all of them,
+        up to 40 % faster for a few rows.
         """
         key = (past, fresh, earlier, ancestors)
         mask = self._masks.get(key)
@@ -175,15 +177,15 @@ class LeanModel:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """fp32 logits [n, vocabulary], or against given LM-head rows [columns, hidden]."""
+        """Return fp32 logits [n, vocabulary], or of the given LM-head rows [columns, hidden]."""
         head = self.weights.lm_head if rows is None else rows
         return F.linear(hidden.to(head.dtype), head).float()
 
     def _attention(
         self, layer: int, part: Rows, ends: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        """Attention output [rows, heads * head_dim], in the last layer without the `hidden` rows; keys and values of
-        all rows are written."""
+        """Return the attention output [rows, heads * head_dim], in the last layer without the `hidden` rows; keys and
+        values of all rows are written."""
         c, n, total = self.config, part.count, part.past + part.count
         mask = part.mask
         keys, values = part.cache.layers[layer]

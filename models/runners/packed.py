@@ -1,4 +1,4 @@
-"""One packed forward pass: uncached prompt tokens and tree nodes as one sequence on top of the cached tokens."""
+"""Evaluate uncached prompt tokens and tree nodes as one sequence, on top of the cached tokens."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A tree node to evaluate: `depth` 0 follows the prompt's last token; `ancestors` are KV slots counted from the
-    prompt's end (its own nodes of this pass included)."""
+    """A tree node to evaluate: `depth` 0 follows the prompt's last token; `ancestors` are KV slots relative to the
+    prompt's end, including nodes of this pass."""
 
     token: int
     depth: int
@@ -34,8 +34,8 @@ class Node:
 
 
 class PackedSequence(Handle):
-    """The content of one KV cache: a prompt (prefix + suffix), and behind it the nodes evaluated for the decision at
-    hand. `paths` are the slots, counted from the prompt's end, that lead to each of these."""
+    """The content of one KV cache: a prompt (prefix and suffix), then the evaluated nodes of the current decision.
+    `paths` are the slots, relative to the prompt's end, that lead to each node."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
         super().__init__(slots)
@@ -47,16 +47,16 @@ class PackedSequence(Handle):
         return count
 
     def cached(self, prompt: Sequence[int]) -> int:
-        """Return how many leading tokens of a prompt are there."""
+        """Return how many leading tokens of a prompt are cached."""
         return common_start(self.prompt[: self.done], prompt)
 
     def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Begin behind exactly these tokens, whose KV is given."""
+        """Start with exactly these tokens, whose KV is given."""
         self.cache.fill(keys, values)
         self.prompt, self.paths, self.done = list(prompt), [], len(prompt)
 
     def follow(self, other: PackedSequence, prompt: Sequence[int]) -> None:
-        """Begin behind those of these tokens that another sequence holds."""
+        """Start with the tokens that another sequence shares."""
         known = other.cached(prompt)
         self.cache.share(other.cache, known)
         self.prompt, self.paths, self.done = list(prompt[:known]), [], known
@@ -71,7 +71,7 @@ class PackedSequence(Handle):
             self.prompt = whole
 
     def run(self, nodes: Sequence[Node]) -> torch.Tensor:
-        """Evaluate `nodes` together with whatever of the prompt is not cached yet; hidden states [nodes, hidden].
+        """Evaluate `nodes` together with the uncached part of the prompt; return hidden states [nodes, hidden].
 
         The nodes take the next slots, in order.
         """
@@ -80,7 +80,7 @@ class PackedSequence(Handle):
         return hidden
 
     def placed(self, work: Work) -> list[Node]:
-        """The nodes of the next tree, at the slots that they would take."""
+        """Return the nodes of the next tree at the slots that they would take."""
         tree, paths, base = work.tree, list(self.paths), len(self.paths)
         nodes = []
         for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
@@ -90,7 +90,7 @@ class PackedSequence(Handle):
         return nodes
 
     def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
-        """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
+        """Return tokens, positions and cache slots of the next pass. Raises UserError where the cache is full."""
         fresh = self.prompt[self.done :]
         past, end = self.done + len(self.paths), len(self.prompt)
         if past + len(fresh) + len(nodes) > self.cache.slots:
@@ -101,14 +101,14 @@ class PackedSequence(Handle):
         return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
 
     def ran(self, nodes: Sequence[Node]) -> None:
-        """The pass of these `rows` is over."""
+        """Record that the pass of these `rows` is complete."""
         self.done = len(self.prompt)
         self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=len(self.paths))]
 
 
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
-    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes. It has not
-    happened before a sequence learns that it `ran`."""
+    """Run one pass for different sequences of a model; return for each the hidden states [nodes, hidden] of its nodes.
+    A sequence does not change until it learns that it `ran`."""
     each = [sequence.rows(nodes) for sequence, nodes in work]
     tokens = [t for own, _, _ in each for t in own]
     places = [p for _, own, _ in each for p in own]
@@ -117,8 +117,8 @@ def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence
 
 
 def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
-    """What the trees of a pass ask for. `logits` gives fp32 rows of a tree's nodes: [nodes, ids], or
-    [nodes, vocabulary] for None. A GPU is waited for once."""
+    """Return the answers to the asks of a pass. `logits` returns fp32 rows of a tree's nodes: [nodes, ids], or [nodes,
+    vocabulary] for None. A GPU is waited for once."""
     parts: list[torch.Tensor] = []
     for asks, logits in asked:
         masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
@@ -141,8 +141,8 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
 
 
 def _legal(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
-    """The ids that are legal somewhere, where they are so few that their rows of a large vocabulary are picked sooner
-    than all are multiplied."""
+    """Return the ids that are legal at some node, if they are so few that picking their rows of a large vocabulary is
+    faster than multiplying all."""
     masks = [ask.masks for ask in asks if ask.masks is not None]
     found = np.flatnonzero(np.logical_or.reduce([mask.any(0) for mask in masks]))
     return found if 0 < len(found) <= FEW < masks[0].shape[1] // 8 else None

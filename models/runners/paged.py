@@ -1,4 +1,4 @@
-"""Keys and values of all sequences of a model: one pool of pages, counted by how many sequences hold each."""
+"""Keys and values of all sequences of a model, in one pool of reference-counted pages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ZEROS, SCRATCH = 0, 1  # slots of no sequence: one is read for what is not there
 
 
 class PagePool:
-    """Keys and values [layers, slots, kv_heads, head_dim] for `tokens`, in pages of PAGE slots; page 0 is nobody's. It
-    never grows or moves: what a GPU recorded points into it."""
+    """Keys and values [layers, slots, kv_heads, head_dim] for `tokens`, in pages of PAGE slots; page 0 stays unused.
+    The pool never grows or moves, since recorded GPU graphs point into it."""
 
     def __init__(self, config: ModelConfig, tokens: int, dtype: torch.dtype, device: torch.device) -> None:
         self.pages = -(-tokens // PAGE)
@@ -39,12 +39,13 @@ class PagePool:
 
     @property
     def used(self) -> int:
-        """Pages that somebody holds."""
+        """Return how many pages sequences hold."""
         self.give(self.dropped.popleft() for _ in range(len(self.dropped)))
         return self.pages - len(self._free)
 
     def take(self, count: int, spare: int = 0) -> list[int]:
-        """Free pages, held once. Raises UserError, and takes none, where that leaves fewer than `spare` ones."""
+        """Return free pages with one holder each. Raises UserError, and takes none, where fewer than `spare` pages
+        would be left."""
         with self.lock:
             if self.used + count + spare > self.pages:
                 raise UserError(
@@ -55,13 +56,13 @@ class PagePool:
             return self.hold([self._free.pop() for _ in range(count)])
 
     def hold(self, pages: list[int]) -> list[int]:
-        """By one sequence more."""
+        """Add one holder to these pages."""
         for page in pages:
             self.holders[page] += 1
         return pages
 
     def give(self, pages: Iterable[int]) -> None:
-        """Back, by one sequence."""
+        """Remove one holder from these pages."""
         for page in pages:
             self.holders[page] -= 1
             if not self.holders[page]:
@@ -69,36 +70,36 @@ class PagePool:
 
 
 class PagedCache:
-    """A sequence's keys and values. A page that others hold, too, is copied before it is written."""
+    """The keys and values of a sequence. A page with other holders is copied before it is written."""
 
     def __init__(self, pool: PagePool, slots: int) -> None:
         self.pool, self.slots, self.pages = pool, slots, list[int]()
         finalize(self, pool.dropped.extend, self.pages).atexit = False
 
     def places(self, first: int, total: int) -> list[int]:
-        """The pool's slots of its own ones from `first` on."""
+        """Return the pool's slots of this sequence's slots from `first` on."""
         return [self.pages[i // PAGE] * PAGE + i % PAGE for i in range(first, total)]
 
     def first(self, count: int) -> list[torch.Tensor]:
-        """Keys and values [layers, 1, kv_heads, count, head_dim] of the first slots."""
+        """Return keys and values [layers, 1, kv_heads, count, head_dim] of the first slots."""
         return [values[:, self.places(0, count)].transpose(1, 2)[:, None] for values in self.pool.both]
 
     def fill(self, *layers: torch.Tensor) -> None:
-        """The first slots become these keys and values."""
+        """Set the first slots to these keys and values."""
         self.reserve(0, count := layers[0].shape[-2])
         for values, others in zip(self.pool.both, layers, strict=True):
             values[:, self.places(0, count)] = others[:, 0].transpose(1, 2).to(values.device)
 
     def share(self, other: PagedCache, count: int) -> None:
-        """The first slots are another one's, too."""
+        """Share the first slots of another cache."""
         with self.pool.lock:
             pages = self.pool.hold(other.pages[: -(-count // PAGE)])
             self.pool.give(self.pages)
             self.pages[:] = pages
 
     def reserve(self, first: int, total: int, only: bool = False) -> None:
-        """Slots up to `total` are there, those from `first` on nobody else's; `only`: and no page more than they take.
-        Raises UserError, and changes nothing, where the pool is full."""
+        """Make slots up to `total` available, those from `first` on without other holders; with `only`, release all
+        further pages. Raises UserError, and changes nothing, where the pool is full."""
         with self.pool.lock:
             pool, pages, end = self.pool, self.pages, -(-total // PAGE)
             shared = [i for i in range(first // PAGE, min(end, len(pages))) if pool.holders[pages[i]] > 1]
@@ -125,8 +126,8 @@ EARLY = 8  # sessions
 
 
 class Shape(NamedTuple):
-    """Of a pass, all powers of two: `tokens` of `batch` sequences, which see up to `columns` slots, up to `tree` of
-    them behind the prompt."""
+    """The size of a pass in powers of two: `tokens` of `batch` sequences, which see up to `columns` slots, up to `tree`
+    of them after the prompt."""
 
     tokens: int
     columns: int
@@ -135,14 +136,14 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> Shape:
-        """The smallest one that holds so much, `longest` tokens of one sequence among them."""
+        """Return the smallest shape for these sizes; `longest` is the most tokens of one sequence."""
         share = max(_power(batch), RAGGED) // RAGGED
         rows = _power(max(longest, -(-tokens // share), USUAL[0]))
         return cls(rows * share, _power(max(columns, LEAST)), _power(batch), _power(max(tree, LEAST)))
 
     @property
     def rows(self) -> int:
-        """Tokens of one sequence at most."""
+        """Return the most tokens of one sequence."""
         return self.tokens * RAGGED // max(self.batch, RAGGED)
 
 
@@ -151,10 +152,9 @@ def _power(count: int) -> int:
 
 
 class StaticPass:
-    """A pass of one shape: its inputs stay in one place of the device, `graph` (if any) turns them into `states`. Of
-    each token: its id, its position, the slot for its keys and values, how many columns it sees from the first one on,
-    its sequence, and (in order) which one's state is wanted; of each sequence: its first token, its length, its pages;
-    and as bits which slots behind those columns a token sees, too."""
+    """A pass of one shape, whose inputs keep their place on the device; `graph` (if any) turns them into `states`. Per
+    token: id, position, slot for keys and values, number of visible columns, sequence, and (in order) which states are
+    wanted. Per sequence: first token, length, pages. A bit mask has the further visible slots."""
 
     def __init__(self, shape: Shape, device: torch.device, pinned: bool) -> None:
         self.shape = shape
@@ -168,7 +168,7 @@ class StaticPass:
         self.states: Any = None
 
     def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> None:
-        """The next pass. What is left over of the shape sees zeros, and writes where nothing is read."""
+        """Write the inputs of the next pass. Padding reads zeros, and writes to slots that are never read."""
         slots, sees, owners, wanted, starts, lengths, pages, numbers = (list[int]() for _ in range(8))
         tree, most = bytearray(), self.shape.columns // PAGE
         for i, part in enumerate(parts):
@@ -192,7 +192,8 @@ class StaticPass:
 
 
 class PagedModel(LeanModel):
-    """A dense decoder over one pool of pages. `passes` are ready; other shapes were `missed`."""
+    """A dense decoder over one pool of pages. `passes` are recorded shapes; `missed` are shapes that were needed and
+    not recorded."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -208,22 +209,22 @@ class PagedModel(LeanModel):
         self.opened: WeakSet[PackedSequence] = WeakSet()
 
     def cache(self, slots: int) -> Any:
-        """An empty one for a sequence."""
+        """Return an empty cache for a sequence."""
         return PagedCache(self.pool, slots)
 
     def mask(self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]]) -> Any:
-        """Where the prompt ends, and what nodes see behind it."""
+        """Return where the prompt ends, and the visible nodes after it."""
         return past + fresh - earlier, ancestors
 
     def wait(self) -> None:
-        """Until the GPU is done."""
+        """Wait for the GPU."""
         if self._gpu:
             torch.cuda.synchronize(self.device)
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
-        """Run `tokens` at `positions`, the rows of all `parts`, one after another: normalised states [rows, hidden] of
-        those that are not `hidden`. Nothing is recorded here: a pass that is not ready goes kernel by kernel."""
+        """Run `tokens` at `positions`, the rows of all `parts` in turn; return normalised states [rows, hidden] of
+        those that are not `hidden`. Nothing is recorded here: a pass of an unknown shape runs kernel by kernel."""
         ends = [part.past + part.count for part in parts]
         tree = max(end - part.mask[0] for end, part in zip(ends, parts, strict=True))
         shape = Shape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
@@ -244,7 +245,8 @@ class PagedModel(LeanModel):
 
     @torch.inference_mode()
     def prepare(self, shapes: Iterable[Shape]) -> None:
-        """Make passes of these shapes ready, and those that were missed: none that is very large, at most GRAPHS."""
+        """Record passes of these shapes and of those that were missed, except very large ones, at most GRAPHS in
+        all."""
         with self.pool.lock:
             for shape in (*shapes, *self.missed):
                 if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
@@ -271,7 +273,7 @@ class PagedModel(LeanModel):
             warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
     def _states(self, ready: StaticPass) -> torch.Tensor:
-        """Normalised states [tokens, hidden], the wanted ones first."""
+        """Return normalised states [tokens, hidden], the wanted ones first."""
         c, shape, longest = self.config, ready.shape, ready.shape.rows
         tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = ready.values
         column = torch.arange(shape.columns, device=self.device)

@@ -1,4 +1,4 @@
-"""The prefix cache on disk: KV tensors in safetensors files, checked against their key, never trusted blindly."""
+"""The prefix cache on disk: KV tensors in safetensors files, verified by key and checksum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ DAYS, MIB = 30, 2048  # how long a file is kept unused, and how much all take
 
 
 def cache_folder() -> Path:
-    """`$RTCONTROL_CACHE`, else the user's cache folder; without a home one that cannot be written, and says so."""
+    """Return `$RTCONTROL_CACHE`, else the user's cache folder; without a home, a path that cannot be written and says
+    so."""
     base = os.environ.get("RTCONTROL_CACHE")
     if base:
         return Path(base)
@@ -29,15 +30,15 @@ def cache_folder() -> Path:
 
 
 def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: str) -> str:
-    """What the KV of a prefix depends on, as one hash."""
+    """Return one hash of everything that the KV of a prefix depends on."""
     what = json.dumps([weights, list(ids), str(dtype), settings, LAYOUT])
     return hashlib.sha256(what.encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def nothing_kept() -> Iterator[None]:
-    """Meanwhile this process writes no prefix: of tools that are asked about once, as an evaluation's, none comes
-    again, and a large model's takes a hundred megabytes."""
+    """Disable writing of prefixes meanwhile: an evaluation uses each set of tools once, and the file of a large model
+    has a hundred megabytes."""
     global _keeps
     before, _keeps = _keeps, False
     try:
@@ -59,7 +60,7 @@ class PrefixStore:
         return self.folder / f"{key[:32]}.safetensors"
 
     def load(self, key: str, shape: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor] | str | None:
-        """(keys, values) of exactly `shape`, None when there is no file, or the reason why the file is refused."""
+        """Return (keys, values) of exactly `shape`, None without a file, or the reason why the file is refused."""
         path = self.path(key)
         try:
             if not path.is_file():
@@ -82,8 +83,7 @@ class PrefixStore:
         return keys, values
 
     def save(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> str | None:
-        """Write atomically, and drop what is old; the reason when it could not be written (a full or read-only disk is
-        no error here)."""
+        """Write atomically and evict old files; return the reason where it could not be written, as on a full disk."""
         if not _keeps:
             return None
         keys, values = keys.cpu().contiguous(), values.cpu().contiguous()
@@ -101,8 +101,8 @@ class PrefixStore:
         return self._evict(path)
 
     def _evict(self, written: Path) -> str | None:
-        """Drop files that were not used for DAYS, and above `$RTCONTROL_CACHE_MB` the least recently used, but never
-        the one just `written`. Another process may do the same at the same time."""
+        """Remove files not used for DAYS and, above `$RTCONTROL_CACHE_MB`, the least recently used ones, except the one
+        just `written`. Other processes may do the same at the same time."""
         limit = os.environ.get("RTCONTROL_CACHE_MB") or MIB
         try:
             room, oldest = float(limit) * 2**20, time.time() - DAYS * 86400

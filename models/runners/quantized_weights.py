@@ -1,6 +1,6 @@
-"""Weights packed by compressed-tensors, dequantised on loading: they take the memory of the dtype they get.
+"""Dequantise weights that compressed-tensors packed; once loaded they take the memory of their dtype.
 
-An integer q stands for (q - zero) * scale; inputs, counted from the first, share zero and scale in groups.
+An integer q means (q - zero) * scale; consecutive inputs share zero and scale in groups.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 
 
 class Tensors(Protocol):
-    """Tensors by name, as they are in the files."""
+    """Tensors by name, as the files have them."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -27,21 +27,21 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """How a checkpoint's weights are kept: integers of so many bits, packed into words of 32."""
+    """The storage of a checkpoint's weights: integers of `bits` bits, packed into words of 32."""
 
     bits: int
 
     @property
     def summary(self) -> str:
-        """For people."""
+        """Return a description for the report."""
         return f"{self.bits}-bit {METHOD}, dequantised"
 
     def scales(self, name: str) -> str:
-        """Return what the scales of a weight are called."""
+        """Return the name of a weight's scales."""
         return f"{name}_scale"
 
     def weight(self, tensors: Tensors, name: str) -> torch.Tensor | None:
-        """Return fp32 [outputs, inputs] of a weight that is quantised, else None."""
+        """Return a quantised weight as fp32 [outputs, inputs], else None."""
         if self.scales(name) not in tensors:
             return None
         outputs, inputs = (int(n) for n in tensors[f"{name}_shape"])
@@ -59,14 +59,14 @@ class Packing:
         return values * scale[:, groups]
 
     def _unpacked(self, words: torch.Tensor) -> torch.Tensor:
-        """[rows, words * (32 // bits)] integers from 32-bit words that hold them from their lowest bit on."""
+        """Return integers [rows, words * (32 // bits)] from 32-bit words, lowest bits first."""
         shifts = torch.arange(32 // self.bits, dtype=torch.int32) * self.bits
         return ((words[..., None] >> shifts) & ((1 << self.bits) - 1)).flatten(1)
 
 
 def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
-    """What a checkpoint's `config.json` says of its weights; None: they are plain. Raises UserError for a kind that
-    cannot be dequantised here."""
+    """Return how `config.json` says that weights are packed; None: they are not. Raises UserError for a format that is
+    not supported here."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
@@ -79,7 +79,7 @@ def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
 
 
 def _bits(config: Mapping[str, Any]) -> int | None:
-    """Return the bits of the weights, where all are kept alike and packed; null fields are as if not there."""
+    """Return the bits of the weights if all are packed alike, else None; null fields count as absent."""
     try:
         groups = list((config.get("config_groups") or {}).values())
         formats = {group.get("format") or config.get("format") for group in groups}

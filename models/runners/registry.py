@@ -1,4 +1,4 @@
-"""The engines by name; each is imported when it is asked for."""
+"""The engines by name, imported on first use."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
 def installed() -> list[str]:
-    """Those whose packages are here."""
+    """Return the engines whose packages are installed."""
     return [name for name in ENGINES if name not in PACKAGES or find_spec(name) is not None]
 
 
 def check(name: str) -> None:
-    """Raises UserError for an engine that is none, or whose package is not installed."""
+    """Raise UserError for an unknown engine, or one whose package is not installed."""
     if name not in MODULES:
         raise UserError(f"Unknown engine {name!r} (host.engine).", f"Choose {', '.join(ENGINES)}.")
     if name not in installed():
@@ -37,7 +37,8 @@ def check(name: str) -> None:
 
 
 def check_options(name: str, dtype: str, device: str | None, threads: int | None) -> None:
-    """Raises UserError for what no engine of that name takes, before it is imported: it may still miss the device."""
+    """Raise UserError for options that the engine does not take, before it is imported. Whether the device exists is
+    checked later."""
     known = ("auto", "fp32", "bf16", *OWN_DTYPES.get(name, ()))
     if dtype not in known:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(known)}.")
@@ -48,8 +49,8 @@ def check_options(name: str, dtype: str, device: str | None, threads: int | None
 
 
 def load(name: str, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> Runner:
-    """The runner of a checkpoint: callers who ask for the same unchanged one in the same way share it. Raises UserError
-    for what `check` does, and for a checkpoint that the engine cannot run."""
+    """Return the runner of a checkpoint; callers with the same unchanged checkpoint and options share it. Raises
+    UserError as `check` does, and for a checkpoint that the engine cannot run."""
     check(name)
     made: Runner = import_module(f"rtcontrol.models.runners.{MODULES[name]}").load(folder, dtype, device, threads)
     return made

@@ -31,8 +31,8 @@ SIZES = (8, 24, 48)  # tokens of the measured passes
 
 
 class TorchRunner:
-    """One checkpoint's weights on one device; of each session a KV cache of its own. `threads` are torch's while it
-    runs (None: torch's own number)."""
+    """One checkpoint's weights on one device, with a KV cache for each session. `threads` are torch's during a pass
+    (None: torch's default)."""
 
     kind: type[LeanModel] = LeanModel
 
@@ -51,10 +51,11 @@ class TorchRunner:
     def load(
         cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
     ) -> TorchRunner:
-        """The runner of a checkpoint: callers who ask for the same unchanged one, dtype, device and threads share it.
+        """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype, device and threads
+        share it.
 
-        `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
-        On a GPU it is a PagedRunner. Raises UserError.
+        `threads` limits torch's CPU threads during a pass (None: one for a small model, else torch's default). On a GPU
+        it is a PagedRunner. Raises UserError.
         """
         place = choose_device(device)
         kind = choose_dtype(dtype, folder, place)
@@ -64,7 +65,7 @@ class TorchRunner:
         return shared((files, kind, place, threads, runner), lambda: runner(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
+        """Return a sequence that starts with this prefix; its KV comes from disk, or is computed and stored."""
         config, n = self.model.config, len(prefix)
         sequence = PackedSequence(self.model, self.slots)
         sequence.start(prefix, reserve=1)
@@ -84,7 +85,7 @@ class TorchRunner:
         return sequence, PrefixInfo(n, "computed", stored)
 
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
-        """Another sequence behind the same prefix."""
+        """Return another sequence with the same prefix."""
         sequence = PackedSequence(self.model, self.slots)
         sequence.follow(handle, prefix)
         return sequence
@@ -95,7 +96,8 @@ class TorchRunner:
             handle.prefill(count)
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """One pass for all; of each work what its tree asks for: fp32 scores, or the best of all legal ids."""
+        """Evaluate one pass for all works; return for each the answers to its tree's asks: fp32 scores, or the best
+        legal id."""
         placed = [(work.handle, work.handle.placed(work)) for work in batch]
         with self._own_threads():
             states = run_together(self.model, placed)
@@ -118,7 +120,7 @@ class TorchRunner:
         return self.model.logits(rows, columns)
 
     def cost(self, handle: PackedSequence) -> PassCost:
-        """Return what a pass behind the prompt of a handle costs: measured once for prompts of about this length."""
+        """Return the cost of a pass after the prompt of a handle, measured once for prompts of about this length."""
         about = len(handle.prompt).bit_length()
         if about not in self._costs:
             cost = pass_cost(self, handle, SIZES)
@@ -128,7 +130,7 @@ class TorchRunner:
         return self._costs[about]
 
     def _choice_ms(self) -> float:
-        """Measure the best of the whole vocabulary at one node."""
+        """Measure the choice of the best id of the whole vocabulary at one node."""
         hidden = torch.zeros(1, self.model.config.hidden, dtype=self.model.dtype, device=self.model.device)
         ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
         best = float("inf")
@@ -147,7 +149,7 @@ load = TorchRunner.load
 
 @contextmanager
 def thread_limit(threads: int | None) -> Iterator[None]:
-    """torch's threads are the process's: others' numbers are theirs again afterwards. None: torch's own number."""
+    """Set torch's threads meanwhile, which are the process's, and restore them. None: leave them."""
     before = torch.get_num_threads()
     if threads in (None, before):
         yield
@@ -162,8 +164,9 @@ def thread_limit(threads: int | None) -> Iterator[None]:
 def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
     """Return the CPU threads of these weights: as given, else one for a small model. Raises UserError.
 
-    A second thread gains little on a small model, and waits for its turn when another process is busy: the worst
-    decisions become a hundred times slower."""
+    A second thread gains little on a small model, and waits for its turn when another process is busy: the slowest
+    decisions become a hundred times slower.
+    """
     if threads is not None and threads < 1:
         raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
     small = sum(size for _, size, _ in files) < ONE_THREAD
@@ -171,7 +174,7 @@ def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) 
 
 
 def choose_device(name: str | None) -> torch.device:
-    """A GPU where there is one and no name is given. Raises UserError."""
+    """Return the named device, or by default a GPU if there is one. Raises UserError."""
     try:
         place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
@@ -182,8 +185,8 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
-    """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU. Raises UserError for an
-    unknown one."""
+    """Return the dtype; `auto` is bf16 on a GPU and for large models, fp32 for small ones on a CPU. Raises UserError
+    for an unknown one."""
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
         if read_config(folder).get("quantization_config"):
@@ -195,19 +198,19 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
 
 
 class PagedRunner(TorchRunner):
-    """One checkpoint's weights on one device, and one pool of pages for all sequences: those that begin alike share
-    the pages of it. On a GPU its usual passes are graphs."""
+    """One checkpoint's weights on one device, and one pool of pages for all sequences: those with a common start share
+    its pages. On a GPU its usual passes are recorded graphs."""
 
     kind = PagedModel
     model: PagedModel
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """A sequence that begins with this prefix: in another one's pages, or with KV from disk, or computed and
-        stored. Raises UserError where the pool has no room for ticks of it beside those of all that are open.
+        """Return a sequence that starts with this prefix; its KV is shared with another sequence, read from disk, or
+        computed and stored. Raises UserError where the pool has no room for its ticks and those of all open sequences.
 
-        This is when graphs are recorded, a few passes' time for each shape that its ticks may have, alone or together
-        with all that are open (the first one's for as many as EARLY), and that was missing since: the ticks of others
-        wait. No tick records any; one whose pass has no graph takes longer.
+        Graphs are recorded here, for the shapes that its ticks may have, alone or with all open sequences (the first
+        one: with as many as EARLY), and for shapes that were missed; the ticks of others wait for it, a few passes a
+        shape. Ticks record none; a pass without a graph takes longer.
         """
         other = next((opened for opened in self.model.opened if opened.cached(prefix) == len(prefix)), None)
         if other is None:
@@ -223,6 +226,7 @@ class PagedRunner(TorchRunner):
         return sequence, info
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
-        """Compute the next `count` tokens of its prompt, and no node; waits for a GPU, since somebody times it."""
+        """Compute the next `count` tokens of its prompt, and no node; wait for the GPU, as the caller measures the
+        time."""
         super().prefill(handle, count)
         self.model.wait()

@@ -1,8 +1,8 @@
-"""A runner over vLLM: models and formats that the others do not have, its engine core in this process.
+"""A runner over vLLM, with its engine core in this process, for models and formats that the other engines lack.
 
-Each node that is asked for is a request of one token whose prompt is the path to it, and all of a pass are scheduled
-together. A logits processor of ours keeps the scores where they are made, before anything is sampled: those of the
-whole vocabulary, so that what is legal is known when a value is chosen, and no head is decoded twice.
+Each node with an ask is a request of one token whose prompt is the path to it; all requests of a pass are scheduled
+together. Our logits processor keeps the scores of the whole vocabulary before sampling, so that the legal ids are
+applied when a value is chosen, and no head is decoded twice.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ REQUESTS = 256  # that are scheduled together
 
 
 class RequestSequence(Handle):
-    """A prompt, and the paths to the nodes evaluated behind it. What is cached of it others may have taken."""
+    """A prompt, and the paths to the nodes evaluated after it. Other requests may evict its cached blocks."""
 
     def keep(self, count: int, total: int) -> int:
         return count // BLOCK * BLOCK
 
     def place(self, work: Work, numbers: Iterator[int]) -> Asked:
-        """Paths for the nodes of the tree, and numbers for those that are asked for."""
+        """Return paths for the nodes of the tree, and numbers for those with an ask."""
         base, asks = len(self.paths), work.tree.asks
         for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
             self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
@@ -64,7 +64,7 @@ class RequestSequence(Handle):
 
 
 class VLLMRunner:
-    """One engine of vLLM's, which all sessions of a checkpoint share. `figures` count since it was made."""
+    """One vLLM engine, shared by all sessions of a checkpoint. `figures` count since it was created."""
 
     def __init__(self, folder: Path, dtype: str, threads: int | None, options: Mapping[str, Any]) -> None:
         config = read_config(folder)
@@ -108,18 +108,18 @@ class VLLMRunner:
         self._numbers = count()
 
     def open(self, prefix: Sequence[int]) -> tuple[RequestSequence, PrefixInfo]:
-        """A handle whose prompts begin with `prefix`, which is computed."""
+        """Return a handle for prompts that start with `prefix`, whose KV is computed."""
         handle = self.copy(None, prefix)
         handle.start(prefix, 1)
         self.prefill(handle, len(prefix))
         return handle, PrefixInfo(len(prefix), "computed")
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
-        """Another handle for the same prefix."""
+        """Return another handle for the same prefix."""
         return RequestSequence(self.slots - 1)  # the token that a request makes
 
     def cost(self, handle: RequestSequence) -> PassCost:
-        """Not measured: passes count."""
+        """Return a constant: here only the number of passes matters."""
         return PassCost(1.0, 0.0)
 
     def prefill(self, handle: RequestSequence, count: int) -> None:
@@ -130,7 +130,7 @@ class VLLMRunner:
         handle.done = end
 
     def run(self, batch: Sequence[Work]) -> list[Any]:
-        """One pass: of each work what its tree's asks ask for, or Cancelled where it was stopped meanwhile."""
+        """Evaluate one pass; return for each work the answers to its tree's asks, or Cancelled where it was stopped."""
         works: list[Asked] = [w.handle.place(w, self._numbers) for w in batch]
         prompts: dict[int, list[int]] = {}
         for work, (_, numbers) in zip(batch, works, strict=True):
@@ -144,8 +144,8 @@ class VLLMRunner:
         return [next(scores) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
 
     def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
-        """All requests, in as many steps as it takes; those given up, by their numbers, as their event was set between
-        two of them."""
+        """Evaluate all requests in as many steps as it takes; return the numbers of those that were cancelled between
+        two steps."""
         left, gone, figures = set(prompts), set[int](), self.figures
         with thread_limit(self.threads):
             try:
@@ -175,7 +175,7 @@ class VLLMRunner:
 
 @contextmanager
 def threads_kept(threads: int | None) -> Iterator[int]:
-    """vLLM on a CPU takes its number of threads from the environment, and the setter of torch's away."""
+    """Restore torch's number of threads: on a CPU vLLM takes it from the environment and disables torch's setter."""
     before, setter, variable = torch.get_num_threads(), torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads or before)
     setter(threads or before)
@@ -197,7 +197,7 @@ def _one_token() -> SamplingParams:
 
 
 def _parameters(config: Any) -> int:
-    """Of the model before any quantisation; 0 where transformers does not know it."""
+    """Return the parameters of the model before quantisation; 0 where transformers does not know it."""
     try:
         with torch.device("meta"):
             return int(AutoModelForCausalLM.from_config(config).num_parameters())

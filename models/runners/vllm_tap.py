@@ -1,4 +1,4 @@
-"""Where vLLM makes scores: a logits processor that keeps them, and what is asked of it in the engine's worker."""
+"""A logits processor that keeps vLLM's scores, and the function that reads them in the engine's worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol.models.runners.packed import answered
 
 
 class ScoreTap(LogitsProcessor):
-    """Keeps what each step makes: by the number of a request, the scores and its row of them."""
+    """Keeps the scores of each step, and the row of each request."""
 
     of: ClassVar[weakref.WeakValueDictionary[str, ScoreTap]] = weakref.WeakValueDictionary()  # by engine
 
@@ -25,11 +25,11 @@ class ScoreTap(LogitsProcessor):
         self.of[vllm_config.instance_id] = self
 
     def is_argmax_invariant(self) -> bool:
-        """No: those that are, are passed over where nothing is drawn."""
+        """Return False: invariant processors are skipped for greedy sampling."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Which requests are in the next step, and where."""
+        """Record which requests are in the next step, and their rows."""
         if batch_update is None:
             return
         for place in batch_update.removed:
@@ -44,7 +44,7 @@ class ScoreTap(LogitsProcessor):
                 self.places[a] = other
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Changes nothing: what is sampled is of no use to anybody."""
+        """Keep the logits and return them unchanged; the sampled token is not used."""
         for place, number in self.places.items():
             self.kept[number] = logits, place
         return logits
@@ -54,7 +54,7 @@ Asked = tuple[Sequence[Ask], Mapping[int, int]]  # of one work, and the number o
 
 
 def gather(worker: Any, works: Sequence[Asked]) -> list[list[Any]]:
-    """Runs in the engine's worker, where the scores are: of each work what it asks for. No score is kept any longer."""
+    """Return the answers of each work, in the engine's worker where the scores are, and drop the scores."""
     tap = ScoreTap.of[worker.vllm_config.instance_id]
     kept, tap.kept = tap.kept, {}
 

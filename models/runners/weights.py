@@ -1,4 +1,4 @@
-"""A dense checkpoint's configuration and weights, read once for all that use them."""
+"""Read a dense checkpoint's configuration and weights, once for all that use them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ModelConfig:
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
-        """Read `config.json`; raises UserError for an architecture that the lean forward does not know."""
+        """Read `config.json`. Raises UserError for an architecture that the lean forward does not support."""
         raw = read_config(folder)
         kind = raw.get("model_type")
         if kind not in ARCHITECTURES:
@@ -71,7 +71,7 @@ class ModelConfig:
 
 
 def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
-    """Inverse frequencies and attention scaling of the rotary embedding."""
+    """Return the inverse frequencies and the attention scaling of the rotary embedding."""
     rope = raw.get("rope_parameters") or {**(raw.get("rope_scaling") or {}), "rope_theta": raw.get("rope_theta", 1e4)}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
@@ -93,8 +93,7 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], flo
 
 
 class WeightReader:
-    """Reads tensors by name from one safetensors file or a sharded index; `packing`: how those are kept that are
-    quantised."""
+    """Reads tensors by name from one safetensors file or a sharded index; `packing` is the format of quantised ones."""
 
     def __init__(self, folder: Path, packing: Packing | None = None) -> None:
         self.packing = packing
@@ -121,14 +120,14 @@ class WeightReader:
         return name in self._where or (self.packing is not None and self.packing.scales(name) in self._where)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """A tensor as it is in the file."""
+        """Return a tensor as the file has it."""
         if name not in self._where:
             raise UserError(f"{self.paths[0].parent}: the tensor {name} is missing.", "Restore the checkpoint.")
         tensor: torch.Tensor = self._where[name].get_tensor(name)
         return tensor
 
     def get(self, name: str) -> torch.Tensor:
-        """A weight as it is multiplied with."""
+        """Return a weight, dequantised if it is packed."""
         weight = None
         if self.packing is not None and name.endswith("weight"):
             try:
@@ -142,8 +141,8 @@ class WeightReader:
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of the weights for cache keys: whole files up to 64 MiB, else size, time of change and sampled blocks
-    (gigabytes take seconds to read, and a changed file has another time)."""
+    """Return a hash of the weights for cache keys: of whole files up to 64 MiB, else of size, time of change and
+    sampled blocks, since reading gigabytes takes seconds."""
     digest = hashlib.sha256()
     block = 1 << 20
     for path in WeightReader(folder).paths:
@@ -177,8 +176,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a model on one device. On a CPU whose weights are rounded to bf16 the norms are fp32, and
-    so is all that is computed between the products."""
+    """All tensors of a model on one device. On a CPU with weights rounded to bf16, norms and everything between the
+    products are fp32."""
 
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
@@ -198,7 +197,7 @@ _holding = threading.RLock()
 
 
 def shared(key: Any, make: Callable[[], T]) -> T:
-    """What somebody still holds under this key, else a new one."""
+    """Return the live object of this key, else a new one."""
     with _holding:
         found = _held.get(key)
         if found is None:
@@ -207,13 +206,13 @@ def shared(key: Any, make: Callable[[], T]) -> T:
 
 
 def unchanged(paths: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
-    """A key of files as they are now."""
+    """Return a key that changes with the files."""
     return tuple((path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Read and fuse; raises UserError for a missing tensor. Whoever asks for the same unchanged checkpoint, dtype and
-    device shares one set of tensors with those who still hold it."""
+    """Read and fuse the weights; raises UserError for a missing tensor. Callers with the same unchanged checkpoint,
+    dtype and device share one set of tensors."""
     reader = WeightReader(folder, config.packing)
     key = (unchanged(reader.paths), config, dtype, device)
     return shared(key, lambda: _load(folder, reader, config, dtype, device))
@@ -324,7 +323,7 @@ _packed_linear: Any = _find()
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Whether a weight is kept in oneDNN's layout: fp32 on a CPU, or bf16 where the CPU multiplies it."""
+    """Return whether a weight can have oneDNN's layout: fp32 on a CPU, or bf16 where the CPU multiplies it."""
     if _packed_linear is None or weight.device.type != "cpu":
         return False
     if weight.dtype == torch.bfloat16:
@@ -333,7 +332,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 class RoundedLinear(Linear):
-    """fp32 in and out; the product is of bf16 numbers, added in fp32."""
+    """A product of bf16 numbers with fp32 inputs, sums and outputs."""
 
     __slots__ = ()
 
