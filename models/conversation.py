@@ -1,4 +1,4 @@
-"""The calls of a conversation in OpenAI's format, and which result is whose: of requests and of training chats."""
+"""Pair the calls of a conversation in OpenAI's format with their results, for requests and training chats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rtcontrol.models.call import Call
 
 @dataclass(frozen=True)
 class Made:
-    """A call of a conversation, and its result, where there is one."""
+    """A call of a conversation with its result, if there is one."""
 
     call: Call
     result: str | None
@@ -21,8 +21,8 @@ class Made:
 
 @dataclass(frozen=True)
 class ConversationTurn:
-    """Of one message what pairing needs: id (None where there is none) and name of each call, those of the call whose
-    result it is, and whether the user speaks."""
+    """The part of a message that pairing needs: id (None without one) and name of each call, id and name of the call
+    whose result it is, and whether it is the user's."""
 
     calls: Sequence[tuple[str | None, str]] = ()
     result: tuple[str | None, str | None] | None = None
@@ -30,7 +30,7 @@ class ConversationTurn:
 
 
 class Unpaired(Exception):
-    """The message with this `index` is the result of no call before it."""
+    """The message at this `index` is a result without a call before it."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"messages[{index}] is the result of no call before it that still waits for one")
@@ -38,11 +38,11 @@ class Unpaired(Exception):
 
 
 def results_of(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int], int]:
-    """Return of each call that has a result, by (message, number in it), the message with that result.
+    """Return, for each call with a result, (message, index of the call) and the message of the result.
 
     Servers give one id to several calls (llama.cpp: the same to all; Kimi counts again each turn), or none. A result
-    goes to the oldest call of its id, and of its name where there is one, that waits for one; without an id to any
-    that waits. Those before the user spoke last come after the others. Raises Unpaired.
+    goes to the oldest waiting call with its id, and with its name if it has one; without an id, to any waiting call.
+    Calls before the user's last message come after the others. Raises Unpaired.
     """
     waiting: list[tuple[int, int, str | None, str]] = []  # message, number in it, id, name
     results: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""Many characters of one agent: one plan and one prefix, and a sequence of each character that decided lately."""
+"""Decide for many characters of one agent: one plan and one prefix, and a sequence for each recent character."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEQUENCES = 256  # are kept; a character that comes back later starts after the 
 
 @dataclass(frozen=True, slots=True)
 class CharacterPrompt:
-    """What one character is to decide upon. `key` tells characters apart; a batch has each once."""
+    """The input of one character. `key` identifies it; a batch has each key once."""
 
     key: str
     observation: str
@@ -28,15 +28,15 @@ class CharacterPrompt:
 
 @dataclass(slots=True)
 class CharacterSequence:
-    """Where a character's prompts are computed, and the guesses of its next call."""
+    """A character's computed prompt, and the guesses for its next call."""
 
     handle: Any
     drafts: Drafts = field(default_factory=Drafts)
 
 
 class CrowdDecoder:
-    """Decides for many characters in the same forward passes: of each the call that it would get alone. What is wrong
-    with one is that one's own exception. Not thread-safe but for `cancel`."""
+    """Decides for many characters in the same forward passes; each gets the call that it gets alone, or its own
+    exception. Only `cancel` is thread-safe."""
 
     def __init__(self, spec: DeciderSpec, most: int = SEQUENCES) -> None:
         self.lone = spec.build()
@@ -45,11 +45,11 @@ class CrowdDecoder:
         self._stop = threading.Event()
 
     def decide(self, prompts: Sequence[CharacterPrompt]) -> list[Decision | Exception]:
-        """Return the decision of each, or what is wrong with it."""
+        """Return each character's decision, or its error."""
         return result(self.decide_in_steps(prompts))
 
     def decide_in_steps(self, prompts: Sequence[CharacterPrompt]) -> Generator[None, None, list[Decision | Exception]]:
-        """Do as `decide`; the caller may leave it alone wherever it yields: between forward passes."""
+        """Decide as `decide`; the caller may stop at any yield, between forward passes."""
         self._stop.clear()
         batch, decisions = self.lone.runner.caps.batch, list[Decision | Exception]()
         for i in range(0, len(prompts), batch):
@@ -60,7 +60,7 @@ class CrowdDecoder:
         return decisions
 
     def cancel(self) -> None:
-        """Stop what is under way before its next pass."""
+        """Stop the current batch before its next pass."""
         self._stop.set()
 
     def _start(self, prompt: CharacterPrompt) -> InFlightDecode | Exception:

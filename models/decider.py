@@ -1,4 +1,4 @@
-"""From observation text to typed call: checkpoint, prompt, plan and engine behind one method."""
+"""From observation text to a typed call: checkpoint, prompt, plan and engine behind one method."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DeciderSpec:
-    """What a decoder process needs to build its decider; plain values only, so it crosses any wire.
+    """What a decoder process needs to build its decider, as plain values that can be sent anywhere.
 
-    `history` is how many executed calls the prompt shows, at most as many as the checkpoint was trained with; `threads`
-    limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most
-    `value_tokens` tokens. Without a budget of trie nodes (see Budget), one is chosen by what a pass costs on this
-    machine. A chat model always calls a tool. With `hysteresis` an active value stays until another one is clearly
-    preferred (not of a chat model).
+    `history` is the number of executed calls in the prompt, at most as many as in training; `threads` limits torch's
+    CPU threads (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens.
+    Without a budget of trie nodes (see Budget), one is chosen by the cost of a pass on this machine. A chat model
+    always calls a tool. `hysteresis` keeps an active value until another one is clearly preferred (not of a chat
+    model).
     """
 
     model: str
@@ -53,11 +53,11 @@ class DeciderSpec:
     hysteresis: float | None = None
 
     def build(self) -> STDecider:
-        """Load the checkpoint and make its prefix ready. Raises UserError."""
+        """Load the checkpoint and compute its prefix. Raises UserError."""
         return STDecider(self)
 
     def load(self) -> tuple[Checkpoint, Runner]:
-        """The checkpoint and what runs it. Raises UserError."""
+        """Return the checkpoint and its runner. Raises UserError."""
         from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 
         registry.check(self.engine)
@@ -68,7 +68,7 @@ class DeciderSpec:
 def core_of(
     spec: DeciderSpec, checkpoint: Checkpoint, vocabulary: int, tools: Sequence[ToolSchema]
 ) -> DecoderCore | ChatCore:
-    """What decides, for ST heads or in a chat model's own syntax; nothing of it needs the weights. Raises UserError."""
+    """Return the core for ST heads, or for a chat model's own syntax, without weights. Raises UserError."""
     from rtcontrol.models.decode.plan import compile_plan
 
     template, tokenizer = checkpoint.template, checkpoint.tokenizer
@@ -85,9 +85,9 @@ def core_of(
 
 
 class STDecider:
-    """Decide calls for one agent: its own plan, prefix and cache, on a model that all deciders of its checkpoint share.
+    """Decides calls for one agent: its own plan, prefix and cache, on a model shared by all deciders of its checkpoint.
 
-    Not thread-safe but for `cancel`.
+    Only `cancel` is thread-safe.
     """
 
     def __init__(self, spec: DeciderSpec) -> None:
@@ -130,8 +130,8 @@ class STDecider:
         standing: Call | None = None,
         sliced: bool = True,
     ) -> Generator[None, None, Decision]:
-        """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
-        and then within a long prompt."""
+        """Decide as `decide`; the caller may stop at any yield: between forward passes, and with `sliced` within a long
+        prompt."""
         decode = self.begin(observation, instruction, history, standing)
         yield from self.decoding.in_steps(decode, sliced)
         return self.result_of(decode, instruction)
@@ -139,11 +139,11 @@ class STDecider:
     def begin(
         self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
     ) -> InFlightDecode:
-        """Start a decision that others may share passes with."""
+        """Start a decision that can share passes with others."""
         return self.decoding.begin(self.suffix(observation, instruction, history), standing)
 
     def result_of(self, decode: InFlightDecode, instruction: str) -> Decision:
-        """Return what was decided by this instruction. Raises what ended it."""
+        """Return the decision for this instruction, or raise the error that ended it."""
         return self.believed(decode.decision(), instruction)
 
     def decide_many(
@@ -155,7 +155,8 @@ class STDecider:
         return [self.result_of(d, s[1]) for d, s in zip(decided, situations, strict=True)]
 
     def believed(self, decision: Decision, instruction: str) -> Decision:
-        """Return a decision by this instruction, less sure by each of its words that its training did not have."""
+        """Return the decision with its confidence lowered for each word of the instruction that training did not
+        have."""
         unknown = () if self._learnt is None else self._unknown(instruction)
         if self._learnt is None or not unknown:
             return decision
@@ -165,7 +166,7 @@ class STDecider:
         return replace(decision, confidence=confidence, unknown=unknown)
 
     def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
-        """Return the tokens of a situation behind the prefix."""
+        """Return the tokens of a situation after the prefix."""
         shown = history[-self._history :] if self._history else ()
         return self.template.suffix_ids(instruction, observation, shown)
 
@@ -174,7 +175,7 @@ class STDecider:
         self.decoding.cancel()
 
     def info(self) -> dict[str, Any]:
-        """Return what decides, for the report and for people."""
+        """Return model and engine for the report."""
         return {
             "model": str(self.spec.model),
             "profile": self.template.profile,
@@ -192,14 +193,15 @@ Situation = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], Call
 
 
 def decide_together(requests: Sequence[tuple[STDecider, Situation]]) -> list[Decision | Exception]:
-    """Decide for different sessions, those of one model in the same passes: of each what `decide` gives, or raises."""
+    """Decide for different sessions, those of one model in the same passes; return for each what `decide` returns or
+    raises."""
     return result(decide_together_in_steps(requests))
 
 
 def decide_together_in_steps(
     requests: Sequence[tuple[STDecider, Situation]],
 ) -> Generator[None, None, list[Decision | Exception]]:
-    """`decide_together`, which may be left alone wherever it yields: between forward passes."""
+    """Decide as `decide_together`; the caller may stop at any yield, between forward passes."""
     assert len({id(decider) for decider, _ in requests}) == len(requests), "one decision of a session at a time"
     decodes = [_tried(decider.begin, *situation) for decider, situation in requests]
     for runner in dict.fromkeys(decider.runner for decider, _ in requests):

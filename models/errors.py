@@ -1,4 +1,4 @@
-"""Errors that a user can do something about, and the files that most of them are about."""
+"""Errors that the user can fix, and the reading of files that most of them are about."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A mistake in what the user gave: the command line prints it as one paragraph and exits with status 2.
+    """A mistake in the user's input: the command line prints it as one paragraph and exits with status 2.
 
     `what` says what happened and where, `remedy` what to do next.
     """
@@ -25,7 +25,7 @@ class UserError(Exception):
 
 
 def home() -> Path | None:
-    """The user's home folder; None where nobody knows one, as of a user without an entry in passwd and without HOME."""
+    """Return the user's home folder; None without one, as for a user without an entry in passwd and without HOME."""
     try:
         return Path.home()
     except RuntimeError:
@@ -33,7 +33,7 @@ def home() -> Path | None:
 
 
 def user_path(given: str) -> Path:
-    """The path that a user gave, `~` read as shells do. Raises UserError where that is nowhere."""
+    """Return the path that a user gave, with `~` expanded. Raises UserError where that is not possible."""
     try:
         return Path(given).expanduser()
     except RuntimeError:
@@ -43,7 +43,7 @@ def user_path(given: str) -> Path:
 
 
 def too_long(context: int, prompt: int | None = None) -> UserError:
-    """The call does not fit behind the prompt."""
+    """Return the error of a call that does not fit after the prompt."""
     which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
     return UserError(
         f"{which} leaves no room for the call in the model's context of {context}.",
@@ -52,8 +52,8 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
 
 
 def unmarked(raw: bytes, where: str | Path) -> bytes:
-    """The beginning of a file that people write without its byte order mark. Raises UserError naming `where` for
-    UTF-16 and UTF-32, which have NUL bytes or another mark."""
+    """Return the first bytes of a user's file without its byte order mark. Raises UserError with `where` for UTF-16 and
+    UTF-32, which have NUL bytes or another mark."""
     if (encoding := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
         problem = f"{where} cannot be read: it is {encoding[:6].upper()}, not UTF-8 text."
         raise UserError(problem, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
@@ -61,8 +61,7 @@ def unmarked(raw: bytes, where: str | Path) -> bytes:
 
 
 def decoded(raw: bytes, where: str | Path) -> str:
-    """The text of a file that people write: UTF-8, with or without a byte order mark. Raises UserError naming
-    `where`."""
+    """Return the text of a user's file: UTF-8, with or without a byte order mark. Raises UserError with `where`."""
     try:
         return unmarked(raw, where).decode()
     except UnicodeDecodeError as error:
@@ -71,12 +70,12 @@ def decoded(raw: bytes, where: str | Path) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A file that people write, its lines ended by \\n. Raises OSError, and UserError for what is not UTF-8."""
+    """Read a user's file, with lines that end in \\n. Raises OSError, and UserError where it is not UTF-8."""
     return decoded(path.read_bytes(), path).replace("\r\n", "\n")
 
 
 def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `missing` where there is no file, else UserError with this remedy."""
+    """Return the JSON object of a file. Raises `missing` without a file, else UserError with this remedy."""
     try:
         value = json.loads(read_text(path))
     except FileNotFoundError:
@@ -92,12 +91,13 @@ def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
 
 
 def strict_json(text: str) -> Any:
-    """Its value. Raises ValueError for what JSON does not have, and for a key that stands twice in one object."""
+    """Return the value of JSON text. Raises ValueError for invalid JSON, and for a key twice in one object."""
     return json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=each_once)
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of these. Raises ValueError for a key that stands twice: others take the first value, or the last."""
+    """Return an object of these pairs. Raises ValueError for a repeated key, of which parsers take the first or the
+    last value."""
     table = dict(pairs)
     if len(table) < len(pairs):
         known: set[str] = set()

@@ -1,4 +1,4 @@
-"""Files of this process alone: a folder that one at a time writes into, and a file that is not a link to another."""
+"""Folders that one process at a time writes to, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rtcontrol.models.errors import UserError
 
 
 def lock(folder: Path) -> int:
-    """A descriptor that holds the folder for this process, until it is closed or the process ends. Raises OSError, and
-    UserError where another holds it."""
+    """Return a descriptor that locks the folder for this process until it is closed. Raises OSError, and UserError
+    where another process has the lock."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -27,7 +27,7 @@ def lock(folder: Path) -> int:
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Meanwhile the folder is this process's. Raises UserError where it is another's, and OSError."""
+    """Lock the folder for this process meanwhile. Raises UserError where another process has it, and OSError."""
     held = lock(folder)
     try:
         yield
@@ -36,7 +36,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def no_link(path: Path) -> Path:
-    """The path, with a link that lies there taken away: what is written there is written there."""
+    """Return the path, with a link in its place removed, so that the file is written there."""
     with contextlib.suppress(OSError):  # the writer reports it
         if path.is_symlink():
             path.unlink()
@@ -44,14 +44,14 @@ def no_link(path: Path) -> Path:
 
 
 def part_of(path: Path) -> Path:
-    """`PATH.part`, where a file is written that will take the name of `path` when it is whole."""
+    """Return `PATH.part`, the name of a file until it is complete."""
     return no_link(path.with_name(f"{path.name}.part"))
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """It holds this when all of it is written; until then, and where it cannot be, what it held before.
+    """Write a file as a whole; until then, and after an error, the old content stays.
 
-    What is not a plain file, such as a pipe, is written as it is. Raises OSError.
+    Anything but a plain file, such as a pipe, is written directly. Raises OSError.
     """
     packed = content.encode() if isinstance(content, str) else content
     if path.is_symlink() or (path.exists() and not path.is_file()):

@@ -1,4 +1,4 @@
-"""Run decisions pass after pass: a plan's core, and a handle of the model's runner."""
+"""Run decisions pass by pass: a plan's core on a handle of the model's runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # what was in tim
 
 @dataclass
 class InFlightDecode:
-    """A decision under way on a handle; `fresh` tokens of its prompt are computed for it. `fault` is what ended it."""
+    """A decision in progress on a handle; `fresh` tokens of its prompt are computed for it. `fault` is the error that
+    ended it."""
 
     deciding: Any  # a core's
     handle: Any
@@ -47,7 +48,7 @@ class InFlightDecode:
                 self.handle.forget()  # what such scores came from is not used again
 
     def decision(self) -> Decision:
-        """Raises what ended it."""
+        """Return the decision, or raise the error that ended it."""
         if self.fault is not None:
             raise self.fault
         decision = self.deciding.decision
@@ -57,8 +58,8 @@ class InFlightDecode:
 
 
 def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[None, None, None]:
-    """Passes, each for all that are not decided yet, until all are; yields between them. What goes wrong with one is
-    its own fault, and costs the others nothing."""
+    """Run passes, each for all open decisions, until all are complete; yield between passes. An error of one decision
+    is stored as its `fault` and does not affect the others."""
     while working := [d for d in decisions if d.working]:
         for i in range(0, len(working), runner.caps.batch):
             now = working[i : i + runner.caps.batch]
@@ -82,17 +83,17 @@ def _answers(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[An
 
 
 def in_time(runner: Runner) -> int:
-    """Tokens of a slice; few of a runner that is not known: it may be slow."""
+    """Return how many tokens a slice of a prompt has; few for an unknown runner, which may be slow."""
     return max(_slices.get(runner, 0), LEAST_SLICE)
 
 
 def learn(runner: Runner, tokens: int, seconds: float) -> None:
-    """So many took so long."""
+    """Record how long so many tokens took."""
     _slices[runner] = int(tokens * SLICE_S / seconds)
 
 
 def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
-    """All of a long prompt but its last slice; yields between them."""
+    """Compute a long prompt except its last slice; yield between slices."""
     while handle.fresh > (size := min(in_time(runner), SLICE)):
         began = time.perf_counter()
         runner.prefill(handle, size)
@@ -101,7 +102,7 @@ def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
 
 
 def result(steps: Generator[None, None, T]) -> T:
-    """Of all steps at once."""
+    """Run a generator to its end and return its value."""
     while True:
         try:
             next(steps)
@@ -110,9 +111,9 @@ def result(steps: Generator[None, None, T]) -> T:
 
 
 class Decoding:
-    """Decides behind one prefix. One decision at a time; `cancel` may be called from another thread.
+    """Decides after one prefix, one decision at a time; `cancel` may be called from another thread.
 
-    Without a `budget` the layout of passes is chosen by what one costs on the runner.
+    Without a `budget` the layout of passes is chosen by the cost of a pass on the runner.
     """
 
     def __init__(
@@ -132,14 +133,14 @@ class Decoding:
     def begin(self, suffix: Sequence[int], standing: Call | None = None) -> InFlightDecode:
         """Start a decision after prefix + `suffix`, for `evaluate`; `standing` is the active call, for hysteresis.
 
-        Raises UserError when the context is too long.
+        Raises UserError where the context is too long.
         """
         self._stop.clear()
         self._last = self.begin_on(self.handle, suffix, self._drafts, self._stop, standing)
         return self._last
 
     def another(self) -> Any:
-        """Return a handle behind the same prefix, for `begin_on`."""
+        """Return another handle with the same prefix, for `begin_on`."""
         return self.runner.copy(self.handle, self._prefix)
 
     def begin_on(
@@ -150,7 +151,7 @@ class Decoding:
         stop: threading.Event,
         standing: Call | None = None,
     ) -> InFlightDecode:
-        """Start a decision on one of `another`'s, which `stop` ends before its next pass. Raises UserError when the
+        """Start a decision on a handle of `another`; `stop` ends it before its next pass. Raises UserError where the
         context is too long."""
         if drafts is not None and handle.slots - len(self._prefix) - len(suffix) < self.core.most:
             drafts = None
@@ -160,15 +161,15 @@ class Decoding:
         return InFlightDecode(self.core.begin(drafts, suffix, **steady), handle, stop, reused, len(prompt) - reused)
 
     def in_steps(self, decode: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
-        """Evaluate a started decision. It may be left alone, or given up, wherever this yields: between passes, and
-        `sliced` after every few milliseconds of a long prompt."""
+        """Evaluate a started decision; the caller may stop at any yield: between passes, and with `sliced` every few
+        milliseconds of a long prompt."""
         if sliced:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [decode])
 
     def decided(self, suffixes: Sequence[Sequence[int]], standing: Sequence[Call | None] = ()) -> list[InFlightDecode]:
-        """Decide after prefix + each suffix in the same passes, each as alone, with its own fault; `standing` are the
-        active calls, none or one for each."""
+        """Decide after prefix + each suffix in the same passes, each with the result or error that it has alone;
+        `standing` are the active calls, none or one for each."""
         calls = standing or [None] * len(suffixes)
         self._stop.clear()
         batch, decodes = self.runner.caps.batch, list[InFlightDecode]()
@@ -183,9 +184,9 @@ class Decoding:
 
     @property
     def visited(self) -> Sequence[Entry]:
-        """(head, trie node) of the choices that led to the last call."""
+        """Return (head, trie node) of the choices of the last call."""
         return () if self._last is None else self._last.deciding.visited
 
     def cancel(self) -> None:
-        """Stop the decision in flight before its next pass."""
+        """Stop the current decision before its next pass."""
         self._stop.set()

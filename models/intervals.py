@@ -1,4 +1,4 @@
-"""How sure a share is."""
+"""Confidence intervals of shares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Z_95 = 1.96
 
 
 def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's score interval for a share (E. B. Wilson, 1927), by default at 95 %; (0, 1) for nothing counted."""
+    """Return Wilson's score interval of a share (E. B. Wilson, 1927), by default at 95 %; (0, 1) without counts."""
     if count == 0:
         return 0.0, 1.0
     share, spread = successes / count, z * z / count
@@ -19,7 +19,7 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
 
 
 def share(right: int, count: int) -> dict[str, Any]:
-    """Counts, the share and its 95 % interval, as documents have them; the share of nothing is None."""
+    """Return counts, share and 95 % interval for a document; the share is None without counts."""
     return {
         "right": right,
         "count": count,

@@ -25,18 +25,18 @@ class LoopThread:
         return self._ended
 
     def start(self, work: Callable[..., Coroutine[Any, Any, T]], *given: Any, **named: Any) -> Future[T] | None:
-        """Return what `work` will return; None after `end`."""
+        """Start `work` on the thread; return a future of its result, None after `end`."""
         with self._lock:
             return None if self._ended else asyncio.run_coroutine_threadsafe(work(*given, **named), self._loop)
 
     def call(self, act: Callable[..., object], *given: Any) -> None:
-        """Call `act` there soon; not after `end`."""
+        """Call `act` on the thread soon; do nothing after `end`."""
         with self._lock:
             if not self._ended:
                 self._loop.call_soon_threadsafe(act, *given)
 
     def end(self, last: Callable[[], Awaitable[object]]) -> None:
-        """Cancel all that runs there, await `last`, and end the thread. A second time does nothing."""
+        """Cancel all tasks, await `last`, and end the thread. A second call does nothing."""
         with self._lock:
             ended, self._ended = self._ended, True
         if not ended:

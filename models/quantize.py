@@ -1,4 +1,4 @@
-"""Quantise a checkpoint's weights by llmcompressor, in another environment, calibrated on the checkpoint's prompts."""
+"""Quantise a checkpoint's weights with llmcompressor in another environment, calibrated on the checkpoint's prompts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ INSTALL = (
 
 
 def sequences(decider: STDecider, situations: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Return what the model sees when it decides: of each (observation, instruction) the prompt with each head, and the
-    value that it chose."""
+    """Return the model's inputs for each (observation, instruction): the prompt with each head and its chosen value."""
     ids = []
     prefix = decider.template.prefix_ids(decider.plan.tools)
     for observation, instruction in situations:
@@ -42,7 +41,7 @@ def sequences(decider: STDecider, situations: Sequence[tuple[str, str]]) -> list
 
 
 def interpreter(option: Path | None) -> Path:
-    """Return the interpreter that has llmcompressor: by option, environment, or this one. Raises UserError."""
+    """Return the interpreter with llmcompressor: from the option, the environment, or this one. Raises UserError."""
     path = option or Path(os.environ.get(PYTHON) or sys.executable)
     check = "import importlib.util as u, sys; sys.exit(u.find_spec('llmcompressor') is None)"
     try:
@@ -106,7 +105,7 @@ def new_folder(folder: Path, scheme: str, out: Path) -> int:
 
 
 def _without_nulls(path: Path) -> None:
-    """Drop null fields: readers that are older than the writer refuse fields that they do not know."""
+    """Remove null fields, since older readers refuse unknown fields."""
 
     def kept(value: Any) -> Any:
         if isinstance(value, dict):
@@ -119,5 +118,5 @@ def _without_nulls(path: Path) -> None:
 
 
 def size(folder: Path) -> int:
-    """Bytes of its weights."""
+    """Return the bytes of its weights."""
     return sum(p.stat().st_size for p in folder.glob("*.safetensors"))

@@ -1,6 +1,6 @@
-"""The program that quantises a checkpoint, run by the interpreter that has llmcompressor: it imports nothing of ours.
+"""Quantise a checkpoint; run by the interpreter that has llmcompressor, without imports of this package.
 
-Its one argument is a JSON file: `model` and `out` (folders), `scheme`, and `ids`: the token sequences to calibrate on.
+Its argument is a JSON file: `model` and `out` (folders), `scheme`, and `ids`, the token sequences for calibration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EVERY: dict[str, Any] = {"targets": ["Linear"], "ignore": ["lm_head"]}
 
 
 def recipe(scheme: str, group: int) -> list[Any]:
-    """The modifiers of a scheme; `group`: inputs that share a scale where weights have 4 bits."""
+    """Return the modifiers of a scheme; `group` inputs share a scale where weights have 4 bits."""
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
     if scheme == "int8":

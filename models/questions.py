@@ -1,8 +1,8 @@
-"""Questions about one state, all answered in one packed pass: a probability for every option, and no text.
+"""Answer questions about one state in one packed pass: a probability for every option, without text.
 
-The state is the prompt that all questions share. A question is a branch behind it: its text, the token that an answer
-follows, and a trie of its options as the tokenizer writes them, each with its end. An option's probability is the
-product, over the branching nodes on its way, of the softmax over what may follow there.
+All questions share the state as their prompt. A question is a branch after it: its text, the token before an answer,
+and a trie of its options as the tokenizer writes them, each with its end. An option's probability is the product of the
+softmax over the alternatives at each branching node on its path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Path = tuple[int, ...]  # the tokens that were written of an answer
 
 @dataclass(frozen=True, slots=True)
 class StateQuestion:
-    """What is asked, and how each of its options, at least two, is written."""
+    """The text of a question, and the texts of its options, at least two."""
 
     text: str
     options: tuple[str, ...]
@@ -41,8 +41,8 @@ class StateQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a checkpoint is asked: the ids of a state (which begin with `prefix`), of a question up to where its answer
-    stands, and of an answer with its `end`."""
+    """A checkpoint's ids for a state (they start with `prefix`), for a question up to its answer, and for an option
+    with its `end`."""
 
     tokenizer: STTokenizer
     prefix: list[int]
@@ -57,8 +57,9 @@ class Wording:
 def wording_of(template: PromptTemplate | ChatTemplate, tokenizer: STTokenizer) -> Wording:
     """Return the wording of a checkpoint. Raises UserError.
 
-    Of an ST checkpoint an answer is the first argument's head; of a chat checkpoint it is the model's whole turn, and
-    the user tells state and question."""
+    For an ST checkpoint an answer is the first argument's head; for a chat checkpoint it is the model's turn, after a
+    user's turn with state and question.
+    """
     encode, special_id = tokenizer.encode, tokenizer.special_id
     if isinstance(template, PromptTemplate):
         head = special_id(opening(ARGUMENTS[0]))
@@ -80,11 +81,12 @@ def wording_of(template: PromptTemplate | ChatTemplate, tokenizer: STTokenizer) 
 
 
 class Branch:
-    """A question in tokens: what leads to its answer (of a long one all but the last token in `lead`), the path of each
-    option, and by what was written of an answer the tokens that may follow, where there are several. `nodes` are what
-    leads there, parents first: `parting` of them, and none where these are more than MOST_NODES.
+    """A question in tokens: the path to its answer (`lead` is all but the last token of a long one), the path of each
+    option, and the tokens that may follow where there are several. `nodes` lead there, parents first; there are
+    `parting` of them, and none where these are more than MOST_NODES.
 
-    Raises UserError for options of the same tokens."""
+    Raises UserError for options with the same tokens.
+    """
 
     def __init__(self, question: StateQuestion, wording: Wording) -> None:
         chain = wording.question(question.text)
@@ -109,7 +111,7 @@ class Branch:
         return len(self.lead) + len(self.chain) + len(self.nodes)
 
     def probabilities(self, scores: Mapping[Path, Sequence[float]]) -> list[float]:
-        """Of each option, from the finite scores of what may follow at each choice."""
+        """Return the probability of each option from the finite scores at each choice."""
         shares: dict[Path, dict[int, float]] = {}
         for path, ids in self.choices.items():
             best = max(scores[path])
@@ -125,8 +127,8 @@ class Branch:
 
 
 def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path, int]]]]:
-    """One tree of all; equal beginnings are there once. Of each branch, by its choices, where their scores are among
-    the tree's answers: the ids asked for, and the place of the row."""
+    """Return one tree of all branches, with common starts merged; and for each branch where the scores of its choices
+    are among the tree's answers: the ids, and the row."""
     placed: dict[tuple[int, int], int] = {}
     depths: list[int] = []
 
@@ -160,8 +162,8 @@ TOGETHER = 128  # tokens that one pass may carry however long it takes
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Of each question the probabilities of its options, in order: `math.fsum` of them is 1. `tokens` went through the
-    model, `kept` of these are the state's; `reused_tokens` came from the cache."""
+    """The probabilities of each question's options, in order, with a `math.fsum` of 1. `tokens` went through the model,
+    `kept` of them for the state; `reused_tokens` came from the cache."""
 
     probabilities: list[list[float]]
     forward_passes: int
@@ -171,8 +173,8 @@ class Answers:
 
 
 class QuestionDecider:
-    """Answers questions with a checkpoint, whose weights all deciders of it share. The last state stays cached. Not
-    thread-safe."""
+    """Answers questions with a checkpoint, whose weights are shared by all its deciders. The last state stays cached.
+    Not thread-safe."""
 
     def __init__(self, spec: DeciderSpec) -> None:
         began = time.perf_counter()
@@ -183,14 +185,14 @@ class QuestionDecider:
         self.load_ms = (time.perf_counter() - began) * 1e3
 
     def answer(self, state: str, questions: Sequence[StateQuestion]) -> Answers:
-        """All in one pass, where they fit the context together. Raises UserError, and NotFinite."""
+        """Answer all questions, in one pass if they fit the context together. Raises UserError, and NotFinite."""
         return result(self.answer_in_steps(state, questions, sliced=False))
 
     def answer_in_steps(
         self, state: str, questions: Sequence[StateQuestion], sliced: bool = True
     ) -> Generator[None, None, Answers]:
-        """`answer`, which may be left alone, or given up, wherever it yields; `sliced` now and then within a long
-        state and behind a long question, and between passes that take a few milliseconds each."""
+        """Answer as `answer`; the caller may stop at any yield, with `sliced` also within a long state, after a long
+        question, and between passes of a few milliseconds."""
         runner, handle, prompt = self.runner, self.handle, self.wording.state(state)
         branches: list[Branch] = []
         for question in questions:
@@ -226,7 +228,7 @@ class QuestionDecider:
         return Answers(probabilities, passes, tokens, fresh, reused)
 
     def _check(self, state: int, branches: Sequence[Branch]) -> None:
-        """UserError where one of them does not fit behind the state, or its options hold up others."""
+        """Raise UserError for a question that does not fit after the state, or whose options take too many nodes."""
         slots = self.handle.slots
         for i, branch in enumerate(branches, start=1):
             if branch.parting > MOST_NODES:
@@ -243,13 +245,13 @@ class QuestionDecider:
             )
 
     def info(self) -> dict[str, Any]:
-        """What answers: for the report and for people."""
+        """Return model and engine for the report."""
         info = {"model": str(self.spec.model), **self.runner.caps.to_dict()}
         return {**info, "prefix_tokens": self.prefix.tokens, "load_ms": round(self.load_ms, 1)}
 
 
 def _first(branches: Sequence[Branch], most: int) -> Sequence[Branch]:
-    """So many of the first that their nodes are no more than `most`; at least one, and a long one alone."""
+    """Return the first branches with at most `most` nodes in all; at least one, and a long one alone."""
     count, nodes = 1, len(branches[0])
     while count < len(branches) and not (branches[0].lead or branches[count].lead):
         nodes += len(branches[count])

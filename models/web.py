@@ -1,7 +1,7 @@
-"""JSON over HTTP from a server that may be anybody's: within a time, of a bounded size, and packed by nothing.
+"""JSON over HTTP from untrusted servers: with a time limit, a bounded size, and no compression.
 
-A packed answer is refused before it is unpacked: 65 kB of zstd hold gigabytes. The time is that of the whole request:
-headers or a body that come a byte at a time end with it.
+A compressed answer is refused before it is unpacked: 65 kB of zstd hold gigabytes. The time limit is for the whole
+request, so that headers or a body that arrive byte by byte end with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENCODING = {"accept-encoding": "identity"}
 
 
 class WebError(Exception):
-    """No answer that may be read: `loss` is "timeout", "connection", or "malformed" for a fault of the server."""
+    """An answer that cannot be used: `loss` is "timeout", "connection", or "malformed" for a fault of the server."""
 
     def __init__(self, loss: str, what: str) -> None:
         super().__init__(what)
@@ -30,7 +30,7 @@ class WebError(Exception):
 
 @dataclass(frozen=True)
 class WebAnswer:
-    """An answer as it came; `headers` by their names in lower case."""
+    """An answer; `headers` by their names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,20 +41,20 @@ class WebAnswer:
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """Return the value, of numbers as Python has them. Raises ValueError for what is not JSON, or too deep."""
+        """Return the JSON value. Raises ValueError for invalid or too deep JSON."""
         # Python's own parser goes as deep as its stack.
         return from_json(self.body)
 
 
 def packed_by(headers: Mapping[str, str]) -> str | None:
-    """What an answer with these headers says it is packed by; None where it is not."""
+    """Return the compression that these headers name; None without one."""
     named = headers.get("content-encoding", "").strip()
     return None if named.lower() in ("", "identity") else named[:80]
 
 
 class WebClient:
-    """Posts JSON to one address, or gets it, on connections that are kept and a thread of its own; any thread may ask.
-    Without `proxies` those of the environment are not used."""
+    """Posts JSON to one address, or gets it, on persistent connections and a separate thread; thread-safe. Without
+    `proxies` those of the environment are ignored."""
 
     def __init__(
         self,
@@ -73,11 +73,12 @@ class WebClient:
         self._thread = LoopThread("web client")
 
     def post(self, body: Any, limit_s: float) -> Future[WebAnswer]:
-        """The answer to come; cancelling it closes the request. It raises WebError, as this does after `close`."""
+        """Return a future of the answer; cancelling it closes the request. It raises WebError, as this method does
+        after `close`."""
         return self._start("POST", limit_s, json=body)
 
     def get(self, limit_s: float) -> Future[WebAnswer]:
-        """As `post`, with nothing to say."""
+        """Send a GET request, as `post` without a body."""
         return self._start("GET", limit_s)
 
     def _start(self, method: str, limit_s: float, **content: Any) -> Future[WebAnswer]:
@@ -105,7 +106,7 @@ class WebClient:
         return WebAnswer(answer.status_code, answer.headers, bytes(body))
 
     def close(self) -> None:
-        """Close the connections; what is under way is cancelled."""
+        """Close the connections and cancel open requests."""
         self._thread.end(self._client.aclose)
 
     def __del__(self) -> None:

@@ -1,1 +1,1 @@
-"""What teaches and what judges: rows of one format, read from the public sets, made up, counted and written."""
+"""Training and evaluation rows: one format, read from public sets and chats, synthesised, counted and written."""

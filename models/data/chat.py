@@ -1,4 +1,4 @@
-"""Chats, one a line: `messages` with calls, and `tools`, in OpenAI's format. Mobile Actions is such a set."""
+"""Chats in OpenAI's format, one a line: `messages` with calls, and `tools`. Mobile Actions is such a set."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Message = Mapping[str, Any]
 
 
 def chat(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample | Dropped]:
-    """Yield a sample of each answer that calls something, with the calls before it and their results as its history.
+    """Yield a sample for each answer with calls; the calls before it and their results are its history.
 
-    Arguments, tools, calls and messages may be values or their JSON. An answer of `weight` 0 is history alone. A call
-    after an answer in words is not learnt: those words are not shown. Raises Unusable for a chat without a call, and
-    where no further one can be read.
+    Arguments, tools, calls and messages may be values or their JSON. An answer of `weight` 0 is history only. A call
+    after an answer in words is dropped, since the prompt does not show those words. Raises Unusable for a chat without
+    a call, and where no further one can be read.
     """
     messages, tools = list_of(value["messages"], "messages"), [_tool(each) for each in list_of(value["tools"], "tools")]
     schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
@@ -92,8 +92,8 @@ def _call(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> Call:
 
 
 def _without_nulls(value: Any, schema: Any) -> Any:
-    """Drop nulls where the argument may be left out, in all depths: strict mode's word for that, and in a table
-    (written for tools with other keys) a column that the call does not have."""
+    """Drop nulls of arguments that may be left out, at all depths: strict mode writes them so, and so do tables, whose
+    columns include those of other tools."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, list):
@@ -138,14 +138,14 @@ def _tool(value: Any) -> dict[str, Any]:
 
 
 def _columns(value: Any) -> Any:
-    """Return a value without a table's nulls: its columns are those that other tools have."""
+    """Return a value without the nulls of a table, whose columns include those of other tools."""
     if isinstance(value, Mapping):
         return {k: _columns(v) for k, v in value.items() if v is not None}
     return value
 
 
 def _check_words(content: Any) -> None:
-    """Raise Unusable for an answer that has its calls among its words."""
+    """Raise Unusable for an answer with calls written in its text."""
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     if any(part.get("type") not in (*TEXTS, "refusal", "thinking", "reasoning") for part in parts):
         raise Unusable("a message that is not all text")

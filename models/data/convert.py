@@ -1,4 +1,4 @@
-"""Turn samples of any set into rows, one a call, with tools in head order; count what gives no row with its reason."""
+"""Convert samples of any set to rows, one per call, with tools in head order; count samples without rows by reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OVER = "over its share of rows with as many arguments"
 def rows(
     samples: Iterable[Sample | Dropped | Row], tally: Tally, purpose: Purpose = "train", seed: int = 0
 ) -> Iterator[Row]:
-    """Yield the rows of what a source yields; what is a row already keeps its history."""
+    """Yield the rows of a source; rows of a file keep their history."""
     numbers: dict[str, int] = {}
     row_numbers: dict[str, int] = {}
     keys: set[int] = set()
@@ -70,15 +70,15 @@ def rows(
 
 
 def _number(name: str, numbers: dict[str, int]) -> str:
-    """Return what tells an id from those of the same name before it."""
+    """Return a suffix that makes a repeated id unique."""
     numbers[name] = numbers.get(name, 0) + 1
     return "" if numbers[name] == 1 else f"~{numbers[name]}"
 
 
 def decompose(sample: Sample, purpose: Purpose, seed: int = 0) -> list[Row]:
-    """Return one row a call, in head order. For evaluation in the order given; for training the calls are shuffled
-    before their prefixes become histories, the same way each time for a sample's id and `seed`: a history may hold any
-    of the other calls, never the row's own. Raises Unusable."""
+    """Return one row per call, in head order. For evaluation the calls keep their order; for training they are shuffled
+    by the sample's id and `seed` before their prefixes become histories, so that a history may hold any other calls.
+    Raises Unusable."""
     tools = tuple(canonical(tool) for tool in sample.tools)
     if len({tool.name for tool in tools}) < len(tools):
         raise Unusable("two tools of one name")
@@ -143,14 +143,14 @@ def _canonical(text: str) -> ToolSchema:
 
 
 def ordered(call: Call, tool: ToolSchema) -> Call:
-    """Return the call with its arguments in head order; what the tool does not know comes last."""
+    """Return the call with its arguments in head order; unknown ones come last."""
     known = [p.name for p in tool.parameters if p.name in call.arguments]
     return Call(call.name, {k: call.arguments[k] for k in (*known, *(k for k in call.arguments if k not in known))})
 
 
 def declared(call: Call, tool: ToolSchema) -> Call:
-    """Return the call with its values as heads write them: numbers of the declared type, and no null for what may be
-    left out. Raises Unusable for an integer that does not fit a float."""
+    """Return the call with its values as heads write them: numbers of the declared type, no null for an argument that
+    may be left out. Raises Unusable for an integer that does not fit a float."""
     arguments = dict(call.arguments)
     for p in tool.parameters:
         if p.name in arguments:
@@ -187,7 +187,7 @@ def _takes(parameter: Parameter, value: Any) -> bool:
 
 
 def shares_of(text: str) -> dict[int, float]:
-    """Read `18,20,18,17,15,12`: shares of 1 to 6 arguments; with a seventh number in front, of 0 to 6; `paper` is the
+    """Read `18,20,18,17,15,12` as shares of 1 to 6 arguments; seven numbers are shares of 0 to 6; `paper` means the
     paper's. Raises UserError."""
     try:
         numbers = [float(part) for part in (PAPER if text == "paper" else text).split(",")]
@@ -203,9 +203,9 @@ def shares_of(text: str) -> dict[int, float]:
 
 
 def balanced(rows: Sequence[Row], shares: Mapping[int, float], seed: int, tally: Tally) -> list[Row]:
-    """Return the rows, in order, of which calls of each number of arguments have their share, as the paper balances
-    them: as few as possible are dropped, at random by `seed`. More than six arguments count as six; rows without a
-    call, and of counts without a share, stay.
+    """Return rows in order whose calls have these shares by number of arguments, as in the paper: as few rows as
+    possible are dropped, at random by `seed`. More than six arguments count as six; rows without a call or without a
+    share stay.
 
     Raises UserError where no row has a count that has a share.
     """

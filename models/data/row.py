@@ -1,6 +1,6 @@
-"""The one row: what a model sees, and the call that is right there (design, section 9).
+"""The row format: the input of the model, and the right call (design, section 9).
 
-A line of a file is one JSON object. A sample that takes several calls is several rows, and right only when all are.
+A line of a file is one JSON object. A sample with several calls is several rows, and right only when all of them are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tools = tuple[ToolSchema, ...]
 @dataclass(frozen=True, slots=True)
 class Quote:
     """A passage of the observation that the content head learns to quote: `rest` follows `start`. If the instruction
-    has `named` it, `start` is a label too."""
+    names it (`named`), `start` is a label too."""
 
     start: str
     rest: str
@@ -41,15 +41,15 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to imitate or to judge.
+    """One decision to imitate or to evaluate.
 
-    `call` None: the active call stays. `history` are the calls before, as `Call.text` writes them. `tools` in head
-    order; empty where all rows have the same, which the encoder knows. `weight` scales the loss. `allowed` are other
-    right calls. `sample` is the id of what the row is one call of, `source` names set and version, `where` is
+    `call` None: the active call stays. `history` are the calls before, as `Call.text` writes them. `tools` are in head
+    order; empty if all rows have the same, which the encoder knows. `weight` scales the loss. `allowed` are other right
+    calls. `sample` is the id of the sample that the row belongs to, `source` names set and version, `where` is
     FILE:LINE.
 
-    For training alone: `quotes`; `named`, the words of the instruction that the observation holds; `meant`, the
-    instruction in canonical words ("": it asks for nothing).
+    For training only: `quotes`; `named`, the words of the instruction that the observation contains; `meant`, the
+    instruction in canonical words ("": it requests nothing).
     """
 
     instruction: str
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def question(self) -> tuple[str, str, tuple[str, ...]]:
-        """What the model sees: rows with the same question are the same state."""
+        """Return the input of the model; rows with the same input have the same state."""
         return self.instruction, self.observation, self.history
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Row:
 
 
 def _plain_call(value: Any) -> Any:
-    """Return a call as JSON has it: of a `Call`, or of the name of a tool without arguments."""
+    """Return the JSON of a call, of a `Call` or the name of a tool without arguments."""
     if isinstance(value, Call):
         return value.to_dict()
     if isinstance(value, str):
@@ -146,7 +146,7 @@ AnyCall = Annotated[_Call, BeforeValidator(_plain_call)]
 
 
 class _Line(TypedDict, total=False):
-    """A row as JSON has it."""
+    """The JSON of a row."""
 
     id: str
     sample: str
@@ -193,8 +193,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield number and bytes of the lines that are not empty (a line separator of Unicode is part of a text), without
-    byte order marks (files that were put together have several). Raises UserError."""
+    """Yield number and bytes of the lines that are not empty (Unicode line separators do not end a line), without byte
+    order marks, of which concatenated files have several. Raises UserError."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
             for line, raw in enumerate(lines, 1):
@@ -207,7 +207,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def json_value(raw: bytes, where: str) -> Any:
-    """Return a line's value. Raises UserError that names `where`."""
+    """Return the value of a line. Raises UserError with `where`."""
     text = ""
     try:
         value = strict_json(text := raw.decode().strip())
@@ -223,7 +223,7 @@ def json_value(raw: bytes, where: str) -> Any:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[TextIO]:
-    """Open a text file that appears when all of it is written: until then it is `PATH.part`, which an error removes.
+    """Open a text file that appears once it is complete; until then it is `PATH.part`, which is removed after an error.
 
     Raises UserError where it cannot be written, as on a full disk.
     """
@@ -240,7 +240,7 @@ def written_whole(path: Path) -> Iterator[TextIO]:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """Write a whole file or none; return the number of rows."""
+    """Write a complete file or none; return the number of rows."""
     count = 0
     with written_whole(path) as lines:
         for row in rows:

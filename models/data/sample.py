@@ -1,4 +1,4 @@
-"""What a set's reader yields: samples as the set has them; and counts of why others gave no row."""
+"""Samples as a set has them, and counts of those without rows, with reasons."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One turn: the query, what else is known, the tools shown (OpenAI-style, JSON Schema's types), and its calls in
-    order. `where` is its file and line.
+    """One turn: the query, the other context, the tools (OpenAI-style, JSON Schema's types), and its calls in order.
+    `where` is its file and line.
 
-    Raises TypeError and Unusable for texts that are none, or cannot be written.
+    Raises TypeError and Unusable for texts of another type, or that cannot be written.
     """
 
     id: str
@@ -53,7 +53,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A sample that gives no row: the `reason`, in words that many share; its file and line; and what is particular."""
+    """A sample without a row: a `reason` shared by many, file and line, and details."""
 
     reason: str
     where: str
@@ -63,7 +63,7 @@ class Dropped:
 
 @dataclass
 class Tally:
-    """Counts by source; and the first places of each reason."""
+    """Counts by source, and the first places of each reason."""
 
     samples: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
@@ -72,11 +72,11 @@ class Tally:
     places: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def drop(self, sample: Dropped) -> None:
-        """Count a sample, or a row of one, that is left out."""
+        """Count a sample, or a row of one, that is dropped."""
         self._count(self.dropped, sample)
 
     def note(self, sample: Dropped) -> None:
-        """Count one that is kept, though its tools do not allow its answer."""
+        """Count a sample that is kept although its tools do not allow its answer."""
         self._count(self.noted, sample)
 
     def _count(self, counts: Counter[tuple[str, str]], sample: Dropped) -> None:
@@ -88,7 +88,7 @@ class Tally:
             places.append(place.encode(errors="backslashreplace").decode())  # a terminal takes no half character
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all counts as JSON has them."""
+        """Return all counts as JSON."""
 
         def listed(counts: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
             return [

@@ -1,6 +1,6 @@
-"""The public sets by name, as the command line has them: `xlam`, `seal-tools:in-domain=FOLDER`, or a file of rows.
+"""The public sets by name, as on the command line: `xlam`, `seal-tools:in-domain=FOLDER`, or a file of rows.
 
-A place is a path, or an id of the Hugging Face hub, downloaded when it is read.
+A place is a path, or an id of the Hugging Face hub that is downloaded on first use.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def version(path: Path) -> str:
-    """Return which file it was: the hub's revision, else the first digits of its SHA-256."""
+    """Return the version of a file: the hub's revision, else the first digits of its SHA-256."""
     parts = path.absolute().parts
     if "snapshots" in parts[:-1]:
         return f"revision {parts[parts.index('snapshots') + 1][:8]}"
@@ -104,7 +104,8 @@ def version(path: Path) -> str:
 
 
 def samples(values: Items, read: Callable[[Any, str], Samples], source: str, shape: str) -> Samples:
-    """Yield what `read` makes of each value and its place; `shape` is the reason for one of another shape."""
+    """Yield the samples that `read` returns for each value and its place; `shape` is the reason for a value of another
+    shape."""
     for where, value in values:
         try:
             yield from read(value, where)
@@ -118,7 +119,8 @@ def samples(values: Items, read: Callable[[Any, str], Samples], source: str, sha
 
 
 def _expected(name: str, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> Call:
-    """Return a call of one of these tools, its values by their parameters' types: sets write numbers as strings."""
+    """Return a call of one of these tools, with values converted to their parameters' types, since sets write numbers
+    as strings."""
     schema = next((t["function"]["parameters"] for t in tools if t["function"]["name"] == name), None)
     if schema is None:
         raise Unusable(NOT_SHOWN, name)
@@ -337,8 +339,8 @@ def _alpaca_kind(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DataSet:
-    """`read(part, place)`; `part` is read where none of the `parts` is named, `hub` where no place is given ("": one
-    must be)."""
+    """A public set: `read(part, place)`; `part` is the default of its `parts`, `hub` the default place (empty: one must
+    be given)."""
 
     read: Callable[[str, str], Samples]
     parts: tuple[str, ...] = ()
@@ -357,7 +359,7 @@ SETS = {
 
 
 def read(source: str) -> Iterator[Sample | Dropped | Row]:
-    """Yield what a source holds, by its name or as a file of rows. Raises UserError."""
+    """Yield the samples or rows of a source, which is the name of a set or a file of rows. Raises UserError."""
     head, _, place = source.partition("=")
     name, _, parts = head.partition(":")
     if name not in SETS:

@@ -1,7 +1,7 @@
-"""Make up rows without a model: a tool, random values, and a plain sentence that names them.
+"""Synthesise rows without a model: a tool, random values, and a plain sentence that names them.
 
-Calls have as many arguments as the shares say. The sentences teach that arguments stand in the instruction; they do not
-replace language.
+The number of arguments follows the shares. The sentences teach that arguments come from the instruction; they do not
+replace real language.
 """
 
 from __future__ import annotations

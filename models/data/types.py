@@ -1,7 +1,7 @@
-"""Types and expected values as the public sets write them, in JSON Schema's words.
+"""Convert types and expected values of public sets to those of JSON Schema.
 
-Some sets have Python's names (dict, float, tuple, any), Mobile Actions writes them large, xLAM writes annotations such
-as `List[int]` or `str, optional`.
+Some sets use Python's names (dict, float, tuple, any), Mobile Actions capital letters, xLAM annotations such as
+`List[int]` or `str, optional`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_PYTHON = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 
 
 def typed(schema: Any) -> dict[str, Any]:
-    """Return a schema with JSON Schema's types, in all depths. Raises Unusable for a type that is not known."""
+    """Return a schema with JSON Schema's types, at all depths. Raises Unusable for an unknown type."""
     if not isinstance(schema, Mapping):
         raise Unusable("a parameter without a schema", repr(schema)[:80])
     result: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def typed(schema: Any) -> dict[str, Any]:
 def tool(name: str, description: Any, parameters: Any) -> dict[str, Any]:
     """Return a function's OpenAI-style definition, with JSON Schema's types; `parameters` None: it takes none.
 
-    Raises Unusable for a type that is not known.
+    Raises Unusable for an unknown type.
     """
     schema = typed(parameters or {"type": "object", "properties": {}})
     schema.setdefault("properties", {})
@@ -147,8 +147,8 @@ def _value(node: ast.expr, text: str) -> Any:
 
 
 def coerced(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value that a set wrote as a string, or alone for a list, by the parameter's type; what does not fit
-    stays as it is."""
+    """Convert a value that a set wrote as a string, or a single value for a list, to the parameter's type; a value that
+    does not fit stays as it is."""
     kind = schema.get("type")
     if kind == "array":
         read = _literal(value) if isinstance(value, str) else value
@@ -182,7 +182,7 @@ def _literal(text: str) -> Any:
 
 
 def list_of(value: Any, name: str) -> list[Any]:
-    """Return a list, or that of its JSON. Raises Unusable."""
+    """Return a list, or parse its JSON. Raises Unusable."""
     read = _plain(value, name)
     if not isinstance(read, list):
         raise Unusable(f"{name} that are not a list", repr(value)[:120])
@@ -190,8 +190,8 @@ def list_of(value: Any, name: str) -> list[Any]:
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """Return arguments of an object, or of its JSON (as chat APIs have them; none may be an empty text, or null).
-    Raises Unusable."""
+    """Return an object of arguments, or parse its JSON (chat APIs write no arguments as an empty text or null). Raises
+    Unusable."""
     read = None if isinstance(value, str) and not value.strip() else _plain(value, "arguments")
     if read is not None and not isinstance(read, Mapping):
         raise Unusable("arguments that are not an object", repr(value)[:120])

@@ -1,1 +1,1 @@
-"""How often a model is right on rows: the answer to each, judged, and figures of all."""
+"""Evaluate a model on rows: answer each, judge the answers, and count."""

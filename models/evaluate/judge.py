@@ -1,7 +1,7 @@
-"""Whether a call is right, by rules that need no package; and how many of many are.
+"""Judge calls by rules that need no package, and count the results.
 
-*exact*: one of the right calls, value for value. *strict*: what SimpleTool's authors published their scores by (their
-reproduction release, September 2026): one of the right calls, with no other arguments, values compared by `alike`.
+*exact*: one of the right calls, value for value. *strict*: the rule of SimpleTool's published scores (reproduction
+release, September 2026): one of the right calls, no other arguments, values compared by `alike`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONAL = ("ms", "passes", "tokens", "error")
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one row: its calls (none: the active call stays, or `error` says why there is none), `confidence`
+    """The answer to one row: its calls (none: the active call stays, or `error` is the reason for none), `confidence`
     by head, milliseconds from text to call, forward passes, and tokens through the model."""
 
     id: str
@@ -44,7 +44,7 @@ class Answer:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a line has it, without what is not known."""
+        """Return the answer as JSON, without unknown figures."""
         return {
             "id": self.id,
             "calls": [call.to_dict() for call in self.calls],
@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether the function is the right one, and whether all of the call is; `why` not, in a few words."""
+    """Whether the function is right, and whether the whole call is; `why` not, in a few words."""
 
     function: bool
     right: bool
@@ -63,8 +63,7 @@ class Judgement:
 
 
 def judge(calls: Sequence[Call], row: Row, rule: str) -> Judgement:
-    """Return the verdict on the answer to a row: no call, one, or several. If the row's call is null, no call is
-    right."""
+    """Judge the calls of an answer to a row. If the row's call is null, the right answer has none."""
     assert rule in RULES, rule
     if row.call is None:
         return Judgement(not calls, not calls, "a call where none is due" if calls else "")
@@ -91,8 +90,8 @@ def _argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Return whether two values are the same but for spelling: numbers within 1e-6 of each other, however written
-    (`"3"`, `3.0`), texts but for case and spaces, lists item by item; others by their text."""
+    """Return whether two values differ in spelling only: numbers within 1e-6 of each other, however written (`"3"`,
+    `3.0`), texts except for case and spaces, lists item by item; others by their text."""
     if a == b or {repr(a), repr(b)} == {"None", "''"}:
         return True
     if (x := _number(a)) is not None and (y := _number(b)) is not None and abs(x - y) < NEAR:
@@ -154,8 +153,8 @@ def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
 
 
 def latency(ms: Sequence[float]) -> dict[str, Any]:
-    """Return percentiles (each a measured time: the least that so many per cent do not exceed), mean and maximum, in
-    milliseconds. All are None of nothing."""
+    """Return percentiles (each the smallest measured time that so many per cent do not exceed), mean and maximum in
+    milliseconds; None without times."""
     names = [f"p{percent}" for percent in PERCENTS]
     if not ms:
         return {"count": 0, **dict.fromkeys((*names, "mean", "max"))}
@@ -174,7 +173,7 @@ def _shares(rows: Sequence[JudgedRow]) -> dict[str, Any]:
 
 
 def _samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:
-    """Return of each sample whether all its verdicts have `part` ("right", "function")."""
+    """Return for each sample whether all its judgements have `part` ("right", "function")."""
     samples: dict[str, bool] = {}
     for each in rows:
         samples[each.row.sample] = samples.get(each.row.sample, True) and getattr(each.verdict, part)
@@ -182,7 +181,7 @@ def _samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:
 
 
 def _reasons(rows: Sequence[JudgedRow]) -> dict[str, int]:
-    """Return the first reason of each wrong answer; where there are many, by what kind they are."""
+    """Return the counts of the first reasons of wrong answers; by kind if there are many."""
     whys = [_plain(each.verdict.why) for each in rows if not each.verdict.right]
     if len(set(whys)) > MOST_REASONS:
         whys = [NAMED.sub(r"\1 …", why) for why in whys]
@@ -190,5 +189,5 @@ def _reasons(rows: Sequence[JudgedRow]) -> dict[str, int]:
 
 
 def _plain(why: str | None) -> str:
-    """Return a reason without what is particular to one row."""
+    """Return a reason without details of one row."""
     return QUOTED.sub("…", why or "")[:100]

@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint on the rows of a source: answer one after the other, judge, and show the figures as tables."""
+"""Evaluate a checkpoint on the rows of a source: answer one row after another, judge, and print tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EvalRows:
 
     @property
     def rule(self) -> str:
-        """The rule that the figures are by: the strict one for public sets, the exact one for a file."""
+        """Return the rule of the figures: the strict one for public sets, the exact one for a file."""
         return "strict" if self.source.partition("=")[0].partition(":")[0] in sets.SETS else "exact"
 
 
@@ -93,7 +93,7 @@ class Answerer:
         self._open: OrderedDict[tuple[str, ...], tuple[STDecider, float]] = OrderedDict()
 
     def answer(self, row: Row) -> Answer:
-        """Return the answer; one that failed has an error. A call below the checkpoint's gate is none."""
+        """Return the answer, with an error if it failed. A call below the checkpoint's gate counts as none."""
         try:
             decider, gate = self._decider(row.tools)
             start_s = time.perf_counter()
@@ -113,11 +113,11 @@ class Answerer:
         )
 
     def forget(self) -> None:
-        """Forget what was answered so far: prefixes, and calls that are guessed again."""
+        """Discard caches and guesses of earlier answers."""
         self._open.clear()
 
     def _decider(self, tools: Tools) -> tuple[STDecider, float]:
-        """Return decider and gate for these tools, of the latest ones or new."""
+        """Return decider and gate for these tools, from the cache or new."""
         key = tuple(tool.canonical_json() for tool in tools)
         if key in self._open:
             self._open.move_to_end(key)
@@ -135,8 +135,8 @@ class Answerer:
 def answer_all(
     rows: Sequence[Row], answerer: Answerer, keep: Callable[[Answer], object], progress: Progress
 ) -> dict[str, Answer]:
-    """Answer all rows, one after the other, and give each answer to `keep` at once; first some of the end whose answers
-    are not kept (the answerer forgets them)."""
+    """Answer all rows one after another and give each answer to `keep` at once. Some answers to the last rows come
+    first, as a warm-up, and are discarded."""
     for row in rows[-WARM_UP:]:
         answerer.answer(row)
     answerer.forget()

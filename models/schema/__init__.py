@@ -1,4 +1,4 @@
-"""A tool's schema: what it says of a call, read once, in one way, for decoding, training rows and validation."""
+"""Read a tool's schema once, in one normal form, for decoding, training rows and validation."""
 
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 

@@ -19,7 +19,7 @@ KNOWN = {*PARAMETERS, "name", "description", "type", "function", "annotations", 
 
 @dataclass(frozen=True)
 class Definition:
-    """A tool's name, its description, and its parameters' schema as it was written (None: it has none)."""
+    """A tool's name, description, and parameters' schema as written (None: it has no parameters)."""
 
     name: str
     description: str
@@ -27,7 +27,7 @@ class Definition:
 
 
 def definition(tool: Any) -> Definition:
-    """Read a definition, with or without OpenAI's wrapper `function`. Raises UserError naming the tool."""
+    """Read a definition, with or without OpenAI's wrapper `function`. Raises UserError with the tool's name."""
     body = tool.get("function", tool) if isinstance(tool, Mapping) else None
     if not isinstance(tool, Mapping) or not isinstance(body, Mapping):
         raise UserError(f"{str(tool)[:120]!r} is not a tool.", "Write an OpenAI-style function definition.")
@@ -50,7 +50,7 @@ def definition(tool: Any) -> Definition:
 
 
 def _schema(tool: Mapping[str, Any], body: Mapping[str, Any], schemas: Mapping[str, Any], where: str) -> Any:
-    """Return the one schema of the parameters. Raises UserError for several, and for one that stands elsewhere."""
+    """Return the schema of the parameters. Raises UserError for several schemas, and for one under an unknown key."""
     extra = {} if body is tool else {key: value for key, value in tool.items() if key != "function"}
     unread = {**({} if schemas else body), **extra}
     known = KNOWN - {*PARAMETERS} if extra else KNOWN

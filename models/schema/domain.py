@@ -1,6 +1,6 @@
-"""The legal values of a parameter, and how a value is written as text.
+"""The legal values of a parameter, and how the model writes a value.
 
-A *closed* domain lists its values, so the decoder can build a token trie of them; a *free* domain (an unbounded
+A *closed* domain lists its values, so that the decoder can make a token trie of them. A *free* domain (an unbounded
 number, a free string, an object or array with such parts, or more values than `MAX_CLOSED`) is decoded token by token
 under a grammar.
 """
@@ -25,23 +25,24 @@ MAX_CLOSED = 4096
 
 @dataclass(frozen=True)
 class ClosedDomain:
-    """Finitely many typed values; `texts[i]` is how the model writes `values[i]`. `grid`: the numbers that they are."""
+    """A finite list of typed values; `texts[i]` is how the model writes `values[i]`. `grid` is set if they are numbers
+    of a grid."""
 
     values: tuple[Any, ...]
     texts: tuple[str, ...]
     grid: NumberGrid | None = field(default=None, compare=False)
 
     def holds(self, value: Any) -> bool:
-        """Whether `value` is one of these; 1 means 1.0 where that is one, never the other way round."""
+        """Return whether `value` is one of these; 1 is accepted for 1.0, not the other way round."""
         whole = type(value) is int
         return any(same(value, v) or (whole and type(v) is float and v == value) for v in self.values)
 
 
 @dataclass(frozen=True)
 class Free:
-    """Values that are not listed; `schema` is the normalised JSON schema by which they are decoded and typed. `grid`:
-    the more than `MAX_CLOSED` numbers that they are. A finished value must satisfy `rules` (None: the schema), which
-    may say what a normalised schema cannot."""
+    """Values that are not listed; `schema` is the normalised JSON schema for decoding and typing. `grid` is set for
+    more than `MAX_CLOSED` numbers of a grid. A complete value must satisfy `rules` (None: the schema), which may be
+    stricter than a normalised schema."""
 
     schema: Mapping[str, Any]
     grid: NumberGrid | None = None
@@ -53,7 +54,7 @@ class Free:
 
     @cached_property
     def judge(self) -> Validator:
-        """Says which values satisfy the rules."""
+        """Return the validator of the rules."""
         return Validator(self.schema if self.rules is None else self.rules, "a value that is not listed")
 
 
@@ -64,12 +65,13 @@ UNCOUNTED = {"anyOf", "allOf", "not", "if"}
 
 
 def value_text(value: Any) -> str:
-    """A value as the model writes it: strings raw, everything else compact JSON (design, section 3)."""
+    """Return a value as the model writes it: strings raw, everything else as compact JSON (design, section 3)."""
     return value if isinstance(value, str) else json_text(value)
 
 
 def json_text(value: Any, space: str = "") -> str:
-    """A value as JSON, compact unless `space` follows its separators; numbers without exponent, none is minus zero."""
+    """Return a value as JSON, compact unless `space` follows its separators; numbers have no exponent and no minus
+    zero."""
     if isinstance(value, float):
         text = f"{Decimal(json.dumps(value + 0.0, allow_nan=False)):f}"
         return text if "." in text else f"{text}.0"
@@ -82,26 +84,26 @@ def json_text(value: Any, space: str = "") -> str:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality that keeps `1`, `1.0` and `True` apart."""
+    """Return whether two values are equal, where `1`, `1.0` and `True` differ."""
     return type(a) is type(b) and a == b and (not isinstance(a, list | dict) or written(a) == written(b))
 
 
 def written(value: Any) -> str:
-    """Equal for what is the same, in whatever order keys stand."""
+    """Return a text that is equal for equal values, whatever the order of keys."""
     return json.dumps(value, sort_keys=True, default=repr)
 
 
 @lru_cache(maxsize=64)
 def _numbers(grid: NumberGrid) -> ClosedDomain:
-    """Its values listed; once where several parameters have the same."""
+    """Return the listed numbers of a grid, cached."""
     return ClosedDomain(grid.values(), grid.texts(), grid)
 
 
 def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
-    """The domain of a normalised JSON schema; `where` names tool and parameter for the error. Of listed values, those
-    that rules over the whole forbid (`not`, `contains`, ...) are among them still: see `rules.kept_values`.
+    """Return the domain of a normalised JSON schema; `where` names tool and parameter in errors. Rules over whole
+    values (`not`, `contains`, ...) are not applied to the list here: see `rules.kept_values`.
 
-    Raises UserError for a definition that cannot be decoded, with what to write instead.
+    Raises UserError for a schema that cannot be decoded, with what to write instead.
     """
     kind = schema.get("type")
     for least, most in (("minLength", "maxLength"), ("minItems", "maxItems")):
@@ -129,7 +131,7 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
 
 
 def _listed(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
-    """The values of a part of a value, None where they are not listed."""
+    """Return the values of a part of a value, or None where they are not listed."""
     if not set(schema) & {"enum", "type", "anyOf"}:
         return None  # anything
     domain = domain_of(schema, where)
@@ -149,7 +151,7 @@ def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 
 
 def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
-    """Every object, keys in declared order."""
+    """Return all objects, with keys in declared order."""
     properties = schema.get("properties", {})
     if any("properties" in part or "anyOf" in part for part in schema.get("allOf", ())):
         return None
@@ -165,7 +167,7 @@ def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 
 
 def objects(own: Mapping[str, Sequence[Any] | None], required: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Every object with these values by key; None where some are not listed, or too many come together."""
+    """Return all objects with these values by key; None where some are not listed, or the product is too large."""
     options = [[*values, *(() if k in required else (_LEFT_OUT,))] for k, values in own.items() if values is not None]
     if len(options) < len(own) or math.prod(map(len, options)) > MAX_CLOSED:
         return None
@@ -174,7 +176,7 @@ def objects(own: Mapping[str, Sequence[Any] | None], required: Sequence[str]) ->
 
 
 def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
-    """Every array, the shortest first."""
+    """Return all arrays, the shortest first."""
     first = [_listed(part, where) for part in schema.get("prefixItems", ())]
     rest = schema.get("items", True)
     least, most = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
@@ -193,8 +195,8 @@ def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 
 
 def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> ClosedDomain:
-    """A closed domain of exactly these values; two that are written alike are refused. With `numbers` an integer among
-    them is a float, written as it was given."""
+    """Return a closed domain of exactly these values. Raises UserError for two that are written alike. With `numbers`
+    an integer becomes a float, written as given."""
     if large := [v for v in values if isinstance(v, int) and not LEAST_INTEGER <= v <= MOST_INTEGER]:
         raise UserError(f"{where}: {large[0]} does not fit 64 bits.", "Use smaller numbers, or strings.")
     try:

@@ -1,7 +1,7 @@
-"""Write a JSON schema in one way, so that plan, training rows and validation agree on it.
+"""Write a JSON schema in a normal form that plan, training rows and validation share.
 
-References are replaced by what they name, `const` becomes `enum`, `oneOf` and lists of types become `anyOf`; what
-the parts of an `allOf` say is laid together where one schema can say it.
+References are replaced by their targets, `const` becomes `enum`, `oneOf` and lists of types become `anyOf`; the parts
+of an `allOf` are merged where one schema can express them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TYPES = jsonschema.Draft4Validator.TYPE_CHECKER.redefine("array", lambda _, valu
 
 
 def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema written in the one way; `definitions` are those of the document that it stands in.
+    """Return the schema in normal form; `definitions` are those of its document.
 
-    Raises UserError (`where` names tool and parameter) for what is not a schema, for a reference that leads nowhere,
-    outside or in a circle, and for a schema that grows too large when its references are written out.
+    Raises UserError (`where` names tool and parameter) for something that is not a schema, for a reference without a
+    target, to another document or in a circle, and for a schema that is too large with its references written out.
     """
     if not isinstance(schema, Mapping):
         raise UserError(f"{where}: its schema is {schema!r}.", "Write a JSON schema object.")
@@ -48,7 +48,7 @@ def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, A
 
 
 def in_one_way(source: Any, where: str) -> dict[str, Any]:
-    """Return a schema without references (`SchemaDocument.plain`) written in the one way."""
+    """Return a schema without references (`SchemaDocument.plain`) in normal form."""
     if source is True:
         return {}
     if not isinstance(source, Mapping):
@@ -83,7 +83,7 @@ def in_one_way(source: Any, where: str) -> dict[str, Any]:
 
 
 def _with_arms(schema: dict[str, Any], where: str) -> dict[str, Any]:
-    """Flatten alternatives, each once; a single one is the schema itself."""
+    """Flatten alternatives and remove duplicates; a single one replaces the schema."""
     kinds = schema.get("type")
     arms = [in_one_way(arm, where) for arm in schema.pop("anyOf", ())]
     if isinstance(kinds, list) and not arms and "enum" not in schema:
@@ -103,7 +103,7 @@ def _with_arms(schema: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _joined(schema: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return one schema that says what both do, with the second one's annotations; None where it would not."""
+    """Return one schema that means both, with the second one's annotations; None where that is not possible."""
     if schema.keys() & COUPLED and part.keys() & COUPLED:
         return None
     if any(key in schema and key not in ABOUT and not same(schema[key], part[key]) for key in part):
@@ -122,7 +122,8 @@ def _listed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the normalised schema of the values but null, and whether null is one: a head writes it as `<|null|>`."""
+    """Return the normalised schema of the values except null, and whether null is one: a head writes it as
+    `<|null|>`."""
     if "enum" in schema:
         values = [v for v in schema["enum"] if v is not None]
         if not values or len(values) == len(schema["enum"]):
@@ -141,8 +142,8 @@ def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value by its normalised schema: numbers of the declared type (an integer literal for a `number` is a
-    float), an object's keys in the declared order, in nested places too."""
+    """Return a value with the types of its normalised schema, at all depths: numbers of the declared type (an integer
+    literal for a `number` is a float), and an object's keys in the declared order."""
     for part in (schema, *schema.get("allOf", ())):
         value = _as_declared(value, part)
     return value
@@ -172,7 +173,7 @@ def _as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _fits(value: Any, arm: Mapping[str, Any]) -> bool:
-    """Whether a value is of an alternative, by its type or its list."""
+    """Return whether a value belongs to an alternative, by its type or its list."""
     if "enum" in arm:
         return any(same(value, v) for v in arm["enum"])
     kind = arm.get("type")

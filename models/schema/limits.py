@@ -1,4 +1,4 @@
-"""Limits of what a set of tools may take to read, counted before and while it is read."""
+"""Limits for reading a set of tools, checked before and during reading."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
 
 
 def check_size(tools: Any) -> None:
-    """Raise UserError for definitions that are too many, too long, too many parts or nested too deeply to be read.
+    """Raise UserError for definitions that are too many, too long, too large or nested too deeply to be read.
 
-    Takes as long as to walk over them once, and stops at the limit. What is not a list of definitions passes.
+    It walks over them once and stops at the first limit. Anything but a list of definitions passes.
     """
     if not isinstance(tools, list | tuple):
         return
@@ -122,15 +122,15 @@ def check_count(count: int) -> None:
 
 @dataclass
 class Room:
-    """What is left for a set of tools that is being read: `parts` of its schemas, references written out; `values` that
-    are listed; `checks` of listed values by parts of the rules that they stand under."""
+    """The remaining allowance for a set of tools: `parts` of its schemas with references written out; `values` that are
+    listed; `checks` of listed values by parts of their rules."""
 
     parts: int = 10_000
     values: int = 1 << 17
     checks: int = 20_000
 
     def take(self, where: str, *, parts: int = 0, values: int = 0) -> None:
-        """Take so many. Raises UserError where there are fewer."""
+        """Use up parts and values. Raises UserError where too few are left."""
         self.parts -= parts
         self.values -= values
         if self.parts < 0:
@@ -143,7 +143,7 @@ class Room:
             raise UserError(problem, "Write coarser steps, nearer bounds or shorter lists.")
 
     def checked(self, checks: int) -> bool:
-        """Take so many checks, False where there are fewer left: then the values are judged one by one, later."""
+        """Use up checks; return False where too few are left, so that values are checked one by one later."""
         if checks > self.checks:
             return False
         self.checks -= checks

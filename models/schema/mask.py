@@ -1,8 +1,8 @@
-"""What a free value's mask enforces: its schema as llguidance compiles it, and the keywords that it leaves out.
+"""The mask of a free value: its schema as llguidance enforces it, and the keywords that it does not enforce.
 
-A finished value is judged by its whole schema. What the mask leaves out is checked, not enforced. A value is written as
-the model writes it: compact JSON, keys in declared order, numbers without exponent. Objects with `properties` have no
-others unless they say so.
+A complete value is validated by its whole schema; keywords that the mask leaves out are validated, not enforced. Values
+have the model's form: compact JSON, keys in declared order, numbers without exponent. Objects with `properties` have no
+others unless the schema allows them.
 """
 
 from __future__ import annotations
@@ -63,16 +63,17 @@ OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True, "lenient": True}
 
 @dataclass(frozen=True)
 class Mask:
-    """The library's grammar of a value, and the keywords that are checked, not enforced."""
+    """llguidance's grammar of a value, and the keywords that are validated, not enforced."""
 
     grammar: str
     checked: tuple[str, ...]
 
 
 def mask_of(domain: Free, where: str, space: str = "") -> Mask:
-    """Return the mask of a free domain. `space` stands before JSON, and behind its separators.
+    """Return the mask of a free domain. `space` precedes JSON values and follows their separators.
 
-    Raises UserError (`where` names tool and parameter) for a schema that has no value, or is too large."""
+    Raises UserError (`where` names tool and parameter) for a schema without values, or one that is too large.
+    """
     try:
         return _mask(json.dumps([domain.schema, domain.rules], default=repr), where, space)
     except RecursionError:
@@ -120,16 +121,17 @@ def keywords(schema: Any) -> Iterator[str]:
 
 
 class _Masked:
-    """Reads a normalised schema without the keywords `without`; `left_out` are those of its own that it drops."""
+    """Translates a normalised schema without the keywords `without`; `left_out` collects those that it drops itself."""
 
     def __init__(self, without: frozenset[str]) -> None:
         self._without = without
         self.left_out: dict[str, None] = {}
 
     def read(self, schema: Any, outer: Iterable[str] | None = ()) -> dict[str, Any] | bool:
-        """Return a part as the library takes it, False where it has no value.
+        """Return a part in llguidance's terms; False where it has no value.
 
-        An object has no properties but its own and the `outer` ones (None: it is a part of one, and has any)."""
+        An object has its own properties and the `outer` ones (None: it is a part of another schema, and may have any).
+        """
         if not isinstance(schema, Mapping):
             return dict(ANYTHING) if schema else False
         if schema.get("not") == {}:
@@ -157,7 +159,7 @@ class _Masked:
         return self._bounded(masked) if masked.get("type") in ("integer", "number") else masked
 
     def _keyword(self, key: str, value: Any, outer: Iterable[str] | None) -> Any:
-        """Return the value of a keyword as the library takes it, None where it is left out."""
+        """Return the value of a keyword in llguidance's terms; None where it is left out."""
         if key in self._without or key in CHECKED:
             self.left_out[key] = None
         elif key in ("items", "additionalProperties"):
@@ -175,7 +177,7 @@ class _Masked:
         return None
 
     def _listed(self, schema: Mapping[str, Any]) -> dict[str, Any] | bool:
-        """Listed values; of numbers that the library writes otherwise no more than their type."""
+        """Return listed values; for numbers that llguidance writes differently, their type alone."""
         values = schema["enum"]
         if schema.get("type") == "number":
             values = [float(v) for v in values if isinstance(v, int | float)]
@@ -187,7 +189,7 @@ class _Masked:
         return {"anyOf": [*alike, *(self.read({"type": kind}) for kind in kinds)]}
 
     def _bounded(self, masked: dict[str, Any]) -> dict[str, Any] | bool:
-        """Numbers with the bounds and steps that the library takes exactly; False where there are none."""
+        """Return numbers with the bounds and steps that llguidance enforces exactly; False where there are none."""
         numbers = range_of(masked)
         if numbers.low > numbers.high:  # within the bounds and 64 bits
             return False
@@ -218,7 +220,7 @@ def _kind(value: Any) -> str:
 
 
 def _alike(value: Any) -> bool:
-    """Whether the library writes a value as a model does."""
+    """Return whether llguidance writes a value as the model does."""
     if isinstance(value, float):
         return math.isfinite(value) and json_text(value) == repr(value) and not value.is_integer()
     if isinstance(value, Mapping):

@@ -18,8 +18,8 @@ EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are
 
 @dataclass(frozen=True)
 class NumberGrid:
-    """`count` numbers from `first` on, `step` apart: integers, or (not `integer`) floats of `digits` decimals, of which
-    `first` and `step` are so many units."""
+    """`count` numbers from `first` on, `step` apart: integers, or floats with `digits` decimals, in units of the last
+    decimal."""
 
     first: int
     step: int
@@ -28,20 +28,20 @@ class NumberGrid:
     integer: bool
 
     def values(self) -> tuple[Any, ...]:
-        """All of them, ascending."""
+        """Return all numbers in ascending order."""
         return tuple(self.at(i) for i in range(self.count))
 
     def at(self, i: int) -> int | float:
-        """The value at this place, of `count`."""
+        """Return the number at an index below `count`."""
         return self._typed(self.first + i * self.step)
 
     def texts(self) -> tuple[str, ...]:
-        """How each is written: no exponent, no minus zero."""
+        """Return how each number is written: no exponent, no minus zero."""
         return tuple(self._text(self.first + i * self.step) for i in range(self.count))
 
     @property
     def longest(self) -> int:
-        """Characters of the longest text."""
+        """Return the length of the longest text."""
         return max(len(self._text(units)) for units in (self.first, self.first + (self.count - 1) * self.step))
 
     def _typed(self, units: int) -> int | float:
@@ -53,9 +53,9 @@ class NumberGrid:
 
 
 def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
-    """Return the numbers of an `integer` or `number` schema; None where it has no step, or no bound on one side.
+    """Return the numbers of an `integer` or `number` schema; None without a step or without a bound on one side.
 
-    Raises UserError (`where` names tool and parameter) for bounds and steps that make no sense.
+    Raises UserError (`where` names tool and parameter) for contradictory bounds and steps.
     """
     integer = schema["type"] == "integer"
     step = schema.get("multipleOf", 1 if integer else None)
@@ -91,8 +91,7 @@ def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
 
 @dataclass(frozen=True)
 class NumberRange:
-    """The numbers from `low` to `high`, without these where they are `above` and `below`; `step` (None: any) counts
-    from zero."""
+    """The numbers from `low` to `high`; `above` and `below` exclude these two; `step` (None: any) counts from zero."""
 
     low: Decimal
     high: Decimal

@@ -1,7 +1,8 @@
-"""A tool's parameters, read from the schema of all its arguments: each one's own schema and domain.
+"""Read a tool's parameters from the schema of all its arguments: the schema and domain of each.
 
-What a root schema says of several arguments at once (`oneOf`, `if`, `dependentRequired`, `minProperties` ...) judges a
-whole call: each argument is decoded by itself, and a call that breaks a rule is not a call."""
+Rules of the root schema over several arguments (`oneOf`, `if`, `dependentRequired`, `minProperties` ...) apply to a
+whole call: each argument is decoded separately, and a call that breaks a rule is refused.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ SILENT = {*ABOUT, "example", "type", "$comment", "deprecated", "readOnly", "writ
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a tool: its own normalised JSON schema (with description), and what follows from it: the domain
-    of its values but null, and whether null is one (`nullable`)."""
+    """One parameter of a tool: its normalised JSON schema (with description), the domain of its values except null, and
+    whether null is one (`nullable`)."""
 
     name: str
     schema: Mapping[str, Any]
@@ -44,12 +45,12 @@ class Parameter:
 
     @property
     def values(self) -> Sequence[Any] | None:
-        """All of them, where they are listed."""
+        """Return all values if they are listed."""
         return None if isinstance(self.domain, Free) else _with_null(self.domain.values, self.nullable)
 
     @property
     def rules(self) -> Mapping[str, Any]:
-        """What a value must satisfy."""
+        """Return the schema that a value must satisfy."""
         local = self.domain.rules if isinstance(self.domain, Free) else None
         return self.schema if local is None else local
 
@@ -61,7 +62,7 @@ class Reading:
         self._tool, self._where, self._room = tool, f"Tool {tool[:64]}", room
 
     def read(self, source: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
-        """Return the parameters in head order, and the rules of several at once. Raises UserError."""
+        """Return the parameters in head order, and the rules over several of them. Raises UserError."""
         root = self._root({} if source is None else source)
         properties, required = root.get("properties", {}), {*root.get("required", ())}
         self._check_named(root)
@@ -76,7 +77,7 @@ class Reading:
         return (*(p for p in parameters if p.required), *optional), RootRules.of(root)
 
     def _check_named(self, root: Mapping[str, Any]) -> None:
-        """Raise UserError for arguments that have no name among the properties, or no value."""
+        """Raise UserError for arguments that are not among the properties, or that have no value."""
         if root == NOTHING:
             raise UserError(f"{self._where}: its `not` excludes every call.", "Loosen it.")
         properties = root.get("properties", {})
@@ -95,7 +96,7 @@ class Reading:
             raise UserError(problem, "List it under the tool's `properties`, too.")
 
     def _root(self, source: Any) -> dict[str, Any]:
-        """Return the schema of all arguments without references, what holds in any case laid together."""
+        """Return the schema of all arguments without references, with unconditional parts merged."""
         kinds = source.get("type") if isinstance(source, Mapping) else type(source).__name__
         if not isinstance(source, Mapping) or "object" not in (
             [kinds] if isinstance(kinds, str) else kinds or ["object"]
@@ -138,7 +139,7 @@ class Reading:
 
 
 def check_spelled(value: Any, where: str) -> None:
-    """UserError for what JSON cannot write, or UTF-8 cannot encode."""
+    """Raise UserError for values that JSON or UTF-8 cannot write."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:  # of which an encoding error is one
@@ -153,7 +154,7 @@ def _with_null(values: Sequence[Any], nullable: bool) -> list[Any]:
 
 
 def _typed(schema: dict[str, Any]) -> dict[str, Any]:
-    """With its type, where only one can be meant."""
+    """Add the type to a schema where only one is possible."""
     if "type" not in schema and COMBINED.isdisjoint(schema):
         for kind, keys in (("object", ("properties",)), ("array", ("items", "prefixItems"))):
             if any(isinstance(schema.get(key), Mapping | list) for key in keys):
@@ -163,7 +164,7 @@ def _typed(schema: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RootRules:
-    """The rules of one tool: the keywords that say them as `written`, and the schema of a call that keeps them."""
+    """The rules over several arguments of a tool: the keywords as `written`, and the schema of a valid call."""
 
     written: Mapping[str, Any]
     document: Mapping[str, Any]
@@ -183,18 +184,18 @@ class RootRules:
         return Validator(self.document, "the arguments of a call")
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return why arguments may not stand together, None where they may."""
+        """Return why the arguments may not be combined; None where they may."""
         fault = self._judge.fault(dict(arguments))
         return None if fault is None else f"its arguments may not stand together by {self.keywords} ({fault})"
 
     @property
     def keywords(self) -> str:
-        """The keywords, for people."""
+        """Return the keywords, for people."""
         return ", ".join(f"`{key}`" for key in self.written)
 
 
 def parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield a schema and those within that may hold of the same arguments, but conditions and what is excluded."""
+    """Yield a schema and those within that may apply to the same arguments, except conditions and exclusions."""
     if not isinstance(schema, Mapping):
         return
     yield schema
@@ -205,7 +206,7 @@ def parts(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def together(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a root schema with those parts of its `allOf` laid into it that name arguments alone."""
+    """Return a root schema merged with those parts of its `allOf` that only name arguments."""
     whole = {k: v for k, v in root.items() if k != "allOf" and not (k in CLOSING and v in (True, {}))}
     closed = not whole.keys().isdisjoint(CLOSING)
     apart = []
@@ -227,7 +228,7 @@ def together(root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def weight(rules: Any) -> int:
-    """Return how many parts of a schema are checked one by one: those of a list of constants count as one."""
+    """Return how many parts of a schema are checked one by one; a list of constants counts as one."""
     if isinstance(rules, Mapping):
         return 1 + sum(weight(v) for k, v in rules.items() if k not in ("enum", "const", *ABOUT))
     if isinstance(rules, list | tuple):
@@ -242,7 +243,7 @@ OBJECTS = {"properties", "required", "additionalProperties"}
 
 
 def kept_by_listing(document: Any) -> bool:
-    """Whether all values that are listed of a schema keep its rules."""
+    """Return whether all listed values of a schema satisfy its rules."""
     if not isinstance(document, Mapping):
         return isinstance(document, bool)
     keywords = document.keys() - {*ABOUT}
@@ -255,9 +256,10 @@ def kept_by_listing(document: Any) -> bool:
 
 
 def kept_values(values: Sequence[Any], document: Mapping[str, Any], where: str, room: Room) -> list[Any] | None:
-    """Return those of the listed values that all rules of their `document`, a schema without references, allow.
+    """Return the listed values that all rules of their `document`, a schema without references, allow.
 
-    None where there is no room for so many checks. Raises UserError for a pattern that cannot be searched for."""
+    Returns None where too few checks are left. Raises UserError for a pattern that cannot be searched for.
+    """
     if kept_by_listing(document):
         return list(values)
     if not room.checked(len(values) * weight(document)):

@@ -1,4 +1,4 @@
-"""A random call that its tools allow: what a world is tried with, and what decides where no model does."""
+"""Random legal calls, for trying a world and for deciding without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIES = 1024  # draws of a number that rules forbid some values of
 
 
 def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
-    """Return any legal call; each tool as often as the others. Values that are neither listed nor counted are left out.
+    """Return a random legal call, each tool as often as another. Optional values that cannot be sampled are left out.
 
     Raises UserError for a tool that cannot be called without one (see `check_random`).
     """
@@ -36,7 +36,7 @@ def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
 
 
 def check_random(tools: Sequence[ToolSchema]) -> None:
-    """Raise UserError where a call cannot be sampled: a value that it must have is neither listed nor counted."""
+    """Raise UserError where a required value is neither listed nor on a grid, so that no call can be sampled."""
     for tool in tools:
         random_call((tool,), random.Random(0))
 

@@ -1,6 +1,6 @@
-"""Write a schema as one tree of draft 2020-12: its references written out, its keywords checked.
+"""Write a schema as one tree of draft 2020-12: references written out, keywords checked.
 
-What jsonschema's meta-schemas say of each keyword is checked part by part; parts of parts are read by themselves.
+The keywords of each part are checked by jsonschema's meta-schemas, one part at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_DEPTH = 100  # of parts in parts
 
 
 def _shallow(rule: Any) -> Any:
-    """Return what a meta-schema says of a keyword's value, but nothing of the schemas in it."""
+    """Return a meta-schema's rule for a keyword without its rules for schemas inside."""
     if isinstance(rule, list):
         return [_shallow(part) for part in rule]
     if not isinstance(rule, Mapping):
@@ -86,7 +86,7 @@ def _judge(keyword: str) -> Any:
 
 
 class SchemaDocument:
-    """A whole schema, in which references point. `where` names it for errors, `room` is what it may take."""
+    """A whole schema with its references. `where` names it in errors, `room` limits its size."""
 
     def __init__(self, root: Mapping[str, Any], where: str, room: Room) -> None:
         self._root, self._where, self._room = root, where, room
@@ -94,10 +94,10 @@ class SchemaDocument:
         self._nested: dict[str, Any] = {}
 
     def plain(self, call: bool = False) -> dict[str, Any]:
-        """Return it without references. With `call` its properties are the parameters of a call, which errors name.
+        """Return it without references. With `call` its properties are the parameters of a call, and errors name them.
 
-        Raises UserError for what is not a schema, for a reference that leads nowhere, outside or in a circle, and for
-        more parts than there is room for.
+        Raises UserError for something that is not a schema, for a reference without a target, to another document or in
+        a circle, and for more parts than `room` allows.
         """
         if call:
             self._check_root()
@@ -106,7 +106,7 @@ class SchemaDocument:
         return plain
 
     def _read(self, source: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
-        """Read a part; `inside` are the references that led here."""
+        """Read a part; `inside` are the references on the way to it."""
         self._room.take(self._where, parts=1)
         if isinstance(source, bool):
             return source
@@ -146,7 +146,8 @@ class SchemaDocument:
         return parts
 
     def _excluded(self, part: dict[str, Any] | bool) -> dict[str, Any] | bool:
-        """Return the schema of a `not`: an empty one excludes all; so does one of annotations, hardly meant."""
+        """Return the schema of a `not`. Raises UserError for one with annotations only, which would exclude every
+        value."""
         if part is True or part is False or RULES & set(part):
             return {} if part is True else part
         if part:
@@ -155,7 +156,7 @@ class SchemaDocument:
         return {}
 
     def _with_target(self, schema: dict[str, Any], inside: tuple[str, ...], depth: int, call: bool) -> Any:
-        """Return the schema together with what its reference names: both hold."""
+        """Return the schema merged with the target of its reference: both apply."""
         name = schema.pop("$ref", None)
         if name is None:
             return schema
@@ -172,7 +173,7 @@ class SchemaDocument:
         return {**schema, "allOf": [target, *schema.get("allOf", ())]}
 
     def _named(self, name: str) -> Any:
-        """Return what a reference names in the document. Raises UserError for one that leads nowhere, or outside."""
+        """Return the target of a reference. Raises UserError where the document has none."""
         try:
             return self._resolver.lookup(name).contents
         except (referencing.exceptions.Unresolvable, LookupError, ValueError, TypeError, AttributeError):
@@ -192,7 +193,7 @@ class SchemaDocument:
         return referencing.Registry().resolver_with_root(resource)
 
     def _check_root(self) -> None:
-        """Raise UserError where nothing says which arguments there are, and keys that are not known may."""
+        """Raise UserError where unknown keys, and no known one, may declare the arguments."""
         named = {str(k): v for k, v in self._root.items() if v is not None and not str(k).startswith("x-")}
         if named.keys() & INSIDE:
             return
@@ -223,7 +224,7 @@ class SchemaDocument:
 
 
 def _misspelt(name: str, value: Any) -> str | None:
-    """Return the keyword that an unknown name is nearly spelled as, if it takes such a value: else its rule is lost."""
+    """Return the keyword that an unknown name resembles, if it takes such a value: otherwise a rule would be lost."""
     plain = re.sub("[^a-z]", "", name.lower()) if len(name) < 32 and not name.startswith("x-") else ""
     short = len(plain) < SHORT
     spelled = [known for known in SPELLED if known[0] == plain[:1]]

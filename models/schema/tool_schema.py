@@ -1,7 +1,7 @@
-"""Tool schemas: OpenAI-style JSON in, head order and canonical JSON out (design, section 3).
+"""Tool schemas: read OpenAI-style JSON, write head order and canonical JSON (design, section 3).
 
-Positions are all that `<argK>` knows, so a tool's `properties` are rewritten into head order: required parameters in
-their own order, then optional ones alphabetically (paper, appendix "Parameter Normalization").
+`<argK>` knows positions only, so a tool's `properties` are sorted into head order: required parameters in their own
+order, then optional ones alphabetically (paper, appendix "Parameter Normalization").
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ Overflow = Literal["merge", "cut"]
 
 @dataclass(frozen=True)
 class Slot:
-    """What one argument head carries: a parameter, or several merged into one JSON object (group or overflow).
+    """The content of one argument head: a parameter, or several merged into one JSON object (a group, or overflow).
 
-    `null` is what the head's null token stands for, where it is legal: (ABSENT,), or of a required parameter that may
-    be null (None,); else ()."""
+    `null` is the meaning of the head's null token where it is legal: (ABSENT,), or (None,) for a required parameter
+    that may be null; otherwise ().
+    """
 
     parameters: tuple[Parameter, ...]
     domain: Domain
@@ -38,11 +39,11 @@ class Slot:
     merged: bool
 
     def arguments(self, value: Any) -> dict[str, Any]:
-        """The slot's decoded value as named arguments."""
+        """Return the slot's decoded value as named arguments."""
         return dict(value) if self.merged else {self.parameters[0].name: value}
 
     def value(self, arguments: Mapping[str, Any]) -> Any:
-        """The slot's value in a call's arguments, `ABSENT` when every parameter of it is left out."""
+        """Return the slot's value in a call's arguments, `ABSENT` where all its parameters are left out."""
         present = {p.name: arguments[p.name] for p in self.parameters if p.name in arguments}
         if self.merged:
             return present or (ABSENT if self.null else {})
@@ -52,7 +53,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """One tool in head order. `rules` say which of its arguments may stand together; None: any may."""
+    """One tool in head order. `rules` restrict combinations of its arguments (None: any)."""
 
     name: str
     description: str
@@ -61,10 +62,10 @@ class ToolSchema:
 
     @classmethod
     def from_openai(cls, tool: Mapping[str, Any], room: Room | None = None) -> ToolSchema:
-        """Read one definition, whichever way of `definition.PARAMETERS` it is written; `room` is what the set of tools
-        that it belongs to may still take.
+        """Read one definition in any of the forms of `definition.PARAMETERS`; `room` is the allowance of its set of
+        tools.
 
-        Raises UserError naming tool and parameter, and what to write instead.
+        Raises UserError with tool, parameter and what to write instead.
         """
         given = definition(tool)
         check_spelled([given.name, given.description], f"Tool {given.name[:64]!r}")
@@ -77,7 +78,7 @@ class ToolSchema:
         return cls(given.name, given.description, parameters, rules)
 
     def to_openai(self) -> dict[str, Any]:
-        """The definition in head order, as the model reads it."""
+        """Return the definition in head order, as the model reads it."""
         schema: dict[str, Any] = {
             "type": "object",
             "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in self.parameters},
@@ -88,15 +89,14 @@ class ToolSchema:
         return {"type": "function", "function": body}
 
     def exact(self) -> dict[str, Any]:
-        """`to_openai` with all that the tool's schema says, also what a normalised one cannot: read again, it is this
-        tool."""
+        """Return `to_openai` with the original rules too, so that reading it again gives this tool."""
         whole = self.to_openai()
         exact_schemas = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.rules != p.schema}
         whole["function"]["parameters"]["properties"] |= exact_schemas
         return whole
 
     def canonical_json(self) -> str:
-        """One line of JSON, the same bytes for the same tool."""
+        """Return one line of JSON, the same bytes for the same tool."""
         return self._canonical
 
     @cached_property
@@ -104,8 +104,7 @@ class ToolSchema:
         return json.dumps(self.to_openai(), ensure_ascii=False)
 
     def slots(self, overflow: Overflow = "merge") -> tuple[Slot, ...]:
-        """The argument heads of this tool, at most six: groups are merged, then the overflow merged into head 6 or
-        cut."""
+        """Return the argument heads, at most six: groups are merged, and the overflow is merged into head 6 or cut."""
         units: list[list[Parameter]] = []
         groups: dict[str, list[Parameter]] = {}
         for p in self.parameters:
@@ -136,7 +135,7 @@ def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
 
 
 def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:
-    """The schema of an object that has a head's parameters, each as `of` says."""
+    """Return the schema of an object with a head's parameters, each by `of`."""
     return {
         "type": "object",
         "properties": {p.name: dict(of(p)) for p in parameters},
@@ -146,8 +145,8 @@ def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[s
 
 
 def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
-    """All tools of an agent; duplicate names, an empty list and a set that takes too much to read are refused. What was
-    read lately is not read again."""
+    """Read all tools of an agent, cached. Raises UserError for duplicate names, an empty list, and a set that is too
+    large to read."""
     check_size(tools)
     text = _text(tools)
     return _of_text(text) if text else _read(tools)
@@ -164,7 +163,7 @@ def _read(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
 
 
 def _text(tools: Any) -> bytes:
-    """Of definitions that are plain JSON; else nothing."""
+    """Return definitions of plain JSON as text, else an empty one."""
     try:
         return json.dumps(list(tools)).encode()
     except (TypeError, ValueError, RecursionError):
@@ -172,7 +171,7 @@ def _text(tools: Any) -> bytes:
 
 
 def checked(schemas: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
-    """Tools that may be an agent's together. Raises UserError."""
+    """Return tools that may belong to one agent. Raises UserError."""
     if not schemas:
         raise UserError("No tools.", "Give the agent at least one tool.")
     check_count(len(schemas))

@@ -1,7 +1,8 @@
-"""Judge values by a schema, as `jsonschema` reads draft 2020-12, at a bounded cost.
+"""Validate values by a schema, as `jsonschema` reads draft 2020-12, at a bounded cost.
 
-Patterns are searched for by a linear engine (llguidance), steps are counted in decimals, numbers are
-finite and integers have 64 bits. `format` says nothing of what is valid. No reference is fetched."""
+Patterns are matched by a linear engine (llguidance), steps are counted in decimals, numbers are finite, integers have
+64 bits. `format` is ignored. No reference is fetched.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ Errors = Iterator[jsonschema.ValidationError]
 
 
 class Validator:
-    """Judges values by one schema.
+    """Validates values by one schema.
 
-    Raises UserError (`where` names tool and parameter) for a pattern that cannot be searched for in linear time."""
+    Raises UserError (`where` names tool and parameter) for a pattern that cannot be matched in linear time.
+    """
 
     def __init__(self, schema: Mapping[str, Any], where: str) -> None:
         check_patterns(schema, where)
@@ -44,9 +46,10 @@ class Validator:
         self._judge = _JUDGE(_prepared(schema), registry=referencing.Registry())
 
     def fault(self, value: Any) -> str | None:
-        """Return what is wrong with a value in a few words, None for a value of the schema.
+        """Return in a few words why a value is invalid; None for a valid one.
 
-        Raises UserError for a reference that leads nowhere."""
+        Raises UserError for a reference without a target.
+        """
         _spent.steps = 0
         try:
             error = next(self._judge.iter_errors(value), None)
@@ -61,12 +64,12 @@ class Validator:
         return f"{place.removeprefix('.')}: {error.message}"[:200].removeprefix(": ")
 
     def takes(self, value: Any) -> bool:
-        """Whether a value is one of the schema. Raises UserError as `fault` does."""
+        """Return whether a value is valid. Raises UserError as `fault` does."""
         return self.fault(value) is None
 
 
 def check_patterns(schema: Any, where: str) -> None:
-    """Raise UserError for the first pattern of a schema, at any depth, that cannot be searched for."""
+    """Raise UserError for the first pattern of a schema, at any depth, that cannot be matched."""
     keywords = set[str]()
     for part in _parts(schema):
         keywords |= part.keys()
@@ -97,7 +100,7 @@ def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 class _Listed(list[Any]):
-    """Values of an `enum`, that are looked up."""
+    """The values of an `enum` with an index for look-ups."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         super().__init__(values)
@@ -105,7 +108,7 @@ class _Listed(list[Any]):
 
 
 def _prepared(schema: Any) -> Any:
-    """Return a schema in which constants are looked up, however many an enum or alternatives list."""
+    """Return a schema whose constants are looked up, however many an enum or alternatives list."""
     if isinstance(schema, list | tuple):
         return [_prepared(part) for part in schema]
     if not isinstance(schema, Mapping):
@@ -135,14 +138,14 @@ def _enum(_: Any, listed: list[Any], value: Any, __: Any) -> Errors:
 
 
 class _TooMuch(Exception):
-    """A value takes more steps to judge than are allowed."""
+    """A value takes more steps to validate than allowed."""
 
 
 _spent = threading.local()  # `steps` of the value that this thread judges
 
 
 def _counted(keyword: Callable[..., Errors | None]) -> Callable[..., Errors | None]:
-    """Return a keyword's function that counts what it looks at."""
+    """Return a keyword's function that counts its steps."""
 
     def counted(validator: Any, part: Any, value: Any, schema: Any) -> Errors | None:
         _spent.steps += 1 + (len(part) if isinstance(part, list) and not isinstance(part, _Listed) else 0)
@@ -253,7 +256,7 @@ ANY = "(?s:.*)"
 
 
 class PatternError(ValueError):
-    """A pattern that the engine does not take, or that takes it too long."""
+    """A pattern that the engine refuses, or that takes it too long."""
 
 
 class Pattern:
@@ -266,9 +269,10 @@ class Pattern:
 
     @cached_property
     def _raw(self) -> Any | None:
-        """A matcher of the text itself, None where the engine has none for this pattern.
+        """Return a matcher of the raw text; None where the engine has none for this pattern.
 
-        In JSON the engine takes quotes and backslashes that a class excludes."""
+        In JSON the engine accepts quotes and backslashes that a class excludes.
+        """
         body = self._source
         first, last = body.startswith("^"), bool(re.search(r"(?<!\\)(?:\\\\)*\$$", body))
         if "|" in body and (first or last):
@@ -280,9 +284,10 @@ class Pattern:
             return None
 
     def matches(self, text: str) -> bool:
-        """Whether the pattern is in the text. Raises PatternError where the engine gives up.
+        """Return whether the pattern occurs in the text. Raises PatternError where the engine gives up.
 
-        Of a text with a quote or a backslash the answer is no where the engine cannot tell."""
+        For a text with a quote or a backslash it returns False where the engine cannot tell.
+        """
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -318,7 +323,7 @@ def byte_matcher(grammar: str) -> Any:
 
 
 def accepts(matcher: Any, text: str) -> bool:
-    """Whether a text is a whole one of a matcher of bytes. Raises PatternError where the engine gives up."""
+    """Return whether a matcher of bytes accepts a whole text. Raises PatternError where the engine gives up."""
     ahead, given = matcher.deep_copy(), list(text.encode())
     taken = ahead.try_consume_tokens(given)
     if ahead.is_error():
@@ -327,7 +332,7 @@ def accepts(matcher: Any, text: str) -> bool:
 
 
 def _reason(matcher: Any) -> str:
-    """Return what the engine says against a grammar, without the excerpt of it."""
+    """Return the engine's reason against a grammar, without its excerpt."""
     lines = [line.strip() for line in str(matcher.get_error()).splitlines() if line.strip()]
     first = lines[0].partition("compile JSON schema: ")
     # A parse error of the engine's own stands behind its excerpt.
@@ -341,5 +346,5 @@ def _byte_tokenizer() -> Any:
 
 
 def llguidance() -> Any:
-    """Return the library: it is imported when it is needed first."""
+    """Import the library on first use and return it."""
     return import_module("llguidance")

@@ -1,4 +1,5 @@
-"""Make a checkpoint ready: any base model gets the ST tokens, a published SimpleTool checkpoint its prompt template."""
+"""Prepare a checkpoint: add the ST tokens to a base model, or a prompt template to a published SimpleTool
+checkpoint."""
 
 from __future__ import annotations
 
@@ -83,10 +84,10 @@ def _markers(base: Path, tokenizer: STTokenizer) -> tuple[str, str]:
 def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system: str | None = None) -> Path:
     """Write the template of a published `checkpoint` and return its path.
 
-    `template_from` is one of the authors' server files (Python; it is parsed, never run) or a text file with the system
-    text, in which `{tools_json}` or `{tools}` is once. The file's format is v1 (one generic header) or v2 (a header
-    with `{system_prompt}`, which is a domain's). `system` is v2's domain prompt: the text, or a text file; None: the
-    file's default. The template goes next to the weights, or to the folder or file `out`. Raises UserError.
+    `template_from` is one of the authors' server files (Python; parsed, never run) or a text file with the system text,
+    which contains `{tools_json}` or `{tools}` once. The format is v1 (one generic header) or v2 (a header with
+    `{system_prompt}`, the prompt of a domain). `system` is v2's domain prompt, as text or a text file; None: the file's
+    default. The template goes next to the weights, or to the folder or file `out`. Raises UserError.
     """
     read_config(checkpoint)
     strings = _strings(template_from)
@@ -116,7 +117,7 @@ def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system
 
 
 def _filled(path: Path, template: str, system: str) -> str:
-    """Return what `str.format` makes of a header of v2."""
+    """Fill in a v2 header as `str.format` would."""
     fields = {"system_prompt": system, "tools_json": "{tools}", "tools": "{tools}"}
     try:
         return "".join(
@@ -128,7 +129,7 @@ def _filled(path: Path, template: str, system: str) -> str:
 
 
 def _domain(system: str) -> str:
-    """Return a domain's prompt: the text itself, or that of a file."""
+    """Return a domain's prompt: the text itself, or the content of a file."""
     try:
         return _read(Path(system)).rstrip("\n") if Path(system).is_file() else system
     except OSError:  # a text is too long for a name

@@ -1,4 +1,4 @@
-"""Encode rows as token ids: what of the prompt follows the shared prefix, and each head's ids, labels and weights."""
+"""Encode rows as token ids: the part of the prompt after the shared prefix, and each head's ids, labels and weights."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ KEPT = 64  # sets of tools whose encoders are kept
 
 @dataclass(frozen=True)
 class HeadTarget:
-    """One head of one row: `ids` start with the head's token, `labels[i]` follows `ids[i]`; a label of weight 0 is
-    not trained. A `probe` is not a part of the call, and does not count for accuracy. `early` is what the head's token
-    should hold half way through the model: the last token of what is named."""
+    """One head of one row: `ids` start with the head's token, `labels[i]` follows `ids[i]`; a label of weight 0 is not
+    trained. A `probe` is no part of the call and does not count for accuracy. `early` is the target of the head's token
+    half way through the model: the last token of the named thing."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
@@ -40,8 +40,8 @@ class HeadTarget:
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row as ids: the suffix after the shared prefix, and its heads; `early` are places in the suffix with what they
-    should hold half way through the model."""
+    """A row as ids: the suffix after the shared prefix, and its heads; `early` are positions in the suffix with their
+    targets half way through the model."""
 
     suffix: tuple[int, ...]
     heads: tuple[HeadTarget, ...]
@@ -51,9 +51,9 @@ class EncodedRow:
 @dataclass(frozen=True)
 class LossWeights:
     """Weights of labels (paper, appendix "Training Hyperparameters"): of the function head and of each argument head;
-    `end` scales the label of the end token, which is nearly always forced; `quote` those of quotes; `focal`, by
-    argument head, those of a value that is not null (the paper's token-level weights). With `all_heads` a row has the
-    eight heads of published checkpoints, those beyond its tools' null, `content` being the weight of the first."""
+    `end` scales the label of the end token, which is nearly always forced; `quote` is for quotes; `focal` scales, by
+    argument head, values that are not null (the paper's token-level weights). With `all_heads` a row has the eight
+    heads of published checkpoints, with null beyond its tools' parameters; `content` is the weight of the first."""
 
     function: float = 2.0
     arguments: tuple[float, ...] = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
@@ -91,13 +91,13 @@ class RowEncoder:
         self._headless = {(tool.name, p.name) for tool in plan.tools for p in tool.parameters} - with_head
 
     def of(self, plan: SchemaPlan) -> RowEncoder:
-        """Return the same for another plan of the same tools."""
+        """Return an encoder for another plan of the same tools."""
         return RowEncoder(self._template, self.tokenizer, plan, self._weights)
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
-        """Return ids and labels of one row; without `forced` not those that the constrained walk never asks for (labels
-        from a value's last branching token on, heads that cannot branch). Raises UserError for an argument that a cut
-        schema has no head for."""
+        """Return ids and labels of one row; without `forced`, leave out labels that the constrained walk never needs
+        (from a value's last branching token on, and of heads that cannot branch). Raises UserError for an argument
+        without a head in a cut schema."""
         tool = "" if row.call is None else row.call.name
         for name in row.call.arguments if row.call is not None else ():
             if (tool, name) in self._headless:
@@ -133,7 +133,7 @@ class RowEncoder:
         return self._heads[key]
 
     def _null_heads(self, row: Row) -> Iterator[HeadTarget]:
-        """Yield the null heads that the row's plan has not; of a null call the function head alone is read."""
+        """Yield null heads beyond those of the row's plan; of a null call the function head alone is read."""
         beyond = len(self.plan.heads) - 1 if row.call is not None else MAX_HEADS
         names = ("content", *ARGUMENTS[beyond:])
         for name, weight in zip(names, (self._weights.content, *self._weights.arguments[beyond:]), strict=True):
@@ -158,7 +158,7 @@ class RowEncoder:
         return HeadTarget(ids[:-1], ids[1:], (*first, *[weight] * len(rest)), probe=True)
 
     def _meaning(self, row: Row) -> tuple[tuple[int, int], ...]:
-        """Return the place of the instruction's last token, with each token of what it means."""
+        """Return the position of the instruction's last token with each token of its meaning."""
         if row.meant is None:
             return ()
         if row.instruction not in self._ends:
@@ -170,8 +170,8 @@ class RowEncoder:
 
 
 class ToolsEncoder:
-    """A `RowEncoder` for each row's `tools`; `prefix` is what all prompts start with, one token. With `allow_null` a
-    row may have no call."""
+    """A `RowEncoder` for the `tools` of each row; `prefix` is the first token of all prompts. With `allow_null` a row
+    may have no call."""
 
     def __init__(
         self,
@@ -186,8 +186,7 @@ class ToolsEncoder:
         self._encoders: dict[int, tuple[Tools, RowEncoder]] = {}
 
     def of(self, tools: Tools) -> RowEncoder:
-        """Return the encoder for these tools; those of the last few sets are kept: rows of one set mostly come
-        together."""
+        """Return the encoder for these tools; recent ones are cached, as rows of one set come together."""
         if (known := self._encoders.get(id(tools))) is None or known[0] is not tools:
             plan = compile_plan(tools, self.tokenizer, self.allow_null, self._template.overflow)
             encoder = RowEncoder(self._template, self.tokenizer, plan, self._weights)
@@ -211,7 +210,7 @@ SETS = 64  # of tools that a checkpoint lists as learnt; of more it says that it
 
 @dataclass
 class EncodedRows:
-    """The encoded rows of files, in order; what they were, and what a checkpoint says that it learnt of them."""
+    """The encoded rows of files in order, and the metadata of a checkpoint trained on them."""
 
     files: dict[str, str] = field(default_factory=dict)  # sha256 by path
     lines: int = 0
@@ -294,9 +293,9 @@ QUOTED = 3  # words of a quote
 
 
 def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:
-    """Yield the same rows, each with up to `quotes` passages of its observation to quote, from a random word that is
-    there once; if the instruction names a thing there (a word, or several in a row), also from its first word,
-    unprompted; and with what is `named`, for all heads to hold half way through the model."""
+    """Yield the same rows with up to `quotes` passages of the observation to quote, each from a random word that occurs
+    once; if the instruction names a thing of the observation, also from its first word, unprompted, and with `named`, a
+    target for all heads half way through the model."""
     for row in rows:
         spans = _SPAN.findall(row.observation)
         words = [_BARE.sub("", span).lower() for span in spans]
@@ -312,7 +311,8 @@ def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -
 
 
 def _place(words: Sequence[str], counts: Counter[str], instruction: Sequence[str]) -> range:
-    """Return where the thing is that is named first: words in a row of which at least one is nowhere else."""
+    """Return the range of the thing that the instruction names first: consecutive words, at least one of which occurs
+    once."""
     first = next((word for word in instruction if counts[word] == 1), None)
     if first is None:
         return range(0)

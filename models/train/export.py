@@ -44,8 +44,8 @@ def export(
     dtype: torch.dtype = torch.float32,
     end: str = "<|im_end|>",
 ) -> None:
-    """Write weights, config, tokenizer (`end`: its token at the end) and template to `folder`. An old checkpoint there
-    is replaced once the new one is whole; other files in the folder stay."""
+    """Write weights, config, tokenizer (`end` is its end token) and template to `folder`. An old checkpoint there is
+    replaced once the new one is complete; other files in the folder stay."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk
         fresh = Path(inside)
@@ -69,7 +69,7 @@ def export(
 
 
 def copy_kept(base: Path, folder: Path) -> None:
-    """Copy those files of a base that its users may look for."""
+    """Copy the files of a base that users may look for."""
     for name in KEPT:
         if (base / name).is_file():
             shutil.copy(base / name, folder / name)
@@ -77,7 +77,7 @@ def copy_kept(base: Path, folder: Path) -> None:
 
 @contextmanager
 def replaced(place: Path) -> Iterator[Path]:
-    """Give a new folder next to `place`, which it replaces if the block ends well; else it is removed."""
+    """Yield a new folder next to `place`, which it replaces if the block succeeds; otherwise it is removed."""
     part = place.with_name(f"{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -90,7 +90,7 @@ def replaced(place: Path) -> Iterator[Path]:
 
 
 def not_saved(out: Path, error: Exception) -> UserError:
-    """Return the error of a checkpoint that has no room; torch's writer does not say why it failed."""
+    """Return the error of a checkpoint that could not be written; torch's writer gives no reason."""
     why = getattr(error, "strerror", None) or "a file could not be written whole"
     return UserError(
         f"The checkpoint cannot be written to {out} ({why}); the training is kept there.",
@@ -106,6 +106,6 @@ def write_card(folder: Path, title: str, about: str, sections: Mapping[str, str]
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table as a page has it."""
+    """Return a Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)

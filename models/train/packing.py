@@ -78,7 +78,7 @@ class PackedBatch:
     blocks: Blocks | None = None
 
     def to(self, device: Device) -> PackedBatch:
-        """Return the same there."""
+        """Return the same batch on a device."""
         batch: PackedBatch = _moved(self, device)
         return batch
 
@@ -94,7 +94,7 @@ def _moved(value: Any, device: Device) -> Any:
 
 
 class _Tree:
-    """A tree under construction: parallel lists, a node's parent always before it; `runs` are where runs start."""
+    """A tree in construction, as parallel lists with parents before their nodes; `runs` are the starts of runs."""
 
     def __init__(self, prefix: Sequence[int]) -> None:
         if not prefix:
@@ -116,7 +116,7 @@ class _Tree:
         return parent
 
     def suffix(self, ids: tuple[int, ...]) -> int:
-        """Hang a suffix below the prefix, without repeating tokens that it shares with the one before it; return its
+        """Add a suffix after the prefix, sharing the tokens that it has in common with the suffix before; return its
         last node."""
         before, nodes = self._shared
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, ids, strict=False)))
@@ -131,7 +131,7 @@ class _Tree:
         return end
 
     def add(self, row: EncodedRow) -> None:
-        """Hang a row's suffix and heads below the prefix."""
+        """Add a row's suffix and heads after the prefix."""
         end = self.suffix(row.suffix)
         self.early += [(self._shared[1][index], label) for index, label in row.early]
         for head in row.heads:
@@ -206,8 +206,8 @@ def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
 
 
 def pack_by_tools(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
-    """Pack rows with tools of their own. What all have in common, as the tools of rows of one set, moves to the prefix;
-    else rows of the same tools become neighbours, and share what their prompts start with."""
+    """Pack rows with different tools. A start common to all, such as the tools of one set, moves to the prefix;
+    otherwise rows with the same tools become neighbours and share the start of their prompts."""
     alike = takewhile(lambda tokens: len({*tokens}) == 1, zip(*(row.suffix for row in rows), strict=False))
     shared = min(sum(1 for _ in alike), *(len(row.suffix) - 1 for row in rows))
     rest = [replace(row, suffix=row.suffix[shared:]) for row in rows]
@@ -215,8 +215,8 @@ def pack_by_tools(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBa
 
 
 def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequence[tuple[int, int]]]]) -> PackedBatch:
-    """Pack suffixes, below each its nodes (token, index of the parent node or -1), to read their logits: `label_rows`
-    lists the nodes of the first suffix, then those of the second, ...; the labels mean nothing."""
+    """Pack suffixes, each followed by its nodes (token, index of the parent node or -1), to read their logits:
+    `label_rows` lists the nodes of the first suffix, then those of the second, and so on; the labels are unused."""
     tree = _Tree(prefix)
     for ids, nodes in each:
         end = tree.suffix(tuple(ids))
@@ -228,7 +228,7 @@ def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequen
 
 
 def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:
-    """Return the paper's form: every head of every row as a causal sequence, one batch each (baseline and oracle)."""
+    """Return the paper's form, as a baseline: every head of every row as a causal sequence, one batch each."""
     batches = []
     for row in rows:
         for k, head in enumerate(row.heads):
@@ -276,16 +276,16 @@ def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
 
 @contextmanager
 def bf16_products(on: bool = True) -> Iterator[None]:
-    """Multiply fp32 matrices as bf16 ones meanwhile (PyTorch's autocast; in the backward, too), where the processor has
-    instructions for that: measured, 1.7 times the samples a second of three layers of 640, 1.3 to 1.6 times of small
+    """Multiply fp32 matrices as bf16 meanwhile (PyTorch's autocast; in the backward too) if the processor has
+    instructions for it: measured, 1.7 times the samples a second for three layers of 640, 1.3 to 1.6 times for small
     models (docs/base.md); weights, norms and losses stay fp32."""
     with torch.autocast("cpu", torch.bfloat16, enabled=on and torch.cpu._is_avx512_bf16_supported()):
         yield
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """Scaled dot-product attention; with bf16 products as separate steps where that is quicker: heads of 64 dimensions
-    and short runs, whose scores are few (measured, 36 runs of 77 tokens and 4 such heads: 14 ms, fused 54)."""
+    """Return scaled dot-product attention; with bf16 products in separate steps where that is faster: heads of 64
+    dimensions and short runs with few scores (measured, 36 runs of 77 tokens and 4 such heads: 14 ms, fused 54)."""
     gqa = q.shape[1] // k.shape[1]
     few = q.shape[-1] >= STEPS_HEAD and q.shape[-2] * k.shape[-2] <= STEPS_SCORES
     if not torch.is_autocast_enabled("cpu") or not few:
@@ -305,10 +305,10 @@ def tree_attention(
     blocks: Blocks | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention for a Hugging Face model: `query` [batch, heads, length, dim], `key`, `value` [batch, kv_heads, ...].
+    """Return attention [batch, length, heads, dim] for a Hugging Face model: `query` [batch, heads, length, dim], `key`
+    and `value` [batch, kv_heads, ...].
 
-    Causal without `blocks`; with them (batch 1) the prefix is causal and each run sees prefix and itself. Returns
-    [batch, length, heads, dim].
+    It is causal without `blocks`; with them (batch 1) the prefix is causal and each run sees the prefix and itself.
     """
     if blocks is None:
         return _causal(query, key, value, scaling).transpose(1, 2).contiguous(), None
@@ -337,7 +337,7 @@ AttentionInterface.register(ATTENTION, tree_attention)
 
 
 def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
-    """Return the logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; no other row meets the
+    """Return the logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; only they go through the
     LM head."""
     if model.config._attn_implementation != ATTENTION:
         model.set_attn_implementation(ATTENTION)
@@ -349,8 +349,8 @@ def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
 
 def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (loss, correct): the sum of weighted cross-entropies divided by `normaliser` (default: the sum of
-    weights), and whether each label is the argmax, bool [labels]. Tokens with an early label are asked for it after the
-    second layer too, by the final norm and head: what is named and known by then can be looked up in later layers."""
+    weights), and whether each label is the argmax, bool [labels]. Tokens with an early label also get a loss after the
+    second layer, through the final norm and head, so that later layers can look up what is named."""
     if not len(batch.early_rows):
         logits, early = label_logits(model, batch).float(), None
     else:

@@ -1,4 +1,4 @@
-"""The model under training as a policy for many situations at once (DAgger rollouts, quick evaluation)."""
+"""The model in training as a policy for many situations at once (DAgger rollouts, quick evaluation)."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class TrainingSequence:
 
     @property
     def fresh(self) -> int:
-        """Tokens of its prompt that are not computed yet."""
+        """Return the length of the prompt: no token is cached."""
         return len(self.prompt)
 
     def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Begin a decision; nothing is cached."""
+        """Start a decision; no token is cached."""
         self.prompt, self.nodes = prompt, []
         return 0
 
     def forget(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: no token is cached."""
 
 
 class TrainingRunner:
-    """A model that is trained, with its packed forward: prompts that begin alike share their tokens."""
+    """A runner over the packed forward of a model in training: prompts with a common start share its tokens."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._prefix = model, 0
@@ -54,23 +54,23 @@ class TrainingRunner:
         self.caps = Caps("training", "cpu", "fp32", True, BATCH, True, model.num_parameters(), size)
 
     def open(self, prefix: Sequence[int]) -> tuple[TrainingSequence, PrefixInfo]:
-        """A handle; all of a runner's have one prefix."""
+        """Return a handle; all handles of a runner have one prefix."""
         self._prefix = len(prefix)
         return TrainingSequence(), PrefixInfo(len(prefix), "computed")
 
     def copy(self, handle: TrainingSequence, prefix: Sequence[int]) -> TrainingSequence:
-        """Another handle for the same prefix."""
+        """Return another handle for the same prefix."""
         return TrainingSequence()
 
     def cost(self, handle: TrainingSequence) -> PassCost:
-        """Not measured: passes count."""
+        """Return a constant: only the number of passes matters."""
         return PassCost(1.0, 0.0)
 
     def prefill(self, handle: TrainingSequence, count: int) -> None:
-        """Nothing is cached."""
+        """Do nothing: no token is cached."""
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Compute one packed forward for all, neighbours with the same start next to each other."""
+        """Run one packed forward for all, with equal starts next to each other."""
         for work in batch:
             work.handle.nodes += zip(work.tree.tokens, work.tree.parents, strict=True)
         order = sorted(range(len(batch)), key=lambda i: batch[i].handle.prompt)
@@ -98,7 +98,7 @@ class TrainingRunner:
 
 
 class TreeDecider:
-    """Decides for many rows in packed trees, by any schema."""
+    """Decides for many rows in packed trees, with any schema."""
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         self._model, self._encoder, runner = model, encoder, TrainingRunner(model)
@@ -106,11 +106,11 @@ class TreeDecider:
         self._decoding = Decoding(runner, core, encoder.prefix, EVERYTHING)
 
     def __call__(self, rows: Sequence[Row]) -> list[Call | DecodeError | None]:
-        """Return of each row (whatever its call) the call, None if the active one stays, or why none was decoded."""
+        """Return for each row (whatever its call) the call, None if the active one stays, or the error."""
         return [each if isinstance(each, DecodeError) else each.call for each in self.decisions(rows)]
 
     def decisions(self, rows: Sequence[Row]) -> list[Decision | DecodeError]:
-        """Return of each row the decision, with its confidence, or why there is none."""
+        """Return for each row the decision with its confidence, or the error."""
         training = self._model.training
         self._model.eval()
         decoded = self._decoding.decided([self._encoder.suffix(row) for row in rows])

@@ -74,12 +74,12 @@ class FinetuneRecipe(BaseModel):
         return self
 
     def weights(self) -> LossWeights:
-        """Return those of the labels."""
+        """Return the weights of the labels."""
         heads = {"focal": self.focal, "all_heads": self.all_heads, "content": self.content}
         return LossWeights(self.function, self.arguments, self.end, **heads)  # type: ignore[arg-type]
 
     def settings(self) -> dict[str, Any]:
-        """Return as JSON what all parts of one run have in common: not where it runs, and how often it is saved."""
+        """Return the settings that all parts of a run share, as JSON, without those of place and saving."""
         return self.model_dump(mode="json", exclude={"device", "device_groups", "save_every_s", "drop_bad"})
 
 

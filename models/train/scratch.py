@@ -1,11 +1,11 @@
-"""A new small Qwen2-shaped model for tools and rows: its words, shape, initial weights, and the start under which
-it learns to look up; or a checkpoint to start from.
+"""Create a small Qwen2-shaped model for tools and rows: vocabulary, shape, and initial weights from which it learns to
+look up; or start from a checkpoint.
 
-At the usual N(0, 0.02) the attention of a model this narrow starts out uniform and stays so: it answers one of the
-values shown, whichever thing was named. Larger weights help; what helps most is to start with the two layers that every
-transformer finds in the end, and a small one late: heads that look at the word before, and heads that look for where
-the same word stood before and give what followed (C. Olsson et al.: In-context Learning and Induction Heads, 2022).
-Starting from the shape of trained attention is mimetic initialisation (A. Trockman, J. Z. Kolter, ICML 2023).
+At the usual N(0, 0.02) the attention of so narrow a model starts uniform and stays so: it answers one of the shown
+values, whichever thing is named. Larger weights help; what helps most is to start with the two layers that every
+transformer develops in the end, and a small one late: heads that attend to the word before, and heads that attend to
+the same word earlier in the text and copy what followed it (C. Olsson et al.: In-context Learning and Induction Heads,
+2022). Starting from the shape of trained attention is mimetic initialisation (A. Trockman, J. Z. Kolter, ICML 2023).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ModelShape:
 
 
 def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool = True) -> Qwen2ForCausalLM:
-    """A randomly initialised model in fp32 with tied embeddings.
+    """Return a randomly initialised model in fp32 with tied embeddings.
 
     `ordinal`: number tokens start from a pattern of their value (a linear part and sinusoids), because neighbouring
     numbers mean neighbouring states; measured, a model without it stays on a plateau.
@@ -88,9 +88,11 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
 
 
 def number_values(texts: Iterable[str]) -> torch.Tensor:
-    """[numbers, 1]: where each stands in the order, in hundreds; none is far, a time stamp would drown all others.
+    """Return [numbers, 1]: each number's position in the order, in hundreds, with large values compressed, since a time
+    stamp would dominate all others.
 
-    Observations count in hundredths and instructions in decimals: 0.7 stands where 70 does."""
+    Observations count in hundredths and instructions in decimals: 0.7 has the position of 70.
+    """
     bare = [text.lstrip("Ġ▁") for text in texts]
     values = torch.tensor([float(text) * (100 if "." in text else 1) for text in bare])[:, None] / 100
     far = FAR + 2 * torch.log10((values.abs() / FAR).clamp(1, 1e30))
@@ -127,16 +129,16 @@ FIRST_MLP = 0.3  # so that it does not drown both
 
 
 def prepare(model: Model, tokenizer: Tokenizer | None = None, behind: Sequence[int] = (1,)) -> Model:
-    """Scale a fresh model of N(0, `initializer_range`) weights, in place: embeddings to N(0, 0.5), linear weights to
-    N(0, hidden^-0.5), the final norm's weight to 0.1, so that tied logits stay near 1. What rows were given beside
-    chance (numbers in order, ST tokens the mean of their words) keeps its shape. Then heads: those of the first layer
-    look a few tokens back, half of those of the next three look for the same word, and all copy what they see. Of
-    `tokenizer`'s tokens those of one word with and without its space or capital start alike, and of numbers each has a
-    part of its own. What is said of a word is looked for so many tokens `behind` it, each distance by turns; in
-    `crate red north` the place stands two behind. Returns the model.
+    """Scale the N(0, `initializer_range`) weights of a fresh model in place and return it: embeddings to N(0, 0.5),
+    linear weights to N(0, hidden^-0.5), the final norm's weight to 0.1, so that tied logits stay near 1. Patterns of
+    embeddings (numbers in order, ST tokens as the mean of their words) keep their shape.
 
-    Raises ValueError where embeddings and head are not tied, or attention has no biases (Qwen2's has): they belong
-    together.
+    Then set the heads: those of the first layer attend a few tokens back, half of those of the next three attend to the
+    same word, and all copy what they see. With a `tokenizer`, forms of one word with and without its space or capital
+    start alike, and each number gets a random part. Facts about a word are looked for `behind` it at these distances,
+    in turn; in `crate red north` the place is two tokens after the crate.
+
+    Raises ValueError where embeddings and head are not tied, or attention has no biases (Qwen2's has).
     """
     config = model.config
     embeddings = model.get_input_embeddings().weight
@@ -226,7 +228,7 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
 
 
 def _orthogonal(rows: int, columns: int) -> torch.Tensor:
-    """Random orthonormal rows."""
+    """Return random orthonormal rows."""
     return torch.linalg.qr(torch.randn(columns, rows))[0].T
 
 
@@ -272,8 +274,8 @@ true false schema value values id key index
 
 @dataclass(frozen=True)
 class Words:
-    """The words and numbers of rows that get a token each; `numbers` also fills the gaps between those of the rows, of
-    which `number_count` are different."""
+    """The words and numbers of rows that get a token each; `numbers` also fills gaps between the `number_count`
+    different ones."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -282,7 +284,7 @@ class Words:
 
 
 def words_of(rows: Iterable[Row]) -> Words:
-    """Count them; of too many, the commonest stay."""
+    """Count the words and numbers of rows; the most frequent ones are kept."""
     words: Counter[str] = Counter()
     numbers: Counter[str] = Counter()
     marks: dict[str, None] = {}
@@ -301,7 +303,7 @@ def words_of(rows: Iterable[Row]) -> Words:
 
 
 def _between(numbers: Sequence[str]) -> list[str]:
-    """Return numbers between two of these, with as many digits: they may come tomorrow."""
+    """Return numbers between two of these, with as many digits, which may occur later."""
     filled: list[str] = []
     by_digits: dict[int, list[Decimal]] = {}
     for number in numbers:
@@ -316,14 +318,14 @@ def _between(numbers: Sequence[str]) -> list[str]:
 
 
 def shape_for(words: Words) -> ModelShape:
-    """Return a shape as wide as these words need."""
+    """Return a shape wide enough for these words."""
     return WIDE if words.word_count > MANY_WORDS or words.number_count > MANY_NUMBERS else NARROW
 
 
 @dataclass(frozen=True)
 class Learner:
-    """A model to train, with what turns rows into its ids and back; `end` is the token that ends a text, `longest` how
-    many tokens the longest prompt has after the tools."""
+    """A model to train, with its encoder and tokenizer; `end` is the token that ends a text, `longest` the most tokens
+    of a prompt after the tools."""
 
     model: Any
     tokenizer: Tokenizer
@@ -333,7 +335,8 @@ class Learner:
     longest: int = 1
 
     def sized(self, rows: Sequence[Row]) -> Learner:
-        """Return the same with the longest prompt of these rows. Raises UserError for one without room for a call."""
+        """Return the same with the longest prompt of these rows. Raises UserError for a prompt without room for a
+        call."""
         context, prefix = self.model.config.max_position_embeddings, len(self.encoder.prefix)
         room = context - prefix - CALL_ROOM
         # Texts have no more tokens than bytes: the longest few tell the longest of all nearly enough.

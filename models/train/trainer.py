@@ -1,6 +1,6 @@
 """The training loop: rows in chunks, packed trees, AdamW with a cosine schedule, resumable at every checkpoint.
 
-Fits and fine-tunings are this loop with another schedule, end and batches.
+`fit` and fine-tuning use this loop with different schedules, ends and batches.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Trainer:
         return [{"params": decay, "weight_decay": self.config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
     def settings(self) -> dict[str, Any]:
-        """Return what a resumed run must have in common with the one that started."""
+        """Return the settings that a resumed run must share with the original one."""
         return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
 
     def over(self) -> bool:
@@ -160,12 +160,12 @@ class Trainer:
         return bf16_products(self.config.bf16)
 
     def stepped(self, progress: Progress | None) -> None:
-        """Follow up each step."""
+        """Handle the end of a step."""
         if progress and len(self.tally.losses) % PROGRESS_EVERY == 0:
             progress(self.line())
 
     def chunk_over(self, progress: Progress | None) -> None:
-        """Follow up each chunk."""
+        """Handle the end of a chunk."""
         line = self.line()
         self.tally = StepCounts()
         self.log(line)
@@ -173,7 +173,7 @@ class Trainer:
             progress(line)
 
     def line(self) -> dict[str, Any]:
-        """Return how far the run is, and how well it does since the last line."""
+        """Return the progress since the last line."""
         return {
             "samples": self.at.samples,
             "loss": round(self.tally.loss, 4),
@@ -184,7 +184,7 @@ class Trainer:
         }
 
     def finished(self) -> None:
-        """Do what is due at the end of a run, before it is saved."""
+        """Finish a run before it is saved."""
 
     # The loop.
 
@@ -254,7 +254,7 @@ class Trainer:
     # What is kept.
 
     def state(self) -> dict[str, Any]:
-        """Return what a run resumes from; of the model what is trained."""
+        """Return the state that a run resumes from; of the model the trained weights."""
         return {
             "config": self.settings(),
             "model": {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad},

@@ -1,7 +1,7 @@
-"""A small lossless tokenizer for controller models that are trained from scratch.
+"""A small lossless tokenizer for controller models trained from scratch.
 
-Every word and number of the training text is one token, with and without a leading space; anything else falls back to
-bytes, so any UTF-8 schema or instruction goes through.
+Every word and number of the training text is one token, with and without a leading space; everything else falls back to
+bytes, so any UTF-8 schema or instruction can be encoded.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def _tokenizer(
 
 
 def _splitter(phrases: Iterable[str]) -> pre_tokenizers.PreTokenizer:
-    """Return what cuts text into pieces, whole `phrases` before all others, and writes them as byte-level letters."""
+    """Return a pre-tokenizer that splits text into pieces, `phrases` before all others, and writes them as byte-level
+    letters."""
     whole = [re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True)]
     return pre_tokenizers.Sequence(
         [
