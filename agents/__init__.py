@@ -1,4 +1,4 @@
-"""Who decides: an Agent = tools + observation text + instruction + fallback call + model."""
+"""An agent: tools, the text of observations, an instruction, a safe call, and a model."""
 
 from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.goals import Goal, Goals

@@ -1,4 +1,4 @@
-"""An Agent: tools + observation text + instruction + fallback + model."""
+"""The agent: tools, the text of observations, an instruction, a fallback, and a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True)
 class Fallback:
-    """What acts when a decision misses its deadline: hold the last call at most `hold_ms`, then the safe call.
+    """What acts when a decision misses its deadline: the last call for at most `hold_ms`, then the safe call.
 
-    Where there are several actuators, `calls` names a safe call for each: `Fallback(calls=[stop, open_gripper])`;
-    `safe_call` is then the first of them. Neither where the world has a safe state of its own and only needs a
-    notice (a client of the wire, say).
+    With several actuators, `calls` has a safe call for each: `Fallback(calls=[stop, open_gripper])`; `safe_call` is
+    then the first of them. Give neither for a world that has a safe state itself and only needs a notice (a client of
+    the wire, for example).
     """
 
     safe_call: Call | None = None
@@ -35,23 +35,23 @@ class Fallback:
 
     @property
     def safe_calls(self) -> tuple[Call, ...]:
-        """All safe calls, in order."""
+        """Return all safe calls, in order."""
         return tuple(self.calls)
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Who decides.
+    """Everything that a decision needs, except the world.
 
-    `observe` turns a raw observation into the text that the model reads. `history` is how many executed calls the
-    prompt shows (0: none). `allow_null` lets the function head choose `<|null|>`: leave the call in force; or, with
-    `null_is_doubt`, an instruction is not understood: that is held back as an unsure call is.
-    `instruction` is the default goal in natural language, `model` the zoo name or path of its checkpoint. `confirm`
-    names tools that wait for a person's yes before they act.
+    `observe` turns a raw observation into the text that the model reads. `history` is the number of executed calls in
+    the prompt (0: none). With `allow_null` the function head may choose `<|null|>`: the active call stays; or, with
+    `null_is_doubt`, the instruction is not understood and held back like an unsure call. `instruction` is the default
+    goal in natural language, `model` the zoo name or path of its checkpoint. `confirm` names tools that need a person's
+    approval before they act.
 
-    `goals` are its instructions, and `expert` plays them: from a raw observation and a goal, the right call. They
-    make a model of one's own (`rtcontrol fit`), and `--model expert` flies. An expert may give a list of calls, a plan:
-    the first one for now, then one for each tick that follows.
+    `goals` are its instructions, and `expert` returns the right call for a raw observation and a goal. `rtcontrol fit`
+    trains a model from them, and `--model expert` runs the expert. An expert may return a list of calls, a plan: the
+    first one for now, then one for each following tick.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What an agent can be instructed, as tools: one for each kind of goal, its values as parameters.
+"""The goals of an agent as tools: one for each kind of goal, with its values as parameters.
 
-The same tools serve all that maps free words to a goal: a checkpoint's heads, a chat model, a decision API, and the
-rows that train one.
+Everything that maps free text to a goal uses these tools: a checkpoint's heads, a chat model, a decision API, and
+training rows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _FIGURES = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class GoalKind:
-    """A kind of goal, and the tool that stands for it.
+    """A kind of goal, and the tool that represents it.
 
-    `parameters` are JSON schemas by name, those of `optional` may be left out; `values` returns a goal's arguments,
-    `make` the goal of arguments that the schemas allow (None: the first one of `goals`). `goals` are those that an
-    evaluation is spread over; training asks for the kind by its `weight`.
+    `parameters` are JSON schemas by name, of which `optional` ones may be left out; `values` returns a goal's
+    arguments, `make` the goal of valid arguments (None: the first of `goals`). `goals` are those of an evaluation;
+    training samples the kind by its `weight`.
     """
 
     kind: Any
@@ -50,8 +50,8 @@ class GoalKind:
 
 
 class GoalTools:
-    """The kinds of goals of the agent `name` as tools. `recognise` reads a sentence's goal, `examples` are goals to
-    show to people. Calls and goals are the same in two shapes: `call` and `goal`."""
+    """The kinds of goals of the agent `name` as tools. `recognise` returns the goal of a sentence, `examples` goals to
+    show to people. `call` and `goal` convert between goals and calls."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GoalTools:
 
     @cached_property
     def definitions(self) -> tuple[dict[str, Any], ...]:
-        """The tools, OpenAI-style."""
+        """Return the tools, OpenAI-style."""
         return tuple(kind.tool() for kind in self.kinds)
 
     @cached_property
@@ -76,14 +76,14 @@ class GoalTools:
         return Tools(list(self.definitions))
 
     def call(self, goal: Any) -> Call:
-        """The call that stands for a goal, which has its `kind`."""
+        """Return the call that represents a goal."""
         kind = self._by_kind[goal.kind]
         return Call(kind.name, dict(kind.values(goal)))
 
     def goal(self, call: Call) -> Any:
-        """Return the goal that a call stands for; numbers may be text, and are taken to the next step.
+        """Return the goal of a call; numbers may be text, and are rounded to the next step.
 
-        Raises InvalidCall for what the tools do not allow: an unknown name, a value that is none.
+        Raises InvalidCall for an unknown name or an illegal value.
         """
         kind = self._by_name.get(call.name)
         if kind is None:
@@ -94,8 +94,8 @@ class GoalTools:
         return kind.goals[0] if kind.make is None else kind.make(read)
 
     def canonical(self, text: str) -> Any | None:
-        """The goal whose canonical words these are, capitals, spaces, the writing of numbers and marks at the end
-        aside; None for all other words, and for values that the tools do not allow."""
+        """Return the goal with these canonical words, ignoring case, spaces, number formats and final punctuation; None
+        for other words, and for values that the tools do not allow."""
         goal = self.recognise(text)
         if goal is None or _plain(goal.text()) != _plain(text):
             return None
@@ -106,7 +106,7 @@ class GoalTools:
         return goal
 
     def examples(self, most: int = 4) -> list[str]:
-        """A few canonical sentences for people, of each kind one first."""
+        """Return a few canonical sentences for people, one of each kind first."""
         firsts: dict[Any, str] = {}
         others: dict[str, None] = {}
         for goal in self._examples():
@@ -119,7 +119,7 @@ class GoalTools:
 
 
 def slug(words: str, taken: Mapping[str, Any]) -> str:
-    """A tool's name of a template's words; another one than those `taken`."""
+    """Return a tool's name for the words of a template, different from those `taken`."""
     name = full = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:NAME_LENGTH] or "goal"
     number = 1
     while name in taken:
@@ -129,8 +129,7 @@ def slug(words: str, taken: Mapping[str, Any]) -> str:
 
 
 def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[str, Any]:
-    """The schema of a placeholder: texts are listed; of numbers any between the least and the most counts, in steps of
-    their last decimal."""
+    """Return the schema of a placeholder: texts are listed; numbers are a range in steps of their last decimal."""
     if any(isinstance(value, str) for value in values):
         return {"type": "string", "enum": list(dict.fromkeys(map(text, values)))}
     if len(set(values)) == 1:
@@ -142,19 +141,19 @@ def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[s
 
 
 def step_of(values: Sequence[int | float]) -> int | float:
-    """The last decimal that is listed: 1 of whole numbers."""
+    """Return the step of the listed numbers' last decimal; 1 for whole numbers."""
     if all(float(value).is_integer() for value in values):
         return 1
     return float(Decimal(1).scaleb(-max(places_of(value) for value in values)))
 
 
 def places_of(value: int | float) -> int:
-    """So many decimals it has."""
+    """Return the number of decimals."""
     return max(0, -int(Decimal(str(value)).as_tuple().exponent))
 
 
 def _value(schema: Schema, value: Any) -> Any:
-    """What was given for a parameter, as its schema has it where that can be read; else as it is."""
+    """Convert a value to its parameter's schema where possible; otherwise return it unchanged."""
     kind, listed = schema.get("type"), schema.get("enum")
     if kind == "string" and isinstance(value, str | int | float):
         plain = _plain(str(value))
@@ -174,8 +173,7 @@ def _value(schema: Schema, value: Any) -> Any:
 
 
 def _plain(text: str) -> str:
-    """A sentence as it is compared: small letters, single spaces, numbers in one way of writing, no marks at the
-    end."""
+    """Normalise a sentence for comparison: lower case, single spaces, one number format, no final punctuation."""
     plain = " ".join(text.lower().split()).rstrip(".!?, ")
     return _FIGURES.sub(lambda figure: f"{float(figure[0]):g}", plain)
 
@@ -185,7 +183,8 @@ _ALONE = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
 
 
 def number_of(text: str) -> int | float | None:
-    """The number that a text is: `0.7`, `,7`, `-.5`; None where it is not a number, or may be two: `1,000`."""
+    """Return the number of a text such as `0.7`, `,7`, `-.5`; None for anything else, and for ambiguous ones such as
+    `1,000`."""
     plain = text.strip().replace("\u2212", "-")
     if _THOUSANDS.fullmatch(plain) or not _ALONE.fullmatch(plain):
         return None

@@ -1,4 +1,4 @@
-"""Goals of an agent of your own: in canonical words, with placeholders, and in other ways to say them."""
+"""The goals of a user's agent: canonical words with placeholders, and other ways to say them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ MOST_SAID = 1_000  # sentences of a way that are looked at
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One thing to do. `kind` is its template in canonical words (`go to the {thing}`), `values` what stands in the
-    places of its placeholders, in order; `goal["thing"]` gives one of them."""
+    """One goal. `kind` is its template in canonical words (`go to the {thing}`), `values` are the values of its
+    placeholders, in order; `goal["thing"]` returns one of them."""
 
     kind: str
     values: tuple[tuple[str, Any], ...] = ()
 
     def text(self) -> str:
-        """The canonical instruction."""
+        """Return the canonical instruction."""
         return _filled(self.kind, dict(self.values))
 
     def __getitem__(self, name: str) -> Any:
@@ -48,11 +48,11 @@ class Goal:
 
 
 class Goals:
-    """Templates by their canonical words, each with other ways to say the same.
+    """Templates in canonical words, each with other ways to say the same.
 
-    `placeholders` lists what stands for each `{name}` of a template: texts or numbers. `words` are slots of the other
-    ways alone: `{lead}` is any of its alternatives. `source` is the file that errors name. Raises UserError for what
-    is ambiguous or cannot be filled.
+    `placeholders` lists the texts or numbers for each `{name}` of a template. `words` are slots of the other ways only:
+    `{lead}` is any of its alternatives. `source` is the file in errors. Raises UserError for goals that are ambiguous
+    or cannot be filled in.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class Goals:
     # -- its goals ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Goal]:
-        """Every goal with every value, kind by kind; of numbers the listed ones."""
+        """Yield every goal with every listed value, kind by kind."""
         for kind in self.ways:
             names = _names(kind)
             for chosen in itertools.product(*(self.placeholders[name] for name in names)):
                 yield Goal(kind, tuple(zip(names, chosen, strict=True)))
 
     def spread(self, count: int) -> list[Goal]:
-        """All goals where they are no more than `count`; else so many at most, kind after kind in turn, the values
-        spread over their lists. Always the same."""
+        """Return all goals if there are at most `count`; otherwise `count` of them, kinds in turn with values spread
+        over their lists. The result is deterministic."""
         if len(few := list(itertools.islice(self, count + 1))) <= count:
             return few
         rng = random.Random(0)
@@ -96,20 +96,20 @@ class Goals:
         return list(dict.fromkeys(turns))[:count]
 
     def sample(self, rng: random.Random) -> Goal:
-        """Any kind as often as another, with any values."""
+        """Return a random goal; all kinds are equally likely."""
         return self._goal(rng, rng.choice(tuple(self.ways)))
 
     def sentence(self, rng: random.Random, goal: Goal) -> str:
-        """One way to say it: the canonical words or a way that is not held out."""
+        """Return one way to say a goal: the canonical words, or a way that is not held out."""
         return self._say(rng, rng.choice(self._sides[goal.kind][0]), goal)
 
     def held_out(self, goal: Goal) -> tuple[str, ...]:
-        """The ways to say it that training never shows, one of each; none where a goal has too few."""
+        """Return the ways to say a goal that training never uses, one sentence each; none where a goal has too few."""
         rng = random.Random(goal.text())
         return tuple(self._say(rng, pattern, goal) for pattern in self._sides[goal.kind][1])
 
     def goal_tools(self, agent: str) -> GoalTools:
-        """What the agent can be instructed, as tools."""
+        """Return the goals as tools."""
         kinds: dict[str, GoalKind] = {}
         for kind in self.ways:
             name = slug(_SLOT.sub(r" \1 ", kind), kinds)
@@ -121,8 +121,8 @@ class Goals:
         return GoalTools(agent, list(kinds.values()), self.recognise, self._in_turn)
 
     def recognise(self, text: str) -> Goal | None:
-        """The goal that a sentence of these asks for, capitals, spaces and a full stop aside; None for any other. A
-        number counts wherever it lies within those listed."""
+        """Return the goal of a sentence, ignoring case, spaces and a full stop; None for any other sentence. A number
+        may be anywhere in the range of those listed."""
         plain = _plain(text)
         for kind, pattern in self._patterns:
             if (match := pattern.fullmatch(plain)) is None:
@@ -133,21 +133,21 @@ class Goals:
         return None
 
     def texts(self) -> str:
-        """All words that a sentence of these can hold, for a tokenizer."""
+        """Return all words of all sentences, for a tokenizer."""
         slots = [*self.placeholders.values(), *self._grammar.slots.values()]
         texts = [_SLOT.sub(" ", way) for kind, ways in self.ways.items() for way in (kind, *ways)]
         return " ".join([*texts, *(_text(value) for values in slots for value in values)])
 
     def taught(self) -> str:
-        """All words that a sentence of training can hold."""
+        """Return all words of training sentences."""
         return " ".join(word for kept in self._sides.values() for way in kept[0] for word in self._words(way))
 
     def unknown(self, sentence: str) -> tuple[str, ...]:
-        """The words of a sentence that no sentence of training can hold, and that may change what it asks for."""
+        """Return the words of a sentence that no training sentence has and that may change its meaning."""
         return self._known.unknown(sentence)
 
     def known(self, most: int = 8) -> str:
-        """The canonical templates and what stands for their placeholders, for people."""
+        """Return the canonical templates and the values of their placeholders, for people."""
         kinds, names = [f'"{kind}"' for kind in self.ways], [name for kind in self.ways for name in _names(kind)]
         values = [f"{name}: {_values(self.placeholders[name], most)}" for name in dict.fromkeys(names)]
         return _first(kinds, most) + (f" ({'; '.join(values)})" if values else "")
@@ -155,7 +155,7 @@ class Goals:
     # -- how -----------------------------------------------------------------------------------------------------------
 
     def _words(self, way: str) -> list[str]:
-        """Those of a way, with all that may stand in its slots."""
+        """Return the words of a way, with all values of its slots."""
         filled = _SLOT.sub(
             lambda m: " ".join(map(_text, self._grammar.slots.get(m[1], self.placeholders.get(m[1], ())))), way
         )
@@ -165,7 +165,7 @@ class Goals:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _names(kind)))
 
     def _made(self, kind: str, arguments: Mapping[str, Any]) -> Goal:
-        """The goal of a tool's arguments, its values as they are listed."""
+        """Return the goal of a tool's arguments, with the listed values."""
         values = []
         for name in _names(kind):
             value, listed = arguments[name], self.placeholders[name]
@@ -175,7 +175,7 @@ class Goals:
         return Goal(kind, tuple(values))
 
     def _in_turn(self) -> Iterator[Goal]:
-        """One of each kind, then others."""
+        """Yield one goal of each kind, then all goals."""
         for kind in self.ways:
             yield Goal(kind, tuple((name, self.placeholders[name][0]) for name in _names(kind)))
         yield from self
@@ -189,8 +189,8 @@ class Goals:
 
     @cached_property
     def _sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Of each kind the ways that are trained, and those that are kept from it: of these none that a trained way
-        says, too, with some of its words."""
+        """Return for each kind the training ways and the held-out ways; a way that a training way covers is not held
+        out."""
         sides = {}
         for kind, ways in self.ways.items():
             every = ways[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
@@ -200,7 +200,7 @@ class Goals:
         return sides
 
     def _all(self, way: str) -> list[str]:
-        """What a way says with its words, each with one value of its placeholders."""
+        """Return the sentences of a way with all its words, and one value for each placeholder."""
         values = {name: listed[0] for name, listed in self.placeholders.items()}
         return [_plain(_filled(text, values)) for text in itertools.islice(self._grammar.expand(way), MOST_SAID)]
 
@@ -260,7 +260,7 @@ class Goals:
             raise self._wrong(f'"{way}" has a {{{more[0]}}} that "{kind}" has not.', "Put it into both.")
 
     def _apart(self) -> None:
-        """Two goals in the same words could not be learnt."""
+        """Raise UserError for two goals with the same words."""
         rng = random.Random(0)
         for goal in self.spread(MOST_SAID):
             kind = goal.kind
@@ -275,7 +275,7 @@ class Goals:
 
 
 def _arguments(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:
-    """A goal's values as its tool's arguments."""
+    """Return a goal's values as its tool's arguments."""
     return {name: _argument(schemas[name]["type"], value) for name, value in goal.values}
 
 
@@ -291,7 +291,7 @@ def _names(template: str) -> tuple[str, ...]:
 
 
 def _values(listed: Sequence[Any], most: int) -> str:
-    """Texts one by one; of numbers any between the least and the most is understood."""
+    """Return listed values for people; numbers as their range."""
     ends = sorted({min(listed), max(listed)}) if _numbers(listed) else []
     return " to ".join(map(_text, ends)) if len(ends) == 2 else _first(listed, most)
 
@@ -306,7 +306,7 @@ def _filled(template: str, values: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """As people write it: 0.00001, not 1e-05."""
+    """Return a value as people write it: 0.00001, not 1e-05."""
     return format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
 
 

@@ -1,5 +1,5 @@
-"""Sentences from templates with slots, `{lead} land on the {pad}` takes any of each slot's alternatives; and what the
-bundled agents' many ways of instructing them share."""
+"""Sentences from templates with slots (`{lead} land on the {pad}` takes any alternative of each slot), and the shared
+code of the bundled agents' instructions."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ LONG = 4  # letters of a word in which a slip leaves enough to read
 
 
 def casual(rng: random.Random, text: str, words: frozenset[str], slips: float = 0.15) -> str:
-    """A sentence with what people put around it, one slip with probability `slips`; `words` are those that a slip must
-    not make of another."""
+    """Return a sentence as people type it: with fillers, and one typing error with probability `slips`, which never
+    results in one of `words`."""
     if rng.random() < 0.2:
         text = f"{rng.choice(BEFORE)} {text}"
     if rng.random() < 0.15:
@@ -88,7 +88,7 @@ _WORD = re.compile(r"[A-Za-z]+|[-+]?\d+(?:\.\d+)?|[^\s\w]")
 
 
 def sentences(agent: str) -> dict[str, Any]:
-    """The tables of `agents/AGENT/sentences.toml`: slots, and templates by split and kind; lists as tuples."""
+    """Return the tables of `agents/AGENT/sentences.toml`: slots, and templates by split and kind; lists as tuples."""
     return {name: _tuples(table) for name, table in _read(f"rtcontrol.agents.{agent}", "sentences.toml").items()}
 
 
@@ -99,12 +99,12 @@ def _tuples(value: Any) -> Any:
 
 
 def split_words(text: str) -> list[str]:
-    """The words, signed numbers and marks of a sentence, as vocabularies hold them."""
+    """Return the words, signed numbers and punctuation marks of a sentence, as in vocabularies."""
     return _WORD.findall(text)
 
 
 def as_typed(rng: random.Random, text: str) -> str:
-    """A sentence in small letters as people type it: at times with `I`, a capital, a full stop or a `!`."""
+    """Return a lower-case sentence as people type it: sometimes with `I`, a capital, a full stop or a `!`."""
     if rng.random() < 0.5:
         text = re.sub(r"\bi\b", "I", text)
     if rng.random() < 0.2:
@@ -114,18 +114,18 @@ def as_typed(rng: random.Random, text: str) -> str:
 
 
 class Grammar:
-    """Slots by name. A slot that the grammar does not know (a number's place) stays as it stands."""
+    """Slots by name. Unknown slots, such as those of numbers, stay as they are."""
 
     def __init__(self, slots: Mapping[str, tuple[str, ...]]) -> None:
         self.slots = slots
 
     def fill(self, rng: random.Random, template: str) -> str:
-        """One sentence, each slot drawn at random."""
+        """Return one sentence with random alternatives."""
         text = _SLOT.sub(lambda m: rng.choice(self.slots[m[1]]) if m[1] in self.slots else m[0], template)
         return " ".join(text.split())
 
     def expand(self, template: str) -> Iterator[str]:
-        """Every sentence of a template; with repeats."""
+        """Yield every sentence of a template, with duplicates."""
         slots = [slot for slot in _SLOT.findall(template) if slot in self.slots]
         for choice in itertools.product(*(self.slots[slot] for slot in slots)):
             values = iter(choice)
@@ -133,7 +133,7 @@ class Grammar:
             yield " ".join(text.split())
 
     def words(self, templates: Iterable[str]) -> set[str]:
-        """Every word and mark that the templates can show."""
+        """Return every word and punctuation mark of the templates."""
         words: set[str] = set()
         for template in templates:
             for part in (template, *(a for slot in _SLOT.findall(template) for a in self.slots.get(slot, ()))):
@@ -142,7 +142,7 @@ class Grammar:
 
 
 class SpokenGoal(Protocol):
-    """A goal of a kind: its `text()` is the canonical instruction."""
+    """A goal of a kind; `text()` is the canonical instruction."""
 
     @property
     def kind(self) -> Any: ...
@@ -155,13 +155,13 @@ GoalT = TypeVar("GoalT", bound=SpokenGoal)
 
 
 class Phrasings(ABC, Generic[KindT, GoalT]):
-    """Many ways to tell a bundled agent what to do: drawn for training, listed for evaluation.
+    """Many ways to instruct a bundled agent: sampled for training, listed for evaluation.
 
-    Training draws sentences from templates. A pattern is a sentence with the marks of its goal's numbers left in. What
-    people say who were never shown a template is `spoken_patterns`; the evaluation list (`held_out_words`) is the tenth
-    of it that is kept back.
+    Training samples sentences from templates. A pattern is a sentence whose numbers are still marks. `spoken_patterns`
+    are sentences by people who never saw a template; the evaluation list (`held_out_words`) is a tenth of them, kept
+    out of training.
 
-    `agent` is the folder of the tables; `seed` begins the seeds by which the list is drawn, of `per_goal` sentences a
+    `agent` is the folder of the tables; `seed` is the prefix of the list's seeds, which has `per_goal` sentences a
     kind; `canonical` is the share of training sentences in canonical words.
     """
 
@@ -186,7 +186,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     @abstractmethod
     def spoken_tables(self, goal: GoalT) -> tuple[Sequence[str], bool]:
-        """Return the tables of what people say who want `goal`, and whether the second word of each pair is used."""
+        """Return the tables with what people say for `goal`, and whether the second word of each pair applies."""
 
     @abstractmethod
     def _templates(self, kind: KindT) -> tuple[str, ...]:
@@ -203,61 +203,61 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return goal
 
     def spoken_patterns(self, goal: GoalT, kept: bool | None = None) -> tuple[str, ...]:
-        """Return what people say who want `goal`, its numbers left as marks; `kept` as in `spoken`."""
+        """Return what people say for `goal`, with marks for numbers; `kept` as in `spoken`."""
         tables, partner = self.spoken_tables(goal)
         return spoken(self.agent, *tables, partner=partner, kept=kept)
 
     def goals_of(self, kind: KindT) -> tuple[GoalT, ...]:
-        """Return the goals of a kind that the evaluation list is spread over."""
+        """Return the goals of a kind in the evaluation list."""
         return self._kinds[kind].goals
 
     def named_goals(self) -> Iterator[GoalT]:
-        """Yield every goal that a sentence without a free number names."""
+        """Yield every goal of sentences without a free number."""
         for kind in self.kinds:
             yield from self.goals_of(kind)
 
     @cached_property
     def goal_tools(self) -> GoalTools:
-        """What the agent can be instructed, as tools."""
+        """Return the goals as tools."""
         kinds = [*self._kinds.values()]
         return GoalTools(self.agent, kinds, self.recognise, lambda: (goal for kind in kinds for goal in kind.goals))
 
     def written(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
-        """A spoken pattern with the goal's numbers, in figures or in words as its marks say."""
+        """Return a spoken pattern with the goal's numbers, in figures or words as its marks require."""
         return pattern
 
     def _values(self) -> Iterable[str]:
-        """The words of goals' values."""
+        """Return the words of goals' values."""
         return ()
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     def training_instruction(self, rng: random.Random, goal: GoalT) -> str:
-        """A random training sentence that asks for `goal`, as it is typed."""
+        """Return a random training sentence for `goal`, as people type it."""
         return goal.text() if rng.random() < self.canonical else as_typed(rng, self._sampled(rng, goal))
 
     def training_patterns(self, kind: KindT) -> Iterator[str]:
-        """Every pattern that training can draw for a kind, in small letters and without a mark; with repeats."""
+        """Yield every training pattern of a kind, in lower case without punctuation, with duplicates."""
         for template in self.templates(kind):
             yield from self.grammar.expand(template)
 
     def training_sentences(self, kind: KindT) -> Iterable[str]:
-        """What training can draw for a kind with the goals' values written, where there are few."""
+        """Return the training sentences of a kind, with values if there are few."""
         return self.training_patterns(kind)
 
     def spoken_sentence(self, rng: random.Random, goal: GoalT) -> str:
-        """What somebody says who wants `goal`; of the kept tenth never."""
+        """Return what a person says for `goal`; never from the held-out tenth."""
         return self.written(rng, rng.choice(self.spoken_patterns(goal, kept=False)), goal)
 
     def spoken_instruction(self, rng: random.Random, goal: GoalT) -> str:
-        """The same as it is typed; never a sentence of the evaluation list."""
+        """Return such a sentence as people type it; never one of the evaluation list."""
         while True:
             typed = casual(rng, self.spoken_sentence(rng, goal), words_of(self.agent))
             if bare(typed) not in self._listed:
                 return typed
 
     def vocabulary(self) -> frozenset[str]:
-        """Every word, number and mark of the training sentences."""
+        """Return every word, number and mark of the training sentences."""
         words = {*MARKS, *self._values()}
         for kind in self.kinds:
             words |= self.grammar.words(self.templates(kind))
@@ -266,12 +266,12 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def meant(self, text: str) -> GoalT | None:
-        """The goal that an instruction asks for: what people say by its table, all else by the plain rule; None: none
-        that either reads. For the judge, never a way to control."""
+        """Return the goal of an instruction: from the tables of what people say, else by the plain rule; None if
+        neither applies. For judging only, never for control."""
         return self._meanings.get(bare(text)) or self.recognise(text)
 
     def _held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        """What people say, kept from training: `per_goal` sentences at most with their goals, always the same."""
+        """Return held-out sentences of people with their goals, at most `per_goal`, deterministic."""
         rng, goals = random.Random(f"{self.seed} held out {kind}"), self.goals_of(kind)
         listed: dict[str, GoalT] = {}
         for index in range(self.per_goal):
@@ -290,7 +290,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     @cached_property
     def _trained(self) -> frozenset[str]:
-        """All that templates and canonical words say in training."""
+        """Return all training sentences of templates and canonical words."""
         canonical = (goal.text() for goal in self.named_goals())
         return frozenset(map(bare, itertools.chain(canonical, *map(self.training_sentences, self.kinds))))
 
@@ -311,8 +311,8 @@ NUMBER_WORDS = " ".join((*_ONES, *_TENS, *_FRACTIONS.values(), "nought oh point 
 
 @cache
 def spoken(agent: str, *tables: str, partner: bool = False, kept: bool | None = None) -> tuple[str, ...]:
-    """The patterns of an agent's tables, in order; `partner`: each word of a pair is the pair's second. `kept`: those
-    that are kept from training alone, or all others."""
+    """Return the patterns of an agent's tables, in order; with `partner`, each word of a pair is its second. `kept`:
+    only those held out of training, or only the others."""
     read = _read(f"rtcontrol.agents.{agent}", "spoken.toml")
     words = {pair[0]: pair[partner] for pair in read["pairs"]}
     lines = [line for table in tables for line in read[table].splitlines() if kept in (None, kept_back(line))]
@@ -321,24 +321,24 @@ def spoken(agent: str, *tables: str, partner: bool = False, kept: bool | None = 
 
 @cache
 def nonsense(kept: bool | None = None) -> tuple[str, ...]:
-    """Sentences that name no goal of any bundled world; `kept` as in `spoken`."""
+    """Return sentences that name no goal of any bundled world; `kept` as in `spoken`."""
     tables = _read("rtcontrol.agents", "nonsense.toml").values()
     return tuple(line for table in tables for line in table.splitlines() if kept in (None, kept_back(line)))
 
 
 def kept_back(line: str) -> bool:
-    """Whether a line of a table is one of the tenth that is kept from training, the same in every process."""
+    """Return whether a line of a table belongs to the held-out tenth; the same in every process."""
     return crc32(line.encode()) % KEPT_EVERY == 0
 
 
 def bare(text: str) -> str:
-    """A sentence as it is compared with others: small letters, single spaces, no marks around words."""
+    """Normalise a sentence for comparison: lower case, single spaces, no punctuation around words."""
     return " ".join(re.findall(r"[\w{}.'-]+", text.lower())).rstrip(".")
 
 
 @cache
 def shown(agent: str) -> tuple[str, ...]:
-    """Every line of an agent's tables that training shows, its numbers left out, in both words of a pair."""
+    """Return every training line of an agent's tables, without numbers, in both words of a pair."""
     tables = [name for name, text in _read(f"rtcontrol.agents.{agent}", "spoken.toml").items() if isinstance(text, str)]
     lines = [line for partner in (False, True) for line in spoken(agent, *tables, partner=partner, kept=False)]
     return tuple(dict.fromkeys(_SLOT.sub(" ", line) for line in lines))
@@ -346,18 +346,18 @@ def shown(agent: str) -> tuple[str, ...]:
 
 @cache
 def words_of(agent: str) -> frozenset[str]:
-    """Every word of an agent's tables, in small letters."""
+    """Return every word of an agent's tables, in lower case."""
     tables = [text for text in _read(f"rtcontrol.agents.{agent}", "spoken.toml").values() if isinstance(text, str)]
     return frozenset(re.findall(r"[a-z]+", " ".join(tables).lower()))
 
 
 def written_in(pattern: str, marks: Mapping[str, str]) -> str:
-    """The pattern with its marks filled; KeyError for a mark that `marks` has not."""
+    """Return the pattern with its marks filled in. Raises KeyError for an unknown mark."""
     return _SLOT.sub(lambda mark: marks[mark[1]], pattern)
 
 
 def integer_in_words(rng: random.Random, value: int) -> str:
-    """0 to 99 as people say it: fifty five, fifty-five."""
+    """Return 0 to 99 as people say it: fifty five, fifty-five."""
     tens, ones = divmod(value, 10)
     if value < 20 or not ones:
         return _ONES[value] if value < 20 else _TENS[tens]
@@ -365,7 +365,7 @@ def integer_in_words(rng: random.Random, value: int) -> str:
 
 
 def hundredths_in_words(rng: random.Random, hundredths: int) -> str:
-    """A number of at most two decimals as people say it, in one of its ways: zero, nought or just point seven."""
+    """Return a number with at most two decimals as people say it, in a random way: zero, nought or just point seven."""
     if hundredths < 0:
         return f"{rng.choice(('minus', 'negative'))} {hundredths_in_words(rng, -hundredths)}"
     whole, rest = divmod(hundredths, 100)

@@ -1,4 +1,4 @@
-"""Whether a function of the user's takes what it is given, reported by its own file and line before it is called."""
+"""Check that a user's functions take their arguments, before they are called, with file and line in errors."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from rtcontrol.models.errors import UserError
 
 
 def defined(function: Callable[..., Any]) -> str:
-    """`file.py:12`, where a function of the user's begins; its name where that is not known."""
+    """Return the file and line of a user's function, as `file.py:12`; its name if that is unknown."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def check_called(functions: Mapping[str, tuple[Callable[..., Any], Sequence[str]]]) -> None:
-    """UserError for those, by name, that cannot be called with these arguments in this order, or that do nothing where
-    they are only called (`async def`, a generator): each with its line, what it takes and what it is given."""
+    """Raise UserError for functions, by name, that cannot be called with these arguments in this order, or that do
+    nothing when called (`async def`, a generator), with their lines and signatures."""
     faults = [wrong for name, (function, given) in functions.items() if (wrong := _unlike(name, function, given))]
     if faults:
         raise UserError(" ".join(what for what, _ in faults), " ".join(hint for _, hint in faults))
 
 
 def idle(function: Callable[..., Any]) -> str | None:
-    """Why a function does nothing when it is only called; None where it does."""
+    """Return why a function does nothing when it is called; None if it does something."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "is async, and nobody awaits it"
     return "has a yield, and nobody goes through it" if inspect.isgeneratorfunction(function) else None
 
 
 def carry_out(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Call a function of the user's and return what it returned.
+    """Call a user's function and return its result.
 
-    UserError where that is an awaitable, a future, a Ray ObjectRef or a generator: nothing is done yet.
+    Raises UserError where that is an awaitable, a future, a Ray ObjectRef or a generator: the work is not done.
     """
     value = function(*given, **named)
     if value is None or not unfinished(value):
@@ -49,7 +49,7 @@ def carry_out(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def unfinished(value: Any) -> bool:
-    """Whether a value stands for work that was not waited for."""
+    """Return whether a value represents unfinished work."""
     kind = type(value)
     return (
         inspect.isawaitable(value)
@@ -61,7 +61,8 @@ def unfinished(value: Any) -> bool:
 
 
 def _unlike(name: str, function: Callable[..., Any], given: Sequence[str]) -> tuple[str, str] | None:
-    """Return what is wrong with a function that is called with these arguments, and the hint; None: nothing."""
+    """Return what is wrong with a function that is called with these arguments, and the hint; None for a correct
+    one."""
     body = function.__init__ if inspect.isclass(function) else function
     bound = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []
     hint = f"Write `def {name}({', '.join([*bound, *given])}): ...`."

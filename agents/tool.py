@@ -1,4 +1,4 @@
-"""A tool is a typed Python function: from it come the JSON schema, the validation and the execution."""
+"""Tools from typed Python functions: JSON schema, validation and execution."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters of one group depend on each other and share one head (JSON schema key `x-group`)."""
+    """Parameters of a group share one head, as they depend on each other (JSON schema key `x-group`)."""
 
     name: str
 
@@ -95,9 +95,9 @@ class InvalidCall(ValueError):
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool's schema and the function that executes it; `adapters` turn JSON values into the annotated types.
+    """A tool's schema and the function that executes it; `adapters` convert JSON values to the annotated types.
 
-    `remote`: the definition is somebody else's, and is not trusted with regular expressions.
+    `remote`: the definition comes from elsewhere, and its regular expressions are not trusted.
     """
 
     schema: ToolSchema
@@ -111,7 +111,7 @@ class Tool:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it was bound to nothing that executes it here: it was only described."""
+        """Return whether the tool is only described here, without a function that executes it."""
         return self.remote and getattr(self.function, "__module__", None) == __name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -159,10 +159,10 @@ def tool(function: Callable[..., Any]) -> Tool:
 
 
 def remote_tool(definition: Mapping[str, Any], room: Room | None = None) -> Tool:
-    """A tool of an OpenAI-style definition, executed elsewhere: calling it raises. Arguments stay plain JSON values.
-    `room` is what its set of tools may still take to read.
+    """Return the tool of an OpenAI-style definition that is executed elsewhere: calling it raises. Arguments stay plain
+    JSON values. `room` is the remaining allowance of its set of tools.
 
-    Raises UserError naming tool, parameter and remedy for a definition that is none.
+    Raises UserError with tool, parameter and remedy.
     """
     return _remote(ToolSchema.from_openai(definition, room))
 
@@ -189,7 +189,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], where: str) -> None:
-    """Refuse listed values and defaults that the annotated type does not take."""
+    """Raise UserError for listed values and defaults that the annotated type does not accept."""
     domain = parameter.domain
     values = list(domain.values) if isinstance(domain, ClosedDomain) else []
     default = [parameter.schema["default"]] if "default" in parameter.schema else []
@@ -209,7 +209,7 @@ def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], wher
 
 
 def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.TypeAdapter[Any]]:
-    """JSON schema and converter of one annotation: our constraints laid over pydantic's schema of the bare type."""
+    """Return JSON schema and converter of an annotation: our constraints on top of pydantic's schema of the type."""
     extra: dict[str, Any] = {}
     annotation = _without_none(annotation)
     if get_origin(annotation) is Annotated:
@@ -245,7 +245,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _made(source: Any, room: Room) -> Tool:
-    """A tool of a function, of a pydantic model (its class is the tool's name, its fields are the parameters), or of an
+    """Return the tool of a function, of a pydantic model (its class name and fields are name and parameters), or of an
     OpenAI-style definition."""
     if isinstance(source, Tool):
         return source
@@ -263,10 +263,10 @@ def _made(source: Any, room: Room) -> Tool:
 
 
 class Tools:
-    """An agent's tools: what the model reads, and what checks and executes its calls.
+    """An agent's tools: the model reads them, and calls are validated and executed by them.
 
-    Each is a function (or the `tool` of one), a pydantic model, or an OpenAI-style definition; the last two are bound
-    (`bind`) to what executes them.
+    Each is a function (or the `tool` of one), a pydantic model, or an OpenAI-style definition; the last two need
+    functions that execute them (`bind`).
     """
 
     def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
@@ -284,18 +284,18 @@ class Tools:
         return iter(self._tools.values())
 
     def openai(self) -> list[dict[str, Any]]:
-        """The tools as OpenAI-style JSON, parameters in head order: read again, they are these tools."""
+        """Return the tools as OpenAI-style JSON, parameters in head order; reading it gives these tools."""
         return [t.schema.exact() for t in self._tools.values()]
 
     def bind(self, **functions: Callable[..., Any]) -> Tools:
-        """The same tools, executed by other functions (an environment's, say)."""
+        """Return the same tools, executed by other functions, such as an environment's."""
         if unknown := sorted(set(functions) - set(self._tools)):
             raise UserError(f"No tool {unknown[0]!r} to bind.", f"The tools are: {', '.join(self._tools)}.")
         bound = [replace(t, function=functions.get(n, t.function)) for n, t in self._tools.items()]
         return Tools(bound)
 
     def validate(self, call: Call) -> Call:
-        """The call itself when it is legal; raises InvalidCall naming tool, parameter and rule."""
+        """Return the call if it is legal; raises InvalidCall with tool, parameter and rule."""
         entry = self._tools.get(call.name)
         if entry is None:
             raise InvalidCall(f"unknown tool {call.name!r}; the tools are {', '.join(self._tools)}")
@@ -324,7 +324,7 @@ class Tools:
 
     @staticmethod
     def _fault(p: Parameter, value: Any) -> str | None:
-        """Why a parameter does not have a value."""
+        """Return why a parameter does not accept a value; None if it does."""
         if value is None and p.nullable:
             return None
         if isinstance(p.domain, ClosedDomain):
@@ -333,7 +333,7 @@ class Tools:
         return None if fault is None else f": {fault}"
 
     def convert(self, call: Call) -> dict[str, Any]:
-        """The arguments of a valid call as the annotated types: an Enum's member, a dataclass, not their JSON."""
+        """Return the arguments of a valid call as the annotated types: an Enum's member, a dataclass."""
         adapters = self._tools[call.name].adapters
         return {k: adapters[k].validate_python(v) for k, v in call.arguments.items()}
 
@@ -342,11 +342,11 @@ class Tools:
         return self._tools[call.name].function(**self.convert(call))
 
     def remedies(self) -> dict[str, list[str]]:
-        """By tool: what works but costs extra forward passes, and the remedy (`remedies_of`)."""
+        """Return by tool what costs extra forward passes, and the remedy (`remedies_of`)."""
         return {schema.name: remedies_of(schema) for schema in self.schemas}
 
     def warnings(self) -> list[str]:
-        """`remedies`, each with its tool."""
+        """Return the remedies as sentences with their tools."""
         each = [(name, remedy) for name, remedies in self.remedies().items() for remedy in remedies]
         return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in each]
 
@@ -356,7 +356,7 @@ LISTED = f"bounds and a step (Range), or an enum (OneOf), of at most {MAX_CLOSED
 
 
 def remedies_of(tool: ToolSchema) -> list[str]:
-    """Return what works but costs extra forward passes, and the remedy, a sentence for each parameter or group."""
+    """Return what costs extra forward passes, and the remedy, a sentence for each parameter or group."""
     sentences: list[str] = []
     slots = tool.slots()
     for p in tool.parameters:

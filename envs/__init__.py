@@ -1,1 +1,2 @@
-"""Where calls act: simulations, the paced environment around them, scripted experts, rollouts and evaluation."""
+"""Environments in which calls act: simulations, the paced environment around them, scripted experts, rollouts,
+evaluation."""

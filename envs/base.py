@@ -1,4 +1,4 @@
-"""What the control loop sees of a place where calls act, and what the author of such a place writes."""
+"""The environment as the control loop sees it, and the simulation as its author writes it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Effect = Literal["acted", "epoch_over", "too_late", "refused"]
 
 
 class WorldError(RuntimeError):
-    """The world's own code (reset, step, observe, outcome) raised `__cause__`: the run ends, safely."""
+    """The world's code (reset, step, observe, outcome) raised `__cause__`: the run ends safely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the world.
+    """One observation of the world.
 
-    `seq` grows by one with every observation made, so a reader of the freshest alone can count the superseded ones;
-    `epoch` grows with every reset; `t_capture_ns` is CLOCK_MONOTONIC.
+    `seq` grows by one with every observation, so that a reader of the latest one can count the superseded ones; `epoch`
+    grows with every reset; `t_capture_ns` is CLOCK_MONOTONIC.
     """
 
     seq: int
@@ -34,7 +34,8 @@ class Observation:
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode. `ret` is the return (sum of rewards); `success` is None where nothing was there to judge."""
+    """A finished episode. `ret` is the return (sum of rewards); `success` is None for an episode that was not
+    judged."""
 
     seed: int
     ret: float
@@ -44,11 +45,11 @@ class Episode:
 
 
 class Simulation(Protocol):
-    """What an environment's author writes: a world that stands still until it is stepped.
+    """What an environment's author writes: a world that changes only when it is stepped.
 
-    `step_s` is the native physics step in seconds. `bindings` maps a tool's name to the function that acts on the
-    world; what it sets stays in force until the next call. `outcome()` is not None from the end of an episode until
-    the next `reset`. One that holds on to something has a `close()`, too, which is called once.
+    `step_s` is the physics step in seconds. `bindings` maps a tool's name to the function that acts on the world; its
+    effect lasts until the next call. `outcome()` is not None from the end of an episode until the next `reset`. An
+    optional `close()` releases resources and is called once.
     """
 
     step_s: float
@@ -63,11 +64,12 @@ class Simulation(Protocol):
     def outcome(self) -> Episode | None: ...
 
     def instruct(self, text: str) -> None:
-        """The instruction changed: judge accordingly."""
+        """Take the new instruction, for judging."""
 
 
 class Barrier(Protocol):
-    """What stands between calls and the world. `shut`: why no call may act now (a person paused, say); None: it may."""
+    """A switch between calls and the world. `shut` is why no call may act now, for example a person's pause; None:
+    calls act."""
 
     shut: str | None
 
@@ -75,11 +77,10 @@ class Barrier(Protocol):
 class Environment(Protocol):
     """A running world, as the control loop sees it.
 
-    `start` takes the seeds of the episodes in order (an iterable, or the first of consecutive ones) and how many
-    episodes to run (None: no end). `advance` lets a lockstep world run `dt_ns` (whole native steps, the remainder
-    carried); it does nothing under the wall clock. `latest`, `finished` and `episodes` never block, however long the
-    world does; they raise WorldError once it broke down. `execute` and `instruct` may block: the actuator's thread
-    calls them.
+    `start` takes the seeds of the episodes in order (an iterable, or the first of consecutive ones) and the number of
+    episodes (None: no end). `advance` runs a lockstep world for `dt_ns` (whole physics steps, the remainder is
+    carried); it does nothing under the wall clock. `latest`, `finished` and `episodes` never block; they raise
+    WorldError once the world failed. `execute` and `instruct` may block: the actuator's thread calls them.
     """
 
     name: str
@@ -100,29 +101,28 @@ class Environment(Protocol):
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Act, if `epoch` is still on (None: whichever is), `not_after_ns` (CLOCK_MONOTONIC; None: no limit) is not
-        over and `barrier` is not shut (None: there is none). All are looked at when nothing else can come before the
-        act any more."""
+        """Act, if `epoch` is current (None: any), `not_after_ns` (CLOCK_MONOTONIC; None: no limit) is not over and
+        `barrier` is open (None: there is none). These are checked immediately before the action."""
 
     def advance(self, dt_ns: int) -> None: ...
 
     def instruct(self, text: str) -> None: ...
 
     def conclude(self) -> None:
-        """The run is over but for its safe call: no further episode begins. Never blocks."""
+        """End the run except for its safe call: no further episode starts. Never blocks."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What became of a tick. `fresh`: a new decision (`call` is None where it leaves the call in force); `held`: the
-    call in force goes on; `safe`: the safe call (None where the agent has none), `safe_calls` where it has several.
+    """The outcome of a tick. `fresh`: a new decision (`call` is None if the active call stays); `held`: the active call
+    continues; `safe`: the safe call (None if the agent has none), with `safe_calls` for several.
 
-    `seq` is that of the observation that was looked at (-1: none), `deadline_ns` CLOCK_MONOTONIC, `cause` the miss's,
-    `error` what the agent or the decider said; `mistake` what and remedy, where the decider cannot take what it was
-    given. `safe_calls`: all of them, with `safe`. `waited_ns`: how long the call waited for a person's yes. `n`: how
-    many calls of the tick came before; `more`: another emission of this tick follows.
+    `seq` is that of the observation (-1: none), `deadline_ns` CLOCK_MONOTONIC, `cause` the cause of a miss, `error` the
+    text of the agent or decider; `mistake` problem and remedy where the decider cannot use its input. `safe_calls`: all
+    of them, with `safe`. `waited_ns`: how long the call waited for a person's approval. `n`: number of earlier calls of
+    the tick; `more`: another emission of this tick follows.
     """
 
     tick: int
@@ -144,28 +144,28 @@ class Emission:
 
 @runtime_checkable
 class Stepping(Protocol):
-    """An environment that steps in this process: a safe call, its own function or one of the agent's, is in force there
-    once the world has stepped with what it set."""
+    """An environment that steps in this process: a safe call is active once the world has stepped with it."""
 
     def settle(self, since_ns: int) -> bool | None:
-        """Whether a step started after `since_ns` (CLOCK_MONOTONIC); False: it comes when it is due, so ask again;
-        None: none comes, as no episode is on. Once the run has concluded, it is made now. Raises what it raises."""
+        """Return whether a step started after `since_ns` (CLOCK_MONOTONIC); False: the step is not due yet, call again;
+        None: no step comes, as no episode runs. Once the run has concluded, the step is made now, and its errors are
+        raised."""
 
 
 @runtime_checkable
 class Emitting(Protocol):
-    """An environment that gets every tick's outcome, in order and from the actuator's thread: exactly one
-    emission a tick (of several calls: one without `more`, the last), and one more `safe` when a hold ends between two
-    ticks or the run is over. Its `execute` and `emit` never block; where `emit` raises, a fresh call has failed, and
-    `safe` is repeated until it could be."""
+    """An environment that gets the outcome of every tick, in order, from the actuator's thread: exactly one emission a
+    tick (for several calls: one without `more`, the last), and one more `safe` when a hold ends between two ticks or
+    the run is over. Its `execute` and `emit` never block; if `emit` raises, a fresh call has failed, and `safe` is
+    repeated until it succeeds."""
 
     def emit(self, emission: Emission) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What became of the call that was sent for `tick`: the fresh one or a safe one (`why`). `t_ns` is when this
-    arrived (CLOCK_MONOTONIC), `result` what the function gave, `n` how many calls of the tick came before it."""
+    """The client's report on the call of `tick`, a fresh or a safe one (`why`). `t_ns` is its arrival
+    (CLOCK_MONOTONIC), `result` the function's result, `n` the number of earlier calls of the tick."""
 
     tick: int
     status: Literal["executed", "expired", "refused", "failed"]
@@ -178,10 +178,11 @@ class Acknowledgement:
 
 @runtime_checkable
 class Acknowledging(Protocol):
-    """An environment that reports which calls were really executed. `heard` is what arrived and was not taken: it may
-    grow at any time, only the loop takes."""
+    """An environment that reports which calls were executed. `heard` has the reports that the loop has not taken yet;
+    it may grow at any time."""
 
     heard: deque[Acknowledgement]
 
     def acknowledged(self) -> Sequence[Call] | None:
-        """Those of this epoch since the last time, in order; None: take a call for executed once it was sent."""
+        """Return the executed calls of this epoch since the last time, in order; None: count a call as executed once it
+        was sent."""

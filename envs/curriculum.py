@@ -24,14 +24,13 @@ GoalT = TypeVar("GoalT", bound=Task)
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumOptions:
-    """How a world is disturbed.
+    """How episodes are disturbed.
 
-    `noise` are per-tick probabilities, one drawn an episode, that a burst of 1 to `burst` random calls begins.
-    `scatter` is the chance, a tick, that the world finds itself elsewhere; `switch` that a new goal is asked for;
-    `rephrase` that the same one is said in other words. `plain` is the share of instructions in canonical words,
-    beyond those that training sentences have anyway; of the others `spoken` is the share of what people say. An episode
-    lasts `lasts_s` seconds; a call acts up to `late_steps` physics steps late; `seeds` is below what the worlds' seeds
-    are drawn.
+    `noise` are probabilities per tick, one chosen per episode, of a burst of 1 to `burst` random calls. `scatter` is
+    the probability per tick that the world is put into another state, `switch` of a new goal, `rephrase` of other words
+    for the same goal. `plain` is the share of instructions in canonical words, besides those among training sentences;
+    `spoken` is the share of people's sentences among the others. An episode lasts `lasts_s` seconds; a call acts up to
+    `late_steps` physics steps late; the worlds' seeds are below `seeds`.
     """
 
     noise: tuple[float, ...]
@@ -51,9 +50,9 @@ class CurriculumOptions:
 class TrainingPlan:
     """How a bundled world's model is trained.
 
-    `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; `early`, where given, replaces it in
-    the beginning. `observed` are the words of observations; beside those of its sentences the model knows
-    `common_words`, the `number_words` and whole `schema_phrases` where that is wished.
+    `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; `early` replaces it at first, if
+    given. `observed` are the words of observations; the vocabulary also has those of its sentences and, as flagged,
+    `common_words`, `number_words` and whole `schema_phrases`.
     """
 
     demonstrations: Callable[..., Iterator[Demonstration]]
@@ -68,7 +67,8 @@ class TrainingPlan:
 
 
 class DisturbedCurriculum(ABC, Generic[GoalT]):
-    """One world that is instructed, disturbed and restarted for ever. Times are in ticks, `step_s` is its physics step.
+    """One world that is instructed, disturbed and restarted without end. Times are in ticks, `step_s` is the physics
+    step.
 
     The subclass sets `_world`, a Simulation, before it calls this constructor.
     """
@@ -91,7 +91,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._left *= rng.random()
 
     def look(self) -> Demonstration:
-        """Return what is observed now, and the expert's call."""
+        """Return the current observation with the expert's call."""
         text = self._skill.observe(self._observe())
         # The label follows from the text alone: nothing is asked of the learner that it cannot see.
         call = self._skill.expert(self._skill.read_back(text), self._goal)
@@ -157,26 +157,26 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._world.step()
 
     def _over(self) -> bool:
-        """Whether the episode ended by itself."""
+        """Return whether the episode has ended."""
         return self._world.outcome() is not None
 
     def _scatter(self) -> None:
-        """Change one thing about the situation; nothing, where it cannot be set from outside."""
+        """Change a part of the state, if that is possible from outside."""
 
     @abstractmethod
     def _sample_goal(self) -> GoalT: ...
 
     @abstractmethod
     def _sentence(self, goal: GoalT) -> str:
-        """Return an instruction of somebody who wants it."""
+        """Return a training instruction for a goal."""
 
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
-        """Return an instruction of somebody who was never shown how to write one."""
+        """Return an instruction for a goal by people who never saw a training one."""
 
 
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
-    """A bundled world's, instructed in the words of its agent's `phrasings`."""
+    """The curriculum of a bundled world, with instructions from its agent's `phrasings`."""
 
     phrasings: Phrasings[Any, Any]
 
@@ -186,7 +186,7 @@ class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
 
     @classmethod
     def kept(cls, row: Demonstration) -> float:
-        """Return the share of rows like this one that are shown."""
+        """Return the share of rows like this one that are used."""
         return 1.0
 
     def _sample_goal(self) -> GoalT:

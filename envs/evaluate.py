@@ -1,4 +1,4 @@
-"""Play many lockstep episodes at once under one batched policy, and sum them up."""
+"""Play many lockstep episodes at once with one batched policy, and summarise them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Case:
 
 
 def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
-    """The same goal on many seeds, in canonical words or as `instruction` (instructed right, judged left, say)."""
+    """Return the same goal with many seeds, in canonical words or as `instruction`, which may name another goal."""
     text = goal.text() if instruction is None else instruction
     return [Case(text, goal, seed) for seed in seeds]
 
@@ -50,8 +50,8 @@ def evaluate(
 class Seat:
     """One world that plays case after case.
 
-    Of the present one: `seen` is the text of its newest observation, `called` the calls that acted so far (as history
-    shows them), `tick` how many decisions were made, `kept` whatever who decides wants to keep of it.
+    `seen` is the text of the latest observation of the current case, `called` its executed calls (as in histories),
+    `tick` its number of decisions, `kept` any data of the policy.
     """
 
     def __init__(self, skill: Skill) -> None:
@@ -93,7 +93,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A case that was played, and what who decided kept of it."""
+    """A case that was played, with the policy's data."""
 
     case: Case
     episode: Episode

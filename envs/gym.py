@@ -1,4 +1,4 @@
-"""Any Gymnasium world by its id: actions become tools with declared levels, observations text of declared precision."""
+"""Any Gymnasium world by its id: actions become a tool with discrete levels, observations text with fixed precision."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ KNOWN: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GymOptions:
-    """A world's id with what its name asks for. `levels`: so many values of each continuous action; `precision`: so
-    many decimals of what is seen, shown as a whole number; `success`: a rule on an episode's return or steps (None: by
-    the threshold that the world declares, else nothing is judged); `safe`: the action of the safe call; `actions`:
-    names. `made` is for `gymnasium.make`."""
+    """A world's id with the options of its name. `levels`: values of each continuous action; `precision`: decimals of
+    observations, which are written as whole numbers; `success`: a rule on an episode's return or steps (None: the
+    threshold that the world declares, else no judgement); `safe`: the action of the safe call; `actions`: names. `made`
+    goes to `gymnasium.make`."""
 
     id: str
     levels: int
@@ -62,7 +62,7 @@ class GymOptions:
 
     @classmethod
     def of(cls, name: str) -> GymOptions:
-        """Read `gym:ID?key=value&...`. Raises UserError for a key of ours whose value cannot be used."""
+        """Read `gym:ID?key=value&...`. Raises UserError for an unusable value of our own keys."""
         place, _, query = name.removeprefix(PREFIX).partition("?")
         query_options = dict(parse_qsl(query, keep_blank_values=True))
         success = query_options.get("success")
@@ -80,7 +80,7 @@ class GymOptions:
 
     @property
     def known(self) -> tuple[tuple[str, ...], ...]:
-        """What is known of the id: names of what is seen, names of its single choice, and which of these is safe."""
+        """Return the known names of an id: of observations, of its discrete actions, and of the safe one."""
         bare = self.id.rpartition(":")[2]
         texts = next((texts for start, texts in KNOWN.items() if bare.startswith(start)), ("", "", ""))
         return tuple(tuple(filter(None, text.split(","))) for text in texts)
@@ -94,7 +94,7 @@ def _list(name: str, key: str, text: str) -> tuple[str, ...]:
 
 
 def _value(text: str) -> Any:
-    """Read an option of the world's own: JSON (a number, true, an object or list), none, or text."""
+    """Read an option of the world: JSON (a number, true, an object or list), none, or text."""
     small = text.lower()
     if small == "none":
         return None
@@ -115,7 +115,7 @@ def _wrong(name: str, key: str, value: str, hint: str) -> UserError:
 
 
 def load(name: str) -> None:
-    """Import the module that registers it, where the name says one (`gym:MODULE:ID`). Raises UserError."""
+    """Import the module that registers the world, if the name has one (`gym:MODULE:ID`). Raises UserError."""
     module, named, _ = GymOptions.of(name).id.rpartition(":")
     try:
         if named:
@@ -133,15 +133,16 @@ def _unmade(name: str, error: Exception) -> UserError:
 
 @dataclass(frozen=True, slots=True)
 class ActTool:
-    """The one tool of a world: by parameter its values, each with the number of the action that it means, and the
-    values of the safe call (`still`)."""
+    """The tool of a world: the values of each parameter with the numbers of their actions, and the values of the safe
+    call (`still`)."""
 
     parameters: dict[str, dict[Any, Any]]
     still: dict[str, Any]
 
     @classmethod
     def of(cls, name: str, options: GymOptions, space: Any) -> ActTool:
-        """Of a space of actions. Raises UserError for one that is not a tool, and for names that do not fit it."""
+        """Return the tool of an action space. Raises UserError for an unsupported space, and for names that do not
+        fit."""
         levels, (_, known, safe) = levels_of(name, space, options.levels), options.known
         if isinstance(space, spaces.Discrete):
             numbers = levels[0]
@@ -156,14 +157,14 @@ class ActTool:
 
 
 def _named(name: str, key: str, names: tuple[str, ...], plain: list[Any]) -> list[Any]:
-    """Return the names that are given, as many as the plain ones; these where there are none."""
+    """Return the given names, as many as the default ones, or these if none are given."""
     if names and len(names) != len(plain):
         raise _wrong(name, key, ",".join(names), f"{len(plain)} names")
     return list(names or plain)
 
 
 def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
-    """Return the choice of the safe call: the one that is named, else the one nearest to 0."""
+    """Return the choice of the safe call: the named one, else the one nearest to 0."""
     if not safe:
         return names[numbers.index(min(numbers, key=abs))]
     chosen = next((choice for choice in names if str(choice) == safe), None)
@@ -174,7 +175,7 @@ def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
 
 @dataclass(slots=True)
 class GymEpisode:
-    """An episode under way: `end` says how it ended, `error` what is wrong with what the world gave."""
+    """The current episode: `end` is how it ended, `error` what was wrong with the world's results."""
 
     seed: int
     observation: Any
@@ -185,10 +186,11 @@ class GymEpisode:
 
 
 class GymWorld:
-    """A simulation as `UserWorld` takes it. An action is in force until the next one; at first it is the safe one.
+    """A simulation in the form of `UserWorld`. An action lasts until the next one; the first is the safe one.
 
-    Raises UserError for a world that cannot be made, and for spaces that are no tools or no text, with what was begun
-    closed; and for what it gives that its spaces do not allow, with its class and line."""
+    Raises UserError for a world that cannot be made and for unsupported spaces, after closing the world; and for
+    results that its spaces do not allow, with class and line.
+    """
 
     def __init__(self, name: str) -> None:
         self.options, self.name = GymOptions.of(name), name
@@ -210,7 +212,7 @@ class GymWorld:
         self._episode = GymEpisode(0, None)
 
     def agent(self) -> Agent:
-        """Return its agent: one tool `act`, and what is seen as whole numbers and text."""
+        """Return its agent: the tool `act`, and observations as whole numbers and text."""
         options, scale = self.options, 10**self.options.precision
         whole = {name for name, so in zip(self.shown, are_whole(self.env.observation_space), strict=True) if so}
 
@@ -244,12 +246,12 @@ class GymWorld:
         )
 
     def act(self, /, **chosen: Any) -> None:
-        """What is done from now on."""
+        """Set the action of the following steps."""
         numbers = [values[chosen[key]] for key, values in self.tool.parameters.items()]
         self._action = action_of(self.env.action_space, numbers)
 
     def instruct(self, text: str) -> None:
-        """Whatever the instruction is, the rewards are the same."""
+        """Do nothing: the rewards do not depend on the instruction."""
 
     def reset(self, seed: int) -> None:
         observation, _ = self.env.reset(seed=seed)
@@ -307,7 +309,7 @@ class GymWorld:
 
 
 def _number(value: Any) -> float:
-    """Return a reward, or whether it ended: one number, also where it is in an array. Raises ValueError, TypeError."""
+    """Return a reward or an end flag as a number, also from an array of one. Raises ValueError, TypeError."""
     number = float(np.asarray(value, float).item())
     if not math.isfinite(number):
         raise ValueError(f"{number} is not finite")

@@ -1,4 +1,4 @@
-"""The judge of an episode, and the base of the bundled worlds, which are instructed and judged by it."""
+"""The judge of an episode, and the base of the bundled worlds, which have instructions and a judge."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Task(Protocol):
 
 
 class Judged(Simulation, Protocol):
-    """A simulation whose judge may have another goal than its controller's instruction."""
+    """A simulation whose judge may have another goal than the controller's instruction."""
 
     def judge_by(self, goal: Any) -> None: ...
 
 
 class Judge(ABC, Generic[GoalT]):
-    """Judge one episode, step by step.
+    """Judges one episode, step by step.
 
-    Counts start at the reset, or when the goal changes. `end` says how the episode ended; once set, it stays. Without a
-    goal an episode ends all the same, unjudged.
+    Counts start at the reset, or when the goal changes. `end` is how the episode ended; once set, it stays. Without a
+    goal an episode ends without a judgement.
     """
 
     steps_a_second: int
@@ -44,7 +44,7 @@ class Judge(ABC, Generic[GoalT]):
         self._succeeded = False
 
     def change(self, goal: GoalT | None) -> None:
-        """Take a goal that comes during the episode."""
+        """Take a new goal during the episode."""
         if self.end is None and goal != self.goal:
             self.reset(goal)
 
@@ -55,29 +55,29 @@ class Judge(ABC, Generic[GoalT]):
 
     @property
     def success(self) -> bool | None:
-        """The verdict; None without a goal."""
+        """Return the judgement; None without a goal."""
         return None if self.goal is None else self._succeeded
 
     @property
     def mean_distance(self) -> float:
-        """Mean of the measured distances; infinite before the first."""
+        """Return the mean of the measured distances; infinite before the first."""
         return self._distances / self._measured if self._measured else math.inf
 
     def measure(self, distance: float) -> None:
-        """Add a distance to what is asked for."""
+        """Add a distance from the goal."""
         self._distances += distance
         self._measured += 1
 
     def detail(self) -> dict[str, Any]:
-        """Return what an episode's record keeps: the goal, how it ended, and what the verdict rests on."""
+        """Return what an episode's record has: the goal, the end, and the figures behind the judgement."""
         return {"goal": None if self.goal is None else self.goal.text(), "end": self.end}
 
 
 class GoalWorld(ABC, Generic[GoalT]):
     """A `Simulation` whose episodes a `judge` ends.
 
-    The goal is read off the instruction by `meant`, unless `goal` sets it for good (instructed right, judged left).
-    Raises UserError with the `hint` for a `goal` that names none.
+    The goal is read from the instruction by `meant`, unless `goal` fixes it. Raises UserError with the `hint` for an
+    unknown `goal`.
     """
 
     step_s: float
@@ -101,13 +101,13 @@ class GoalWorld(ABC, Generic[GoalT]):
         self.judge.change(goal)
 
     def instruct(self, text: str) -> None:
-        """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
+        """Judge by the goal of `text` from now on; an instruction without a goal is not judged."""
         if self._fixed is None:
             self.goal = self._meant(text)
             self.judge.change(self.goal)
 
     def reset(self, seed: int) -> None:
-        """Start an episode; all that is random in it follows from the seed. Raises UserError for a negative one."""
+        """Start an episode; everything random in it follows from the seed. Raises UserError for a negative one."""
         if seed < 0:
             raise UserError(f"The {self._title} has no seed {seed}.", "Give 0 or more.")
         self._seed, self._steps = seed, 0
@@ -132,7 +132,7 @@ class GoalWorld(ABC, Generic[GoalT]):
 
     @abstractmethod
     def _advance(self) -> None:
-        """Make one physics step, and let the judge see it."""
+        """Make one physics step and inform the judge."""
 
     @abstractmethod
     def _score(self) -> float:

@@ -1,4 +1,4 @@
-"""The environment around a simulation: it runs on in real time, or waits for the controller in lockstep."""
+"""The environment around a simulation: in real time, or in lockstep with the controller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Phase = Literal["new", "between", "playing", "finished"]
 
 @dataclass(slots=True)
 class Pace:
-    """How well the wall clock was kept: steps made, native steps skipped, and the latest start of a step. The next one
+    """How well the wall clock was kept: steps made, physics steps skipped, and the latest start of a step. The next one
     is due at `due_ns` (CLOCK_MONOTONIC)."""
 
     steps: int = 0
@@ -32,7 +32,7 @@ class Pace:
     due_ns: int = 0
 
     def take(self, step_ns: int) -> bool:
-        """Return whether a step is due, which counts as made."""
+        """Return whether a step is due, and count it as made."""
         late_ns = time.monotonic_ns() - self.due_ns
         if late_ns < 0:
             return False
@@ -46,8 +46,8 @@ class Pace:
 
 @dataclass(slots=True)
 class EpisodeRun:
-    """The episodes that are `done`, and the `seeds` of those to come: none once the run has `concluded`. `epoch` counts
-    those that began."""
+    """The `done` episodes, and the `seeds` of the following ones: none once the run has `concluded`. `epoch` counts
+    started episodes."""
 
     done: list[Episode] = field(default_factory=list)
     seeds: Iterator[int] = field(default_factory=count)
@@ -56,15 +56,15 @@ class EpisodeRun:
 
 
 class PacedEnvironment:
-    """Implements `Environment` over a `Simulation`, all of which happens on the one `thread` that it was made on.
+    """An `Environment` over a `Simulation`, which runs on one `thread` only.
 
     Wall clock: it is stepped on an absolute grid at its native rate, whatever the controller does. Lockstep: `advance`
-    steps it. Either way an episode that ends is followed at once by one with the next seed, until `episodes` are done,
-    the seeds run out, or the run has `concluded`. An exception of the simulation's, SystemExit too, is a WorldError
-    from the next look at it; a call can act all the same.
+    steps it. An episode that ends is followed at once by one with the next seed, until `episodes` are done, the seeds
+    run out, or the run has `concluded`. An exception of the simulation, SystemExit too, becomes a WorldError at the
+    next observation; calls can still act.
 
-    A safe call is in force once the world was stepped with it (`settle`), which it is when a step is due: the world
-    keeps its clock, and steps with the newest call. Once the run has concluded, that step is made at once.
+    A safe call is active once the world was stepped with it (`settle`), which happens when a step is due: the world
+    keeps its clock, and steps with the latest call. Once the run has concluded, that step is made at once.
     """
 
     def __init__(self, name: str, simulation: Simulation, thread: WorldThread | None = None) -> None:
@@ -83,7 +83,7 @@ class PacedEnvironment:
 
     @classmethod
     def of(cls, name: str, make: Callable[[], Simulation]) -> PacedEnvironment:
-        """Around the simulation that `make` makes, on its thread. Raises whatever that raises."""
+        """Return an environment around the simulation of `make`, which is called on its thread. Raises its errors."""
         thread = WorldThread(name)
         try:
             return cls(name, thread.make(make), thread)
@@ -101,11 +101,12 @@ class PacedEnvironment:
 
     @property
     def episodes(self) -> list[Episode]:
-        """The finished episodes so far."""
+        """Return the finished episodes."""
         return list(self._run.done)
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
-        """Reset to the first seed and, under the wall clock, begin to run. RuntimeError when started already."""
+        """Reset to the first seed and, under the wall clock, start to run. Raises RuntimeError if it was started
+        already."""
         if self._phase != "new":
             raise RuntimeError(f"environment {self.name} was started already")
         self._phase, self._clock = "between", clock
@@ -114,7 +115,7 @@ class PacedEnvironment:
         self.latest()
 
     def preview(self, seed: int) -> Observation:
-        """What the world of `seed` looks like before `start`, which resets it again; it counts for nothing."""
+        """Return an observation of the world of `seed` before `start`, which resets it."""
 
         def look() -> Observation:
             carry_out(self._simulation.reset, seed)
@@ -123,7 +124,7 @@ class PacedEnvironment:
         return self.thread.do(look)
 
     def latest(self) -> Observation | None:
-        """The freshest observation; never blocks."""
+        """Return the latest observation; never blocks."""
         if self._error is not None:
             raise WorldError(f"environment {self.name} broke down: {self._error!r}") from self._error
         return self._latest
@@ -131,7 +132,7 @@ class PacedEnvironment:
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Act, unless it is too late once the world is free. The bound function's errors go to the caller."""
+        """Act, unless it is too late once the world is free. Errors of the bound function are raised."""
         return self.thread.do(lambda: self._act(call, epoch, not_after_ns, barrier))
 
     def settle(self, since_ns: int) -> bool | None:
@@ -163,24 +164,24 @@ class PacedEnvironment:
         return self._run.concluded
 
     def advance(self, dt_ns: int) -> None:
-        """Lockstep: run `dt_ns` of simulated time in whole native steps and look once; the remainder is carried.
+        """Run `dt_ns` of simulated time in whole physics steps and observe once (lockstep); the remainder is carried.
 
-        An episode that ends on the way is followed by the next one at its very start, the rest of `dt_ns` forgotten,
-        so that an episode depends on its seed and calls alone.
+        An episode that ends meanwhile is followed by the start of the next one; the rest of `dt_ns` is dropped, so that
+        an episode depends on its seed and calls only.
         """
         if self._clock == "lockstep":
             self.thread.do(lambda: self._guarded(lambda: self._advance(dt_ns)))
             self.latest()
 
     def instruct(self, text: str) -> None:
-        """Tell the judge what the controller is asked to do, before the start or in flight."""
+        """Inform the judge of the controller's instruction, before the start or during an episode."""
         self.thread.do(lambda: self._simulation.instruct(text))
 
     def conclude(self) -> None:
         self._run.concluded = True
 
     def close(self) -> None:
-        """Stop the world and close it; twice does no harm, and nothing is raised (`thread.fault`)."""
+        """Stop and close the world; may be called twice, and raises nothing (`thread.fault`)."""
         self.thread.close()
 
     # -- on the world's thread ----------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class PacedEnvironment:
             self.thread.due = self._on_grid
 
     def _on_grid(self) -> float | None:
-        """Make the step that is due; gives the seconds until the next one."""
+        """Make the step that is due; return the seconds until the next one."""
         if self._phase != "playing" or self._error is not None:
             return None
         if self.pace.take(self._carry.step_ns):
@@ -228,7 +229,7 @@ class PacedEnvironment:
             self._observe()
 
     def _ended(self) -> bool:
-        """Whether the step ended the episode (and the next one has started, or all is finished)."""
+        """Return whether the step ended the episode; then the next one has started, or all are done."""
         episode = self._simulation.outcome()
         if episode is None:
             return False

@@ -1,4 +1,4 @@
-"""Pictures of bundled worlds, drawn from what is observed: an onlooker needs nothing of the running world."""
+"""Pictures of bundled worlds, drawn from observations alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (25
 
 
 def painter(name: str) -> Painter | None:
-    """Return what draws the world of this name; None where it has no picture."""
+    """Return the function that draws the world of this name; None where there is none."""
     return {"lander": _lander, "paddle": lambda: _court}.get(name, lambda: None)()
 
 

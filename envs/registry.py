@@ -1,4 +1,4 @@
-"""The bundled worlds: one entry each, from which all else about them follows."""
+"""The bundled worlds, with one entry each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class BundledWorld:
-    """A world of `envs/NAME` and `agents/NAME`: one sentence on it, and the name of the agent that acts in it by
-    default, of which a model is bundled. What it `needs` beside the core's packages, and how that is installed, stands
-    in the error where it cannot be imported.
+    """A world of `envs/NAME` and `agents/NAME`: a description, and the name of its default agent, for which a model is
+    bundled. `needs` are its extra packages and how to install them, for the error where an import fails.
 
-    Nothing of it is imported before it is wanted: `SKILL` of skill.py and `PLAN` of curriculum.py; of the agent
-    `agent` of tools.py and `PHRASINGS` of goals.py.
+    Modules are imported on first use: `SKILL` of skill.py and `PLAN` of curriculum.py; of the agent `agent` of tools.py
+    and `PHRASINGS` of goals.py.
     """
 
     name: str
@@ -30,7 +29,7 @@ class BundledWorld:
     needs: tuple[str, str] = ("", "")
 
     def make(self, goal: str | None = None) -> Environment:
-        """Return the environment, not yet started. Raises UserError where what it needs is missing."""
+        """Return the environment, not yet started. Raises UserError where a needed package is missing."""
         from rtcontrol.envs.paced import PacedEnvironment
 
         try:
@@ -44,19 +43,19 @@ class BundledWorld:
         return PacedEnvironment.of(self.name, lambda: simulation(goal))
 
     def skill(self) -> Skill:
-        """Return its goals, its scripted expert, and what it is scored by."""
+        """Return its goals, its scripted expert, and its score's settings."""
         return cast("Skill", self._part("envs", "skill").SKILL)
 
     def plan(self) -> TrainingPlan:
-        """Return how its own model is trained."""
+        """Return how its model is trained."""
         return cast("TrainingPlan", self._part("envs", "curriculum").PLAN)
 
     def controller(self) -> Agent:
-        """Return the agent that acts in it."""
+        """Return its default agent."""
         return cast("Agent", self._part("agents", "tools").agent)
 
     def phrasings(self) -> Phrasings[Any, Any]:
-        """Return the ways to tell that agent what to do."""
+        """Return the ways to instruct its agent."""
         return cast("Phrasings[Any, Any]", self._part("agents", "goals").PHRASINGS)
 
     def _part(self, floor: str, module: str) -> Any:

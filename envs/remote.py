@@ -1,4 +1,4 @@
-"""The world behind a wire: a client of the protocol observes and acts, the loop sees an environment."""
+"""The environment of a remote world: a client of the protocol observes and acts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_S = 0.05  # of one wait for the client: who waits looks now and then whethe
 
 @dataclass(frozen=True, slots=True)
 class RemotePicture:
-    """A file as it came, and when it was taken (CLOCK_MONOTONIC), as far as the client's stamps say."""
+    """A picture file as received, and its time (CLOCK_MONOTONIC) by the client's stamps."""
 
     format: str
     data: bytes
@@ -33,9 +33,9 @@ class RemotePicture:
 
 
 class RemotePictures:
-    """Pictures of one session. `take` is for the transport's thread, `newest` for any; `counts` has what was `taken`
-    and `dropped`. None is taken but from `start` to `close`, the loop's. `recorded` gets at most `hz` a second, as they
-    came, for a recorder that empties it; what is late is not made up for."""
+    """The pictures of one session. `take` is for the transport's thread, `newest` for any; `counts` has those `taken`
+    and `dropped`. Pictures are accepted between `start` and `close` only. `recorded` gets at most `hz` a second for a
+    recorder, without catching up."""
 
     def __init__(self, counts: dict[str, int], hz: float) -> None:
         self.newest: RemotePicture | None = None
@@ -46,11 +46,11 @@ class RemotePictures:
         self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
     def observed(self, t_ns: int, now_ns: int) -> None:
-        """Note that an observation of `t_ns` by the client's clock arrived."""
+        """Record the arrival of an observation of `t_ns` by the client's clock."""
         self._later_ns = now_ns - t_ns
 
     def take(self, message: Picture) -> None:
-        """Keep it instead of the one before. Raises WireError (rate)."""
+        """Replace the latest picture. Raises WireError (rate)."""
         with self._lock:
             now_ns = time.monotonic_ns()
             self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
@@ -75,30 +75,30 @@ class RemotePictures:
             self.recorded.append(self.newest)
 
     def age_s(self) -> float | None:
-        """Return the age of the newest; None where there is none."""
+        """Return the age of the latest picture; None without one."""
         newest = self.newest
         return None if newest is None else round((time.monotonic_ns() - newest.t_ns) / 1e9, 1)
 
     def start(self) -> None:
-        """Take pictures for a new loop."""
+        """Accept pictures for a new loop."""
         with self._lock:
             self.recorded.clear()  # of the loop before
             self._open = True
 
     def close(self) -> None:
-        """Take no more: what comes before its client is known to be gone is dropped."""
+        """Accept no more pictures."""
         with self._lock:
             self._open = False
             self.newest = self._later_ns = None
 
 
 class RemoteEnvironment:
-    """Implements `Environment`, `Emitting` and `Acknowledging` over a session of the wire.
+    """An `Environment`, `Emitting` and `Acknowledging`, over a session of the wire.
 
-    `observe`, `executed` and `reset` take the client's messages, from the transport's thread, and raise WireError for
-    what is refused; the rest is the loop's. `send` gives a message to the client and never blocks; `started` is called
-    when the loop waits for the first observation, `failed` (with the client's seq) when a tick failed for a reason
-    that the client should know. It outlives a loop: a session that is resumed starts a new one on it.
+    `observe`, `executed` and `reset` take the client's messages on the transport's thread, and raise WireError for
+    refused ones; the other methods are the loop's. `send` sends a message to the client and never blocks; `started` is
+    called when the loop waits for the first observation, `failed` (with the client's seq) when a tick failed for a
+    reason that concerns the client. A resumed session starts a new loop on the same environment.
     """
 
     name = "remote"
@@ -136,14 +136,14 @@ class RemoteEnvironment:
 
     @property
     def heard(self) -> deque[Acknowledgement]:
-        """What came of calls, and the loop has not taken yet."""
+        """Return the acknowledgements that the loop has not taken yet."""
         return self.calls.heard
 
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
-        """Capture an observation as it arrives: how old it was by then is the client's to judge, by the call's time to
-        live. Raises WireError (sequence, epoch, rate, invalid)."""
+        """Take an observation with its time of arrival; the client judges its age by the call's time to live. Raises
+        WireError (sequence, epoch, rate, invalid)."""
         now = time.monotonic_ns()
         with self._changed:
             self.arrivals.take(message, self.epoch, now)
@@ -152,7 +152,7 @@ class RemoteEnvironment:
         self.pictures.observed(message.t_ns, now)
 
     def executed(self, message: Executed) -> None:
-        """Take what became of a call. Raises WireError (state, sequence, epoch)."""
+        """Take the acknowledgement of a call. Raises WireError (state, sequence, epoch)."""
         with self._changed:
             self.calls.acknowledge(message, self.epoch, self.traffic, time.monotonic_ns())
 
@@ -174,7 +174,7 @@ class RemoteEnvironment:
         self._started()
 
     def await_first(self) -> None:
-        """Wait a little for the first observation."""
+        """Wait briefly for the first observation."""
         with self._changed:
             if self.arrivals.latest() is None:
                 self._changed.wait(WAIT_S)
@@ -232,7 +232,7 @@ class RemoteEnvironment:
         self._instruction = text
 
     def accepted(self, text: str) -> None:
-        """Inform the client that an instruction is active: something was decided by it."""
+        """Inform the client that an instruction is active, once a decision followed it."""
         if text != self._known:
             self._known = text
             self._send(Instruct(session=self.terms.session, instruction=text))
@@ -246,4 +246,4 @@ class RemoteEnvironment:
 
 
 def _elsewhere(**arguments: Any) -> None:
-    """Stands for the client's own function."""
+    """Represent the client's own function."""

@@ -1,6 +1,6 @@
-"""What a world behind a wire decides: which messages of its client count, and how the loop's emissions are numbered.
+"""The rules of a remote world: which messages of its client are valid, and how emissions are numbered.
 
-No clock or thread. Ticks on the wire grow over all loops of a session; observations have the client's own numbers.
+No clock or thread. Ticks on the wire grow over all loops of a session; observations keep the client's numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ REMEMBERED = 1024
 
 
 class RemoteData(dict[str, Any]):
-    """An observation's `data`, and its arrays under their names (NumPy, read-only); `text` where the client wrote
-    itself what the model reads."""
+    """An observation's `data` with its arrays by name (NumPy, read-only); `text` if the client wrote the model's text
+    itself."""
 
     text: str | None = None
 
@@ -36,9 +36,9 @@ class RemoteData(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
-    """What was agreed with the client. `minor`: the version that both speak; `deadline_ns`: from release to deadline;
-    `queue` bounds the observations that wait for their call (client-paced only); `ttl_ms` 0 is no limit; `pictures_hz`
-    are recorded a second; `reads_arrays`: there is an agent whose `observe` may use arrays."""
+    """The terms agreed with the client. `minor`: the lower of both minor versions; `deadline_ns`: from release to
+    deadline; `queue` limits the observations that wait for a call (client-paced only); `ttl_ms` 0 is no limit;
+    `pictures_hz` are recorded a second; `reads_arrays`: an agent's `observe` may use arrays."""
 
     session: str
     tools: tuple[str, ...]
@@ -54,7 +54,7 @@ class RemoteTerms:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """What came and went, for the report."""
+    """Counts of messages, for the report."""
 
     observations: int = 0
     calls: dict[str, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObservation:
-    """An observation with the client's own numbers."""
+    """An observation with the client's numbers."""
 
     observation: Observation
     seq: int
@@ -76,8 +76,8 @@ class RemoteObservation:
 
 
 def look_of(message: Observe, terms: RemoteTerms) -> RemoteData:
-    """Return what the agent gets to see. Raises WireError (invalid) for arrays that no agent makes a text of, or whose
-    names are taken."""
+    """Return the data that the agent sees. Raises WireError (invalid) for arrays that no agent uses, or whose names are
+    taken."""
     look = RemoteData.of(message.data, message.text)
     if not message.arrays:
         return look
@@ -98,7 +98,7 @@ def _invalid(message: Observe, field: str, problem: str, hint: str) -> WireError
 
 
 class Arrivals:
-    """The client's observations: the newest, or where the client paces those that wait for their call, in order."""
+    """The client's observations: the latest, or for a client-paced session those that wait for a call, in order."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
@@ -136,7 +136,7 @@ class Arrivals:
             raise WireError(Code.RATE, problem, hint, seq=message.seq, retryable=True)
 
     def latest(self) -> Observation | None:
-        """Return what is decided upon now."""
+        """Return the observation for the next decision."""
         if self._terms.paced_by_client and self._newest is None:
             self._peeked = self._next() is not None
         newest = self._newest
@@ -146,7 +146,7 @@ class Arrivals:
         return newest.observation
 
     def arrival(self) -> int | None:
-        """Return when the next observation to answer arrived (CLOCK_MONOTONIC), where the client paces."""
+        """Return the arrival of the next observation to answer (CLOCK_MONOTONIC), if the client paces."""
         if self._peeked and self._newest is not None:
             self._peeked = False
             return self._newest.observation.t_capture_ns
@@ -163,12 +163,12 @@ class Arrivals:
         return self._seen.get(seq)
 
     def reset(self) -> None:
-        """Start a new episode: nothing of it was observed yet."""
+        """Start a new episode without observations."""
         if not self._terms.paced_by_client:
             self._newest = None
 
     def clear(self) -> None:
-        """Forget what was observed: the next loop, or client, waits for a new observation."""
+        """Forget all observations: the next loop, or client, waits for a new one."""
         self._newest, self._peeked = None, False
         self._waiting.clear()
 
@@ -178,8 +178,8 @@ class Arrivals:
 
 @dataclass(slots=True)
 class Sent:
-    """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history. `k` is the
-    loop's number of the tick, `n` how many calls of it came before."""
+    """A call that the client may acknowledge once; `call` is None for a safe one, which is not part of histories. `k`
+    is the loop's number of the tick, `n` the number of its earlier calls."""
 
     epoch: int
     call: Call | None
@@ -189,17 +189,17 @@ class Sent:
 
 
 def wire_call(call: Call | None) -> FunctionCall | None:
-    """Return a call in the wire's form."""
+    """Return a call in the form of the wire."""
     return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
 
 
 def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
-    """Return several calls in the wire's form; None where there are none."""
+    """Return several calls in the form of the wire; None for none."""
     return [FunctionCall(name=call.name, arguments=dict(call.arguments)) for call in calls] or None
 
 
 class SentCalls:
-    """The calls that were sent to the client: their numbers, which grow over all loops, and what became of them."""
+    """The calls sent to the client: their numbers, which grow over all loops, and their acknowledgements."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
@@ -211,14 +211,14 @@ class SentCalls:
         self.heard: deque[Acknowledgement] = deque(maxlen=REMEMBERED)
 
     def start(self) -> None:
-        """Count on from here in another loop."""
+        """Continue the numbers in another loop."""
         self._first_tick, self._released, self.released_ns = self._tick, -1, None
         self.heard.clear()
 
     def messages(
         self, emission: Emission, seen: RemoteObservation | None, epoch: int, now_ns: int
     ) -> list[CallMessage]:
-        """Return what the client is sent of an emission: one message, but several safe calls to one of 1.0."""
+        """Return the messages of an emission: one, or for a client of 1.0 one for each safe call."""
         several = emission.safe_calls if emission.status == "safe" else ()
         if self._terms.minor >= 1 or not several:
             return [self._message(emission, several, seen, epoch, now_ns)]
@@ -257,8 +257,8 @@ class SentCalls:
         )
 
     def _numbered(self, emission: Emission) -> tuple[int, int | None]:
-        """Return the tick on the wire, which grows, and its release: a safe call between two ticks takes the next
-        number, and has none."""
+        """Return the tick on the wire, which grows, and its release; a safe call between two ticks takes the next
+        number and has no release."""
         tick = max(self._first_tick + emission.tick, self._tick)
         self._tick = tick + 1
         if emission.tick <= self._released or self._terms.paced_by_client:
@@ -267,8 +267,7 @@ class SentCalls:
         return tick, self.released_ns
 
     def acknowledge(self, message: Executed, epoch: int, counts: MessageCounts, now_ns: int) -> None:
-        """Take what became of a call. Raises WireError (state, sequence, epoch) for what is no call's first
-        acknowledgement."""
+        """Take an acknowledgement. Raises WireError (state, sequence, epoch) unless it is the first one of a call."""
         if not self._terms.acknowledges:
             hint = 'Give hello `capabilities: ["executed"]`.'
             raise WireError(Code.STATE, "hello did not announce acknowledgements.", hint)
@@ -298,11 +297,11 @@ class SentCalls:
         return None if last is None else last + max(0, -(-(now_ns - last) // period_ns)) * period_ns
 
     def done(self) -> list[Call]:
-        """Return the calls of this epoch that were executed, and forget them."""
+        """Return the executed calls of this epoch, and forget them."""
         return [self._done.popleft() for _ in range(len(self._done))]
 
     def forget(self) -> None:
-        """Forget what was executed: it is of another epoch."""
+        """Forget the executed calls of an earlier epoch."""
         self._done.clear()
 
 
@@ -310,7 +309,7 @@ class SentCalls:
 
 
 class EndedEpisodes(Sequence[Episode]):
-    """All episodes that ended, by index; those before the newest REMEMBERED are counted, not kept."""
+    """All finished episodes by index; those before the newest REMEMBERED are counted only."""
 
     def __init__(self) -> None:
         self._newest: deque[Episode] = deque(maxlen=REMEMBERED)
@@ -320,20 +319,20 @@ class EndedEpisodes(Sequence[Episode]):
         return self._count
 
     def __getitem__(self, at: Any) -> Any:
-        """Return an episode, or of a slice those that are kept."""
+        """Return an episode, or the available ones of a slice."""
         forgotten = self._count - len(self._newest)
         if isinstance(at, slice):
             return [self._newest[i - forgotten] for i in range(self._count)[at] if i >= forgotten]
         return self._newest[range(self._count)[at] - forgotten]
 
     def append(self, episode: Episode) -> None:
-        """Add one that ended."""
+        """Add a finished episode."""
         self._newest.append(episode)
         self._count += 1
 
 
 class Episodes:
-    """The client's epoch, and the episodes that ended in this run, by its resets."""
+    """The client's epoch, and the episodes of this run that its resets ended."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -359,7 +358,7 @@ class Episodes:
 
 
 def _remember(memory: dict[int, Any], number: int, item: Any) -> None:
-    """Keep the item, and the newest REMEMBERED in all."""
+    """Store the item, and keep the newest REMEMBERED."""
     if number not in memory:
         memory[number] = item
         if len(memory) > REMEMBERED:

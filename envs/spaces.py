@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as tools and text: the values and names of an action's numbers, and of what is seen."""
+"""Gymnasium's spaces as tools and text: names and values of actions and observations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
 
 def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
     """Return the values of each number of an action; a Box has `count` of each, from its lower to its upper bound in
-    its own dtype. Those of a Dict or Tuple follow each other. Raises UserError for a space that is not a tool."""
+    its dtype. Those of a Dict or Tuple are concatenated. Raises UserError for an unsupported space."""
     values: list[list[Any]] = []
     for _, part in _parts(space):
         if not isinstance(part, NUMBERS | spaces.Discrete):
@@ -36,7 +36,7 @@ def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
 
 
 def _levels(name: str, space: Any, count: int) -> list[list[Any]]:
-    """Return those of a space that holds no others."""
+    """Return the values of a space without inner spaces."""
     if isinstance(space, spaces.Box):
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise UserError(f"{name}: numbers of its actions ({space}) have no bounds, so no levels.", FILE)
@@ -51,7 +51,7 @@ def _levels(name: str, space: Any, count: int) -> list[list[Any]]:
 
 
 def _between(low: Any, high: Any, count: int) -> list[Any]:
-    """Return numbers evenly from `low` to `high`, both of one dtype."""
+    """Return evenly spaced numbers from `low` to `high`, both of one dtype."""
     if low.dtype.kind in "iub":
         first, span = int(low), int(high) - int(low)
         gaps = min(count - 1, span)
@@ -63,12 +63,12 @@ def _between(low: Any, high: Any, count: int) -> list[Any]:
 
 
 def _short(value: Any) -> float:
-    """Return the shortest number that is this value of its dtype."""
+    """Return the shortest number with this value in its dtype."""
     return float(str(value)) + 0.0
 
 
 def action_names(space: Any) -> list[str]:
-    """Return a name for each number of an action, in order, each once: those of a Dict by its keys."""
+    """Return a unique name for each number of an action, in order; those of a Dict by its keys."""
     if isinstance(space, spaces.Discrete):
         return ["action"]
     names = names_of("", space)
@@ -91,8 +91,8 @@ def _action(space: Any, left: Iterator[Any]) -> Any:
 
 
 def names_of(name: str, space: Any) -> list[str]:
-    """Return a name for each number and text of an observation, in order, each once. Raises UserError for a space that
-    is not text."""
+    """Return a unique name for each number and text of an observation, in order. Raises UserError for an unsupported
+    space."""
     names: list[str] = []
     for path, part in _parts(space):
         if isinstance(part, spaces.Discrete) or _is_text(part):
@@ -122,7 +122,7 @@ def are_whole(space: Any) -> Iterator[bool]:
 
 
 def _parts(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what a Dict or Tuple holds, each with its keys; of another space itself."""
+    """Yield the inner spaces of a Dict or Tuple with their keys; another space itself."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
@@ -131,13 +131,13 @@ def _parts(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_text(space: Any) -> bool:
-    """Gymnasium's own, and others of that dtype (MiniGrid's missions)."""
+    """Return whether a space is text: Gymnasium's, or another of that dtype (MiniGrid's missions)."""
     return isinstance(space, spaces.Text) or getattr(space.dtype, "kind", "") == "U"
 
 
 def flat(space: Any, observation: Any) -> Iterator[float | str]:
-    """Yield its numbers and texts, in the order of `names_of`. Raises LookupError, TypeError or ValueError for what is
-    not like the space."""
+    """Yield the numbers and texts of an observation, in the order of `names_of`. Raises LookupError, TypeError or
+    ValueError where it does not fit the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
             yield from flat(part, observation[key])

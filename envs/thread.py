@@ -1,4 +1,4 @@
-"""The one thread that a world belongs to: there it is made, reset, called, stepped and, once, closed."""
+"""The thread on which a world is created, reset, called, stepped and closed."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ class _Job:
 
 
 class WorldThread:
-    """OpenGL contexts, sqlite and event loops belong to the thread that made them, so a world has one.
+    """A thread for one world: OpenGL contexts, sqlite and event loops belong to the thread that created them.
 
-    `due` is called between jobs: it does what is due, and gives the seconds until it is to be called again (None: not
-    before the next job). `world` is what was made, or given, and has a `close()` or none. `fault` says what went wrong
-    when it was closed.
+    `due` is called between jobs: it does pending work and returns the seconds until its next call (None: after the next
+    job). `world` is the created or given object, with or without a `close()`. `fault` is what went wrong at closing.
     """
 
     def __init__(self, name: str, world: Any = None) -> None:
@@ -52,10 +51,12 @@ class WorldThread:
         self._closed = self._over = False
 
     def do(self, function: Callable[[], T]) -> T:
-        """There, after all that was asked for before. Raises whatever it raises; RuntimeError once it is closed.
+        """Run a function on the thread after all earlier ones; return its result or raise its error. Raises
+        RuntimeError once it is closed.
 
-        A caller who is interrupted while waiting leaves: what was started continues, what was not is dropped. A call
-        from the thread itself is done at once."""
+        A caller interrupted while waiting returns: a started function continues, another one is dropped. A call from
+        the thread itself runs at once.
+        """
         if threading.current_thread() is self._thread:
             return function()
         job = _Job(function)
@@ -76,7 +77,8 @@ class WorldThread:
         return job.result
 
     def make(self, function: Callable[[], T]) -> T:
-        """The world, made there. What raises has closed what it had started (`half_made`)."""
+        """Create the world on the thread and return it. After an error, a partly created world is closed
+        (`half_made`)."""
 
         def make() -> T:
             self.world = function()
@@ -85,8 +87,8 @@ class WorldThread:
         return self.do(make)
 
     def close(self) -> None:
-        """Close the world there, once, however often and from wherever this is called; never raises what it raises.
-        A step or a close() that hangs is left to the process's end: the thread is a daemon."""
+        """Close the world on the thread once, from any thread; never raises. A step or close() that hangs is left to
+        the end of the process, since the thread is a daemon."""
         with self._lock:
             if self._closed:
                 return
@@ -130,14 +132,14 @@ class WorldThread:
 
 
 def shut(world: Any) -> None:
-    """Close what has a `close()`."""
+    """Close an object with a `close()`."""
     if callable(close := getattr(world, "close", None)):
         close()
 
 
 def half_made(error: BaseException, is_one: Callable[[Any], bool]) -> Any:
-    """The object that was being made when `error` came out of its `__init__`, or of whatever wrapped it then: what it
-    has taken by then, nobody else can give back. None where there is none."""
+    """Return the object that was being created when `error` left its `__init__`, or that of a wrapper, so that its
+    resources can be released. None if there is none."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             if is_one(value):

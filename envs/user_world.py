@@ -1,4 +1,4 @@
-"""A world of the user's own: any object that resets, steps and is observed, as a simulation that can be judged."""
+"""A user's world: any object that resets, steps and is observed, as a simulation that can be judged."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ CLOSE = "close"
 
 
 class UserWorld:
-    """Implements `Judged` over the object `made`.
+    """A `Judged` simulation over a user's object.
 
-    It needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, a mapping; `outcome()`: None
-    while the episode goes on, then whether it succeeded, or an `Episode`; and one of `instruct(text)` and
-    `judge_by(goal)`, which get what is asked for. The functions that act are its `bindings` by the tools' names,
-    or else its other public methods. Its `close()`, unless that is one of the `tools`, closes it. What it gives that is
-    none of these is a UserError with the method's line; what it raises goes through.
+    It needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, which returns a mapping;
+    `outcome()`: None during the episode, then whether it succeeded, or an `Episode`; and `instruct(text)` or
+    `judge_by(goal)`, which take the instruction. Its functions are its `bindings` by the tools' names, or else its
+    other public methods. Its `close()`, unless that is one of the `tools`, closes it. A wrong result is a UserError
+    with the method's line; its exceptions are not caught.
 
-    With `goals`, `judge_by` gets the `Goal` that the words ask for; where they ask for none, nothing is judged, and
-    the world keeps the goal it had, at first the first one. It is given again before each episode: what a world
-    counts for a goal may begin there. After `judge_by` the words that follow change nothing. `limit_s` ends, as
-    an error, an episode that does not.
+    With `goals`, `judge_by` gets the `Goal` of the instruction; without one the episode is not judged, and the world
+    keeps the goal it had, at first the first one. The goal is given again before each episode, where a world's counts
+    may start. After `judge_by` later instructions change nothing. `limit_s` ends an episode that does not end, as an
+    error.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class UserWorld:
         return outcome if self._judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
 
     def instruct(self, text: str) -> None:
-        """What the controller is instructed from now on."""
+        """Take the controller's new instruction."""
         if self._fixed:
             return
         goal = None if self._goals is None else self._goals.recognise(text)
@@ -114,13 +114,13 @@ class UserWorld:
         self._tell(goal, self._text)
 
     def judge_by(self, goal: Any) -> None:
-        """Judge by this goal, whatever the controller is instructed."""
+        """Judge by this goal, whatever the instruction is."""
         self._fixed = self._judged = True
         self._goal, self._text = goal, goal.text()
         self._tell(goal, self._text)
 
     def close(self) -> None:
-        """What the object holds on to is given back, where it has a `close()` for that."""
+        """Release the object's resources, if it has a `close()`."""
         if self._closes:
             shut(self._world)
 

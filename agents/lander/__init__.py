@@ -1,4 +1,4 @@
-"""The agent that flies the lander: its tools, its goals, and the many ways to tell it."""
+"""The agent of the lander: its tools, its goals, and the ways to say them."""
 
 from rtcontrol.agents.lander.tools import agent
 

@@ -1,4 +1,4 @@
-"""What a lander can be asked to do, the plain rule that reads it off an instruction, and many ways to say it."""
+"""The goals of the lander, the plain rule that reads them from an instruction, and many ways to say them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _TOKEN = re.compile(r"[a-z]+|[-+]?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class LanderGoal:
-    """One task for the lander; `x` and `y` (observation units, the pad's centre is 0, 0) are read for `hover` only."""
+    """One goal of the lander; `x` and `y` (observation units, the pad's centre is 0, 0) are for `hover` only."""
 
     kind: LanderKind
     x: float = 0.0
     y: float = 0.0
 
     def text(self) -> str:
-        """The canonical instruction, the one `recognise` and the training data share."""
+        """Return the canonical instruction, shared by `recognise` and the training data."""
         if self.kind == "hover":
             return f"hover at {_number(self.y)}" + (f" and x {_number(self.x)}" if self.x else "")
         if self.kind == "land":
@@ -50,16 +50,16 @@ class LanderGoal:
 
 
 def _number(value: float) -> str:
-    """Two decimals at the most, one at the least: 0.7, -0.25, 0.0."""
+    """Return a number with one or two decimals: 0.7, -0.25, 0.0."""
     return f"{value:.2f}".removesuffix("0")
 
 
 def recognise(text: str) -> LanderGoal | None:
-    """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
+    """Return the goal that an instruction plainly names, or None. For judging only, never for control.
 
-    A hover word, `x` or `y` with a number asks for a hover: the number after the word `x` is the place, the
-    other the height; two bare numbers are x, then y. Else `left` or `right` (one of them; "not on the right" and
-    "right now" do not count) names a side of the pad, else a landing word or `centre` the pad itself.
+    A hover word, or `x` or `y` with a number, means a hover: the number after the word `x` is the place, the other the
+    height; two bare numbers are x, then y. Otherwise `left` or `right` (only one of them; "not on the right" and "right
+    now" do not count) names a side of the pad, and a landing word or `centre` the pad itself.
     """
     words = _TOKEN.findall(_EXACTLY.sub(" ", _EXCLUDED.sub(" ", text.lower())))
     numbers = [i for i, word in enumerate(words) if word[-1].isdigit()]
@@ -175,7 +175,7 @@ def _place(rng: random.Random, hundredths: range) -> int:
 
 
 def _written(hundredths: int) -> tuple[str, ...]:
-    """The ways to write a number with at most two decimals: 0.7 and 0.70; 1, 1.0 and 1.00."""
+    """Return the ways to write a number with at most two decimals: 0.7 and 0.70; 1, 1.0 and 1.00."""
     two = f"{hundredths / 100:.2f}" if hundredths else "0.00"
     if hundredths % 10:
         return (two,)

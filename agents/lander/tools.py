@@ -1,4 +1,4 @@
-"""The agent that flies the lander: two engines in coarse steps, the state as integers in hundredths."""
+"""The lander's tools: two engines in coarse steps, the state as integers in hundredths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def observe(data: Mapping[str, Any]) -> str:
 
 
 def read_back(text: str) -> dict[str, float]:
-    """The state that an observation text shows, rounded and clamped as it is: all that its reader can know."""
+    """Return the state that an observation text shows, with its rounding and clamping."""
     words = text.split()
     state = {name: int(words[2 * i + 1]) / 100 for i, name in enumerate(STATE)}
     return {**state, "left_leg": float(words[-2]), "right_leg": float(words[-1])}

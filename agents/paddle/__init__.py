@@ -1,4 +1,4 @@
-"""The agent that plays the paddle: its tools, its goals, and the many ways to tell it."""
+"""The agent of the paddle: its tools, its goals, and the ways to say them."""
 
 from rtcontrol.agents.paddle.tools import agent
 

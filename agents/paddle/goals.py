@@ -1,4 +1,4 @@
-"""What a paddle can be asked to do, the plain rule that reads it off an instruction, and many ways to say it."""
+"""The goals of the paddle, the plain rule that reads them from an instruction, and many ways to say them."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ class PaddleGoal:
     kind: PaddleKind
 
     def text(self) -> str:
-        """The canonical instruction, the one `recognise` and the training data share."""
+        """Return the canonical instruction, shared by `recognise` and the training data."""
         return CANONICAL[self.kind]
 
 
 def recognise(text: str) -> PaddleGoal | None:
-    """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
+    """Return the goal that an instruction plainly names, or None. For judging only, never for control.
 
-    Words of copying ask to mirror. Else one of high and low (not both; "not low" does not count): a shot, when the
-    ball or a stroke is named, else a place to stay. Else missing or returning, "do not" turning one into the other.
+    Words for copying mean mirror. Otherwise one of high and low (not both; "not low" does not count) is a shot if the
+    ball or a stroke is named, else a place to stay. Otherwise missing or returning, which "do not" swaps.
     """
     plain = " ".join(_WORD.findall(text.lower()))
     if _MIRROR.search(plain):

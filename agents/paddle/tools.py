@@ -1,4 +1,4 @@
-"""The agent that plays the right paddle: one velocity in coarse steps, the state as integers."""
+"""The paddle's tool: a velocity in coarse steps, the state as integers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def observe(data: Mapping[str, Any]) -> str:
 
 
 def read_back(text: str) -> dict[str, float]:
-    """The state that an observation text shows, rounded and clamped as it is: all that its reader can know."""
+    """Return the state that an observation text shows, with its rounding and clamping."""
     words = text.split()
     x, y, vx, vy, own, _, other = (int(word) for word in words[1::2])
     return {

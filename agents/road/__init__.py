@@ -1,4 +1,4 @@
-"""The agent that drives, on the road and in CARLA: its tools, its goals, and the many ways to tell it."""
+"""The driver, on the road and in CARLA: its tools, its goals, and the ways to say them."""
 
 from rtcontrol.agents.road.tools import agent
 

@@ -1,4 +1,4 @@
-"""What a driver can be asked to do, the plain rule that reads it off an instruction, and many ways to say it."""
+"""The goals of the driver, the plain rule that reads them from an instruction, and many ways to say them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class RoadGoal:
         assert self.value in allowed, f"RoadGoal({self.kind!r}, {self.value!r}): one of {allowed}"
 
     def text(self) -> str:
-        """The canonical instruction, the one `recognise` and the training data share."""
+        """Return the canonical instruction, shared by `recognise` and the training data."""
         match self.kind:
             case "drive":
                 return "drive on at the speed limit"
@@ -110,9 +110,10 @@ class RoadGoal:
 
 
 def recognise(text: str) -> RoadGoal | None:
-    """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
+    """Return the goal that an instruction plainly names, or None. For judging only, never for control.
 
-    In this order: overtaking, following, a lane, a way at a junction, a side, a halt, a number as a speed, the limit.
+    Checked in this order: overtaking, following, a lane, a turn at a junction, a side, a halt, a number as a speed, the
+    limit.
     """
     words = " ".join(_NUMBER_WORD.get(word, word) for word in _WORD.findall(text.lower()))
     plain = _DROPPED.sub(" ", _RIGHT_NOW.sub(" ", words))
@@ -175,15 +176,15 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         self.value_words, self._sentences = cache(self._value_words), cache(self._all_sentences)
 
     def pattern_goals(self, pattern: str, kind: RoadKind) -> tuple[RoadGoal, ...]:
-        """The goals that a pattern of a kind can ask for: all values of it, or the one that it means unsaid."""
+        """Return the goals that a pattern of a kind can name: all values of it, or the implied one."""
         return (USUAL_GAP,) if kind == "follow" and "{" not in pattern else self.goals_of(kind)
 
     def sentences_of(self, pattern: str, goal: RoadGoal) -> Iterator[str]:
-        """Every sentence that a pattern becomes for a goal; with repeats."""
+        """Return every sentence of a pattern for a goal, with duplicates."""
         yield from self.value_words(goal).expand(pattern)
 
     def training_sentences(self, kind: RoadKind) -> Mapping[str, RoadGoal]:
-        """Every sentence that training can draw for a kind, with its goal; as training_patterns writes them."""
+        """Return every training sentence of a kind with its goal."""
         return self._sentences(kind)
 
     def spoken_tables(self, goal: RoadGoal) -> tuple[Sequence[str], bool]:
@@ -196,7 +197,7 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         return (goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ())), partner
 
     def written(self, rng: random.Random, pattern: str, goal: RoadGoal) -> str:
-        """In figures or in words as its mark says, or with its lane."""
+        """Return the pattern with the value in figures or words as its mark requires, or with its lane."""
         if goal.kind == "lane":
             return self.value_words(goal).fill(rng, pattern)
         value = goal.value
@@ -213,7 +214,7 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         return (word for way in itertools.chain(*ways) for word in split_words(way))
 
     def _templates(self, kind: RoadKind) -> tuple[str, ...]:
-        """A `follow` pattern without a mark for its value is drawn for USUAL_GAP only."""
+        """Return the templates; a `follow` pattern without a mark for its value is for USUAL_GAP only."""
         usual = self.tables["train_usual_gap"] if kind == "follow" else ()
         templates: tuple[str, ...] = self.tables["train"][kind] + usual
         return templates

@@ -1,4 +1,4 @@
-"""The agent that drives a car on a road with lanes: six calls, the traffic around as integers."""
+"""The driver's tools: six calls, and the traffic around the car as integers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def observe(data: Mapping[str, Any]) -> str:
 
 
 def read_back(text: str) -> dict[str, Any]:
-    """The data that an observation text shows, rounded and clamped as it is: all that its reader can know."""
+    """Return the data that an observation text shows, with its rounding and clamping."""
     words = text.split()
     ego_kmh = int(words[1])
     data: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The lander's flights to learn from."""
+"""The training curriculum of the lander."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUND_TICKS, TAKE_OFF = 6, 0.15  # a flight on the ground ends after these, or 
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
-    """Goals are sampled so that rows have the wanted shares: short landings come up more often than long hovers."""
+    """Samples goals so that rows have the wanted shares: short landings are sampled more often than long hovers."""
 
     phrasings = PHRASINGS
 
@@ -44,7 +44,8 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
             _scatter(self.rng, self._world)
 
     def _over(self) -> bool:
-        """Whether the flight ended, or stands on the ground for long; at times that one is instructed to take off."""
+        """Return whether the episode ended or the lander was long on the ground, where it may get the instruction to
+        take off instead."""
         data = self._world.observe()
         on_ground = data["left_leg"] and data["right_leg"] and self._goal.kind != "hover"
         self._ground = self._ground + 1 if on_ground else 0

@@ -1,4 +1,4 @@
-"""The lander as a skill to train and to evaluate."""
+"""The lander as a skill for training and evaluation."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SIDE_LEVELS = (-100, -50, 0, 50, 100)
 
 
 def expert(data: Mapping[str, float], goal: LanderGoal) -> Call:
-    """Return the call for one observation: no memory, so that a network that sees one observation can imitate it.
+    """Return the call for one observation, without memory, so that a network that sees one observation can imitate it.
 
-    A lander with a leg on the ground, unless asked to hover, switches everything off.
+    With a leg on the ground all engines are off, except for a hover.
     """
     if goal.kind != "hover" and (data["left_leg"] or data["right_leg"]):
         return Call("engines", {"main": 0, "side": 0})
@@ -54,7 +54,7 @@ def _nearest(value: float, levels: tuple[int, ...]) -> int:
 
 
 def random_call(rng: random.Random) -> Call:
-    """Any main and side level."""
+    """Return a call with random main and side levels."""
     return Call("engines", {"main": rng.choice(MAIN_LEVELS), "side": rng.choice(SIDE_LEVELS)})
 
 

@@ -76,11 +76,11 @@ _NUDGE = 1e-6
 
 
 def engine_action(main: float, side: float) -> tuple[float, float]:
-    """Percent to LunarLander's continuous action.
+    """Return LunarLander's continuous action for percentages of thrust.
 
-    `main` 50..100 % of thrust is action[0] in (0, 1], 0 is off. `side` -100..-50 and 50..100 % is action[1] of that
-    share; a positive one pushes the lander to the right and tips it to the right (clockwise: `angle` falls).
-    ValueError for a percentage that the engines do not have.
+    `main` 50..100 % is action[0] in (0, 1], 0 is off. `side` -100..-50 and 50..100 % is action[1] of that share; a
+    positive one pushes the lander to the right and tips it to the right (clockwise: `angle` falls). Raises ValueError
+    for a percentage that the engines do not have.
     """
     if not (main == 0 or 50 <= main <= 100):
         raise ValueError(f"main={main}: the main engine runs at 0 or 50..100 %")
@@ -139,14 +139,15 @@ class Lander(GoalWorld[LanderGoal]):
         self.step()
 
     def show(self, data: Mapping[str, float]) -> None:
-        """Put the lander where an observation says, for a picture of it; no step is made."""
+        """Put the lander where an observation says, for a picture, without a step."""
         lander = self._env.lander
         x = (data["x"] + 1) * (VIEWPORT_W / SCALE / 2)
         y = data["y"] * (VIEWPORT_H / SCALE / 2) + self._env.helipad_y + LEG_DOWN / SCALE
         self._move((x - lander.position.x, y - lander.position.y), data["angle"] - lander.angle)
 
     def _move(self, shift: tuple[float, float], turn: float) -> list[tuple[Any, tuple[float, float]]]:
-        """The lander and its legs, in the engine's own metres and radians; gives each with its place off the centre."""
+        """Yield the lander and its legs with their offsets from the centre, and move them to a place in the engine's
+        metres and radians."""
         lander = self._env.lander
         centre, moved = lander.position.copy(), []
         cos, sin = math.cos(turn), math.sin(turn)
@@ -188,7 +189,7 @@ class Lander(GoalWorld[LanderGoal]):
         self._env.close()
 
     def picture(self) -> np.ndarray:
-        """The scene, uint8 [height, width, 3], of a lander made with `pictures`; about 2 ms."""
+        """Return the scene, uint8 [height, width, 3], of a lander made with `pictures`; about 2 ms."""
         frame: np.ndarray = self._env.render()
         return frame
 

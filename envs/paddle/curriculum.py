@@ -1,4 +1,4 @@
-"""The paddle's games to learn from."""
+"""The training curriculum of the paddle."""
 
 from __future__ import annotations
 

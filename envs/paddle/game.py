@@ -95,10 +95,10 @@ class PaddleJudge(Judge[PaddleGoal]):
 
 
 class PaddleGame(GoalWorld[PaddleGoal]):
-    """One game, and whatever the goal asks in it.
+    """One game with a goal.
 
-    Both paddles start at heights that follow from the seed, as the serves and the person do. The return is the points
-    won less those lost. `world` is open for making starts for training.
+    Both paddles start at heights that follow from the seed, as do the serves and the person. The return is points won
+    minus points lost. `world` is public for training starts.
     """
 
     step_s = 1 / STEPS_A_SECOND
@@ -112,7 +112,7 @@ class PaddleGame(GoalWorld[PaddleGoal]):
         self.bindings: Mapping[str, Callable[..., Any]] = {"move": self.move}
 
     def move(self, velocity: int) -> None:
-        """The model's paddle in steps of 20 units a second, positive is down; it stays so until the next call."""
+        """Set the model's paddle velocity in steps of 20 units a second, positive is down, until the next call."""
         self.world.set_model(LEVEL_SPEED * velocity)
 
     def observe(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The paddle as a skill to train and to evaluate."""
+"""The paddle as a skill for training and evaluation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ CROWDED = 13.0  # a ball that comes so near to an end of the field makes that en
 
 
 def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
-    """The call for one observation: no memory, so that a network that sees one observation can imitate it."""
+    """Return the call for one observation, without memory, so that a network that sees one observation can imitate
+    it."""
     distance = _target(data, goal) - data["own_y"]
     level = round(GAIN * distance / LEVEL_SPEED)
     return Call("move", {"velocity": max(LEVELS[0], min(LEVELS[-1], level))})
 
 
 def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
-    """The height at which the paddle should be."""
+    """Return the height that the paddle should have."""
     own, other = data["own_y"], data["other_y"]
     if goal.kind == "top":
         return TOP
@@ -50,7 +51,7 @@ def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
 
 
 def _ahead(data: Mapping[str, float], limit_s: float) -> float:
-    """The ball's height when it meets the paddle, or in `limit_s` if that is sooner: near enough to run after."""
+    """Return the ball's height when it meets the paddle, or in `limit_s` if that is sooner."""
     seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], limit_s)
     y = data["ball_y"] + data["ball_vy"] * seconds
     if y < BALL_HALF:
@@ -59,14 +60,15 @@ def _ahead(data: Mapping[str, float], limit_s: float) -> float:
 
 
 def _hidden(own: float, ball: float) -> float:
-    """Out of the ball's way: the nearer end of the field, or the middle when the ball comes to that end."""
+    """Return a height out of the ball's way: the nearer end of the field, or the middle when the ball comes to that
+    end."""
     if own < HEIGHT / 2:
         return TOP if ball > TOP + CROWDED else HEIGHT / 2
     return BOTTOM if ball < BOTTOM - CROWDED else HEIGHT / 2
 
 
 def random_call(rng: random.Random) -> Call:
-    """Any velocity."""
+    """Return a call with a random velocity."""
     return Call("move", {"velocity": rng.choice(LEVELS)})
 
 

@@ -92,15 +92,15 @@ class PaddleWorld:
         self._centre(toward=1)
 
     def set_model(self, velocity: float) -> None:
-        """The model's paddle, units a second, clamped; positive is down."""
+        """Set the velocity of the model's paddle in units a second, clamped; positive is down."""
         self.own_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
 
     def set_other(self, velocity: float) -> None:
-        """The person's paddle, likewise."""
+        """Set the velocity of the person's paddle in the same way."""
         self.other_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
 
     def step(self) -> None:
-        """1/60 s later."""
+        """Advance by 1/60 s."""
         self.own_y = min(max(self.own_y + self.own_v / STEPS_A_SECOND, TOP), BOTTOM)
         self.other_y = min(max(self.other_y + self.other_v / STEPS_A_SECOND, TOP), BOTTOM)
         if self.pause > 0:
@@ -126,7 +126,7 @@ class PaddleWorld:
             self._centre(toward=-1)
 
     def observe(self) -> dict[str, float]:
-        """The six numbers of an observation."""
+        """Return the six numbers of an observation."""
         return {
             "ball_x": self.ball.x,
             "ball_y": self.ball.y,
@@ -166,15 +166,15 @@ LOOK_EVERY = 12  # steps between two looks at the ball: 0.2 s
 
 
 def fold(y: float) -> float:
-    """Where a ball that flies straight to `y` really is: reflected at the walls, however often."""
+    """Return where a ball that moves straight to `y` is after its reflections at the walls."""
     span = HEIGHT - 2 * BALL_HALF
     place = (y - BALL_HALF) % (2 * span)
     return BALL_HALF + (place if place <= span else 2 * span - place)
 
 
 class Person:
-    """Everything follows from the generator given: speed (30 to 50 units a second), aim (errors of 1.5 to 5 units a
-    ball) and where it waits while the ball flies away. `restless` persons pay no attention to the ball."""
+    """A scripted player. The generator decides its speed (30 to 50 units a second), its aim (errors of 1.5 to 5 units a
+    ball) and where it waits while the ball moves away. `restless` persons ignore the ball."""
 
     def __init__(self, rng: random.Random, restless: bool = False) -> None:
         self._rng = rng
@@ -187,7 +187,7 @@ class Person:
         self._target = rng.uniform(TOP, BOTTOM)
 
     def step(self, world: PaddleWorld) -> None:
-        """Before each physics step: set the person's paddle."""
+        """Set the person's paddle, before each physics step."""
         if self._steps % LOOK_EVERY == 0:
             self._look(world)
         self._steps += 1
@@ -213,5 +213,5 @@ class Person:
 
 
 def person(seed: int) -> Person:
-    """The person who plays the episode of `seed`."""
+    """Return the person who plays the episode of `seed`."""
     return Person(random.Random(f"person {seed}"))

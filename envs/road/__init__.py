@@ -1,1 +1,1 @@
-"""A road with traffic and lights along one coordinate, instructed how to drive."""
+"""A road with traffic and lights along one coordinate, with a driver to instruct."""

@@ -1,4 +1,4 @@
-"""The road's drives to learn from."""
+"""The training curriculum of the driver."""
 
 from __future__ import annotations
 

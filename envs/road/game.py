@@ -1,4 +1,4 @@
-"""The road as a `Simulation`: one car among others, and whatever the goal asks of it."""
+"""The road as a `Simulation`: one car among others, and the goal that it is judged by."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def _cruises(road: Road, kmh: float) -> bool:
 class RoadGame(GoalWorld[RoadGoal]):
     """One drive.
 
-    The road, its traffic and lights follow from the seed. The return is the distance driven, km. `road` is open for
-    making starts for training.
+    The road, its traffic and lights follow from the seed. The return is the distance driven, km. `road` is public for
+    training starts.
     """
 
     step_s = DT

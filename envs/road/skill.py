@@ -1,4 +1,4 @@
-"""The driver as a skill to train and to evaluate."""
+"""The driver as a skill for training and evaluation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CHANGE_M, OVERTAKE_M = 30.0, 45.0  # no lane change, no overtaking is asked for 
 
 
 def expert(data: Mapping[str, Any], goal: RoadGoal) -> Call:
-    """What to call, from the data of `agents.driver.read_back`.
+    """Return the call for the data of `agents.driver.read_back`.
 
-    A halt; else a red light; else a car ahead that only hard braking avoids; else what the goal asks for.
+    Priorities: a halt; a red light; a car ahead that needs hard braking; the goal.
     """
     if goal.kind == "stop":
         return Call("stop", {})
@@ -69,7 +69,7 @@ def _light(data: Mapping[str, Any]) -> Call | None:
 
 
 def _close(data: Mapping[str, Any]) -> Call | None:
-    """Brake where comfortable following would be too late."""
+    """Return a brake call where comfortable following would be too late."""
     if data["ahead_m"] is None or (data["junction_m"] == 0 and _turning(data)):
         return None
     closing = (data["speed_kmh"] - data["ahead_kmh"]) / KMH
@@ -90,7 +90,7 @@ def _turning(data: Mapping[str, Any]) -> bool:
 
 
 def _cap(data: Mapping[str, Any], kmh: int) -> int:
-    """No faster than junctions allow."""
+    """Return the speed limited by junctions."""
     junction = data["junction_m"]
     if junction is None or junction >= JUNCTION_NEAR_M:
         return kmh
@@ -104,7 +104,7 @@ def _set(kmh: float) -> Call:
 
 
 def _proceed(data: Mapping[str, Any], kmh: int) -> Call:
-    """At this speed, or behind a slower car."""
+    """Return the call for this speed, or for following a slower car."""
     kmh = _cap(data, kmh)
     gap = data["ahead_m"]
     if gap is None:
@@ -125,7 +125,7 @@ def _headway(kmh: float) -> int:
 
 
 def _towards(data: Mapping[str, Any], target: int, kmh: int) -> Call:
-    """Change to the target one step at a time; slower where a neighbour is in the way."""
+    """Return a change towards the target, one step at a time; slow down where a neighbour is in the way."""
     step = (target > data["lane"]) - (target < data["lane"])
     if step == 0 or data["shift"] or not _far_from_junction(data, CHANGE_M) or data["speed_kmh"] < 8:
         return _proceed(data, max(kmh, 10))
@@ -167,7 +167,7 @@ def _free(data: Mapping[str, Any], side: str) -> bool:
 
 
 def random_call(rng: random.Random) -> Call:
-    """Any call; each tool as often as the others."""
+    """Return a random call, each tool equally likely."""
     tool = rng.choice(agent.tools.schemas)
     arguments = {}
     for parameter in tool.parameters:

@@ -1,8 +1,8 @@
-"""A road with traffic and junctions with lights, along one coordinate: what the driver model learns on.
+"""A road with traffic and junctions with lights, along one coordinate: the training world of the driver model.
 
 Cars have a place along the road and a lane; a lane change takes `SHIFT_S` and counts as the new lane from its middle
-on. Calls mean what they mean in the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`), and
-the observation has the same fields. There is no steering: whether a car keeps its lane is the bridge's business.
+on. Calls have the meaning of the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`), and observations the
+same fields. There is no steering: keeping the lane is the bridge's task.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ class Car:
 
 
 class Traffic:
-    """Cars around a place that moves along an endless road. `cars` is open for setting up a scene."""
+    """Cars around a place that moves along an endless road. `cars` is public for setting up a scene."""
 
     def __init__(self, rng: random.Random, lanes: int, spacing_m: float, pace: float) -> None:
-        """`spacing_m` is the mean distance in a lane; `pace` the liked speed, m/s, of which each likes 55 to 105 %."""
+        """`spacing_m` is the mean distance in a lane; `pace` the preferred speed, m/s, of which each car prefers 55 to
+        105 %."""
         self.rng, self.lanes, self.spacing_m, self.pace = rng, lanes, spacing_m, pace
         self.cars: list[Car] = []
 
     def populate(self, centre: float) -> None:
-        """New cars from behind to ahead, none within `CLEAR_M` and a car's length of the centre."""
+        """Create cars from far back to far ahead, none within `CLEAR_M` and a car's length of the centre."""
         self.cars.clear()
         for lane in range(1, self.lanes + 1):
             s = centre - BEHIND_M + self.rng.uniform(0, 2 * self.spacing_m)
@@ -50,14 +51,15 @@ class Traffic:
                 s += CLEAR_M + LENGTH + self.rng.expovariate(1 / self.spacing_m)
 
     def lead(self, car: Car, gap: float, speed: float) -> None:
-        """Put a car ahead of `car` in its lane, at this gap and speed, and none between."""
+        """Put a car ahead of `car` in its lane, at this gap and speed, and remove those between."""
         s = car.s + LENGTH + gap
         near = [o for o in self.cars if o.lane == car.lane and car.s <= o.s < s + CLEAR_M + LENGTH]
         self.cars = [other for other in self.cars if other not in near]
         self.cars.append(Car(s, car.lane, speed, speed))
 
     def step(self, dt: float, own: Sequence[Car], line: float | None) -> None:
-        """One step; they see each other and the `own` cars, and stop at `line` where it is red ahead (None: green)."""
+        """Advance one step; cars see each other and the `own` cars, and stop at `line` for a red light ahead (None:
+        green)."""
         queues: dict[int, list[Car]] = {}
         for car in (*self.cars, *own):
             queues.setdefault(car.lane, []).append(car)
@@ -71,7 +73,7 @@ class Traffic:
                 leader = car
 
     def recycle(self, centre: float) -> None:
-        """Whoever is out of sight comes in again at the other end, where there is room."""
+        """Move cars out of sight to the other end, where there is room."""
         for car in self.cars:
             if car.s > centre + AHEAD_M:
                 self._move(car, centre - BEHIND_M)
@@ -114,8 +116,8 @@ Light = Literal["none", "green", "yellow", "red"]
 
 @dataclass(slots=True)
 class Junction:
-    """One ahead: where it begins along the road, m, in which phase its light is at time 0, where it has one, and the
-    `way` that was taken inside."""
+    """The next junction: its start along the road, m, the phase of its light at time 0, if it has one, and the `way`
+    taken inside."""
 
     place: float
     lit: bool
@@ -130,7 +132,7 @@ class Junction:
 
 
 class Road:
-    """The physics and nothing else. `counts` of crash, red light, corner, emergency brakes and refused calls grow."""
+    """The physics of the road. `counts` of crash, red light, corner, emergency brakes and refused calls grow."""
 
     step_s = DT
 
@@ -162,7 +164,7 @@ class Road:
     # -- calls and observations --------------------------------------------------------------------------------------
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """A call of the agent `driver`."""
+        """Execute a call of the agent `driver`."""
         if self._late(arguments.get("at_next_junction")) or self.intent.obey(name, arguments, self.place()) is not None:
             self.counts["refused calls"] += 1
             return
@@ -177,20 +179,20 @@ class Road:
         return Place(self.car.speed * KMH, lane, lanes, self.shift, self.junction_m())
 
     def junction_m(self) -> float | None:
-        """To the next junction's entry; 0 inside; None where none is near."""
+        """Return the distance to the next junction's entry; 0 inside; None where none is near."""
         if self.junction.way is not None:
             return 0.0
         left = self.junction.place - self.car.s
         return left if left < SIGHT_M else None
 
     def light(self) -> Light:
-        """What a driver sees: the light of a junction that is near, as the CARLA bridge tells it (`LIGHT_SIGHT_M`)."""
+        """Return the light that a driver sees: that of a near junction, as in the CARLA bridge (`LIGHT_SIGHT_M`)."""
         if self.junction.way is not None or self.junction.place - self.car.s > LIGHT_SIGHT_M:
             return "none"
         return self.junction.light(self.time)
 
     def observe(self) -> dict[str, Any]:
-        """The agent's observation, as in the CARLA bridge."""
+        """Return the agent's observation, as in the CARLA bridge."""
         lane, lanes = self._shown_lane()
         seen: dict[str, Any] = {
             "speed_kmh": self.car.speed * KMH,
@@ -211,7 +213,7 @@ class Road:
         return seen
 
     def neighbours(self, lane: int) -> tuple[Car | None, Car | None]:
-        """The nearest cars in a lane, ahead and behind; one beside us is ahead if its bumper is."""
+        """Return the nearest cars in a lane, ahead and back; one next to us is ahead if its bumper is."""
         ahead = behind = None
         for car in self.traffic.cars:
             if car.lane != lane:
@@ -224,7 +226,7 @@ class Road:
         return ahead, behind
 
     def _late(self, turn: Any) -> bool:
-        """Whether a turn comes too late to slow down for it, as in the CARLA bridge."""
+        """Return whether a turn comes too late to slow down for it, as in the CARLA bridge."""
         if turn not in ("left", "right") or turn == self.intent.turn or self.junction.way is not None:
             return False
         return self.junction.place - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
@@ -232,7 +234,7 @@ class Road:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """1/32 s later."""
+        """Advance by 1/32 s."""
         car = self.car
         self.time += DT
         ahead = None if self._turning() else self._near(car.lane)[0]
@@ -251,7 +253,7 @@ class Road:
         self._crash()
 
     def _own(self) -> list[Car]:
-        """Our car as others see it: in two lanes while it changes."""
+        """Return our car as others see it: in two lanes during a change."""
         if self._turning():
             return []
         other = self.car.lane + (self.shift if self._progress < 0.5 else -self.shift)
@@ -303,7 +305,7 @@ class Road:
         return (1, 1) if self._turning() else (self.car.lane, self.lanes)
 
     def _see(self, name: str, on: bool) -> None:
-        """Count what lasts when it begins."""
+        """Count an event when it starts."""
         self.counts[name] += on and name not in self._lasting
         (self._lasting.add if on else self._lasting.discard)(name)
 
@@ -313,7 +315,7 @@ class Road:
         self._see("crash", touching)
 
     def _near(self, lane: int) -> tuple[Near | None, Near | None]:
-        """The nearest ahead and behind, by their gaps."""
+        """Return the nearest cars ahead and back, by their gaps."""
         ahead, behind = self.neighbours(lane)
         return (
             None if ahead is None else Near(max(0.0, ahead.s - LENGTH - self.car.s), ahead.speed),

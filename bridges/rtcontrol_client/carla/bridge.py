@@ -1,4 +1,4 @@
-"""The bridge's life: let the simulation step, send what the driver sees, do what is active, and report."""
+"""The bridge's main loop: step the simulation, send observations, drive by the active call, and report."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """A file of JSON lines, appended to what is there. Where it cannot be written any more it ends, with a warning; the
-    drive continues."""
+    """A file of JSON lines, opened for appending. After a write error it is closed with a warning; the drive
+    continues."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, frame: int, own: Body, standing: Standing, control: Control) -> None:
-        """`t_s` is on the machine's monotonic clock; `status` to `age_ms` are of the active call in this step."""
+        """Write one step. `t_s` is on the machine's monotonic clock; `status` to `age_ms` are of the active call."""
         line = {
             "t_s": round(time.monotonic(), 4),
             "frame": frame,
@@ -60,7 +60,7 @@ class Trace:
                 self.close()
 
     def close(self) -> None:
-        """What cannot be written any more is dropped."""
+        """Close the file; unwritten data is dropped."""
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -69,19 +69,20 @@ LEAN = 0.05
 
 
 class Grid:
-    """Instants a step apart; whole steps that were missed are passed over, the phase is kept."""
+    """Instants at a fixed interval; whole intervals that were missed are skipped, and the phase is kept."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
         self._next_s = time.monotonic()
 
     def delay(self, seconds: float) -> None:
-        """Move all further instants, by a part of a step at most: the simulation's time nearly keeps its rate."""
+        """Shift all following instants, by a small part of an interval at most, so that the simulation's time keeps its
+        rate."""
         most_s = LEAN * self._step_s
         self._next_s += min(max(seconds, -most_s), most_s)
 
     def wait(self) -> int:
-        """Sleep until the next instant; return how many instants were passed over."""
+        """Sleep until the next instant; return how many instants were skipped."""
         left = self._next_s - time.monotonic()
         if left > 0:
             time.sleep(left)
@@ -102,7 +103,7 @@ DECIDE_S = 30.0
 
 
 class CarlaSession(BridgeSessions):
-    """What the driver sees goes out, and what became of calls."""
+    """The session with the server: observations out, calls in, acknowledgements out."""
 
     def __init__(self, options: DriveOptions) -> None:
         timeout_s = options.connect_timeout_s or None
@@ -127,8 +128,8 @@ class CarlaSession(BridgeSessions):
         }
 
     def early_s(self) -> float:
-        """Return by how much an observation was sent too soon for the server's tick (below zero: too late); 0 where
-        that is not known, or the server has another rate."""
+        """Return by how much an observation was sent too early for the server's tick (negative: too late); 0 where that
+        is unknown, or the server has another rate."""
         client = self.client
         if client is None or not client.connected or not client.timed:
             return 0.0
@@ -139,13 +140,13 @@ class CarlaSession(BridgeSessions):
         return left_s if left_s < period_s / 2 else left_s - period_s
 
     def observe(self, data: Mapping[str, Any]) -> None:
-        """Send what is seen, if there is a session."""
+        """Send an observation, if there is a session."""
         if self.client is not None and self.number and self.client.error is None:
             self.client.observe(data=data)
 
     def decide(self, data: Mapping[str, Any]) -> Standing | None:
-        """Send what is seen, and wait for the answer; None where the session ended instead. What is active then is not
-        an answer: when its end is seen depends on the moment, and a lockstep drive must not."""
+        """Send an observation and wait for the answer; None where the session ended. The active call at that moment is
+        no answer: it would depend on timing, and a lockstep drive must not."""
         if (client := self.client) is None:
             return None
         try:
@@ -156,19 +157,19 @@ class CarlaSession(BridgeSessions):
         return standing if client.error is None else None
 
     def interrupt(self) -> None:
-        """End a wait in `decide`; from any thread but the one that waits."""
+        """End a wait in `decide`, from another thread."""
         self.over = True
         if (client := self.client) is not None:
             client.close()
 
     def executed(self, standing: Standing, refused: str | None) -> None:
-        """Report to the server that a call was done, or why it was refused."""
+        """Report to the server that a call was executed, or why it was refused."""
         if self.client is not None and self.client.error is None:
             self.client.executed(standing, "executed" if refused is None else "refused", error=refused)
 
 
 def obey_safe(driver: Driver, standing: Standing) -> None:
-    """All safe calls, in order. Where there is none, and instead of one that the driver refuses: `stop`."""
+    """Execute all safe calls in order; `stop` where there is none, and in place of one that the driver refuses."""
     for call in standing.calls or (STOP,):
         if driver.obey(call.name, call.arguments) is not None:
             driver.obey(STOP.name, STOP.arguments)
@@ -176,7 +177,7 @@ def obey_safe(driver: Driver, standing: Standing) -> None:
 
 @dataclass(slots=True)
 class Drive:
-    """How long a drive lasted since the first welcome, and the steps that were passed over."""
+    """The duration of a drive since the first welcome, and its skipped steps."""
 
     started_s: float = field(default_factory=time.monotonic)
     simulated_s: float = 0.0
@@ -184,7 +185,8 @@ class Drive:
 
 
 class CarlaBridge:
-    """Drives the ego vehicle of an open world. `run` blocks; `stop` may be called from anywhere, signals too."""
+    """Drives the ego vehicle of an open world. `run` blocks; `stop` may be called from anywhere, including signal
+    handlers."""
 
     def __init__(self, world: CarlaWorld) -> None:
         self._world = world
@@ -220,11 +222,12 @@ class CarlaBridge:
         halt()
 
     def instruct(self, text: str) -> None:
-        """Set the goal."""
+        """Set the instruction."""
         self._session.instruct(text)
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
-        """Run until `stop`, the session's end, or for the duration. `retake` is called each step: `Shutdown.retake`.
+        """Run until `stop`, the end of the session, or for the duration. `retake` is called each step:
+        `Shutdown.retake`.
 
         Raises ClientError where the server refuses, CarlaBridgeError where CARLA is gone for too long.
         """
@@ -254,7 +257,7 @@ class CarlaBridge:
                 self._trace.close()
 
     def summary(self) -> str:
-        """Return what the drive came to, in a line."""
+        """Return a line about the drive."""
         calls = self._session.counts(("fresh", "held", "safe", "expired"))
         drive, driver = self._drive, self._driver.counts
         counts = ", ".join(f"{name} {count}" for name, count in calls.items())
@@ -306,7 +309,7 @@ class CarlaBridge:
         return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
 
     def _keep(self) -> None:
-        """Look after the session; from its first welcome on the drive counts, and is traced."""
+        """Maintain the session; counts and trace start with its first welcome."""
         if self._session.keep() and self._session.number == 1:
             self._drive, self._driver.counts = Drive(), Counts()
             if self._options.trace is not None:
@@ -318,7 +321,7 @@ class CarlaBridge:
     # One step.
 
     def _step(self, standing: Standing) -> None:
-        """Do what is active, and let the simulation make one step."""
+        """Execute the active call, and let the simulation make one step."""
         self._obey(standing)
         control = self._driver.step(self._scene)
         self._world.control(control)
@@ -329,14 +332,14 @@ class CarlaBridge:
             self._trace.write(self._world.frame, self._scene.own, standing, control)
 
     def _observation(self) -> dict[str, Any] | None:
-        """Return what is seen; None where figures are not numbers: the driver brakes, the loop misses."""
+        """Return the observation; None where figures are not numbers: the driver brakes, the loop misses."""
         try:
             return observe(self._scene, self._driver)
         except ValueError:
             return None
 
     def _obey(self, standing: Standing) -> None:
-        """Obey each call once, when it has come: what it set stays active by itself; safe calls each time."""
+        """Execute each call once, on arrival, since its effect lasts; safe calls each time."""
         call = standing.call
         if standing.status == "safe" or call is None:
             self._obeyed = None
@@ -376,7 +379,7 @@ class CarlaBridge:
         raise CarlaBridgeError(f"The CARLA server at {where} was lost and did not go on in {limit_s:g} s.", hint)
 
     def _halt(self) -> None:
-        """The last thing that the car does is to stop."""
+        """Brake the car to a halt at the end of the run."""
         grid = Grid(self._options.step_s)
         ended, simulated_s = Standing(None, "safe", cause="ended"), self._drive.simulated_s
         try:

@@ -1,4 +1,4 @@
-"""`rtcontrol bridge carla`, and the same without the rest of rtcontrol: `python -m rtcontrol_client.carla`."""
+"""`rtcontrol bridge carla`, also without the rest of rtcontrol: `python -m rtcontrol_client.carla`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ log = logging.getLogger("rtcontrol.carla")
 
 
 def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | None]:
-    """Return the options of the drive by name, and the file to clean."""
+    """Return the options of the drive by name, and the file to clean up."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=EXAMPLES,
@@ -75,7 +75,7 @@ def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | N
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.carla") -> int:
-    """Run; errors are one paragraph on stderr and status 2. Supervised, they are an event on stdout."""
+    """Run the bridge. Errors are one paragraph on stderr and status 2; with a supervisor, an event on stdout."""
     outlive_terminal()
     values, clean = arguments(sys.argv[1:] if given is None else given, prog)
     supervised = bool(values.get("once"))
@@ -149,7 +149,7 @@ def _drive(world: Any, ending: Shutdown) -> int:
 
 
 def _read(bridge: Any, supervised: bool) -> None:
-    """Take each line as an instruction. `supervised`: the end of the input is the end of the supervisor."""
+    """Take each line of the input as an instruction. With a supervisor, the end of the input ends the bridge."""
     # Not by way of Python's own file: at the end it would wait for its lock, which a read that waits holds.
     rest = b""
     while read := os.read(0, 4096):

@@ -1,4 +1,4 @@
-"""From a wanted acceleration to the pedals, for a vehicle whose engine and brakes are not known."""
+"""Pedals for a wanted acceleration, for a vehicle whose engine and brakes are unknown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STANDING, HOLD = 0.3, 0.3  # below so many m/s with no wish to drive: stand, wit
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """As `carla.VehicleControl`: throttle and brake within 0 to 1, never both, steer within -1 (left) to 1; the hand
-    brake holds a vehicle that is to stand."""
+    """The fields of `carla.VehicleControl`: throttle and brake within 0 to 1, never both, steer within -1 (left) to 1;
+    the hand brake holds a vehicle at rest."""
 
     throttle: float = 0.0
     steer: float = 0.0
@@ -27,8 +27,8 @@ class Control:
 
 
 class Throttle:
-    """PI control of the acceleration: `hold` grows to the throttle that keeps the speed, `more` to what the brakes
-    lack. Both rest while a pedal is at its end (anti-windup)."""
+    """PI control of the acceleration: `hold` approaches the throttle that keeps the speed, `more` what the brakes lack.
+    Both pause while a pedal is at its limit (anti-windup)."""
 
     def __init__(self, dt_s: float) -> None:
         self.dt_s = dt_s
@@ -39,7 +39,7 @@ class Throttle:
         self._expected = 0.0
 
     def step(self, wanted: float, speed: float) -> Control:
-        """The pedals for an acceleration (m/s2) at a speed (m/s), both finite; once a simulation step."""
+        """Return the pedals for an acceleration (m/s2) at a speed (m/s), both finite; once a simulation step."""
         self._learn(wanted, speed)
         if wanted <= 0.0 and speed < STANDING:
             self.more = 0.0
@@ -93,7 +93,7 @@ def look_ahead_m(speed: float) -> float:
 
 
 class Steer:
-    """Steering of a vehicle of these figures, which are those of CARLA's Model 3."""
+    """Steering of a vehicle with the dimensions of CARLA's Model 3."""
 
     def __init__(self, dt_s: float) -> None:
         self.dt_s = dt_s
@@ -101,9 +101,10 @@ class Steer:
         self.trim = 0.0
 
     def step(self, forward: float, right: float, speed: float, off_m: float) -> float:
-        """Steering within -1 (left) and 1 for a target `forward` and `right` of the rear axle, m.
+        """Return the steering within -1 (left) and 1 for a target `forward` and `right` of the rear axle, m.
 
-        `off_m`: how far right of where it should be the vehicle is; finite, all of them. Once a simulation step.
+        `off_m` is the distance of the vehicle to the right of its wanted place. All values are finite. Called once a
+        simulation step.
         """
         distance2 = forward * forward + right * right
         curvature = 2.0 * right / distance2 if distance2 > 1e-6 else 0.0
@@ -119,7 +120,7 @@ class Steer:
 
 
 def steering_left(kmh: float) -> float:
-    """Return the share of the steering that is left at a speed."""
+    """Return the share of the steering that CARLA applies at a speed."""
     for (low, share), (high, share_high) in pairwise(CURVE):
         if kmh <= high:
             return share + (share_high - share) * max(kmh - low, 0.0) / (high - low)

@@ -1,6 +1,6 @@
-"""The driver: keeps to its lane and carries out the last call, step by step.
+"""The driver: keeps its lane and executes the last call, step by step.
 
-`look` finds where the vehicle is and what is around it, `obey` takes a call, `step` gives the pedals and the steering.
+`look` locates the vehicle and its surroundings, `obey` takes a call, `step` returns pedals and steering.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ log = logging.getLogger("rtcontrol.carla")
 
 @dataclass(slots=True)
 class Passed:
-    """What a step led over: `sideways_m` by how much farther right of its lane's centre the vehicle is for being in
-    another lane now; `entered`: a junction; `lost`: elsewhere."""
+    """The changes of a step: `sideways_m` is the change of the offset from the lane's centre due to another lane;
+    `entered`: a junction; `lost`: the vehicle is elsewhere."""
 
     sideways_m: float = 0.0
     entered: bool = False
@@ -47,7 +47,7 @@ class Passed:
 
 
 class Track:
-    """The lane that a vehicle is on, how far along and how far right of its centre line."""
+    """The lane of a vehicle, its distance along it and its offset to the right of the centre line."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -56,14 +56,14 @@ class Track:
         self._lane: LaneLine | None = None
 
     def route(self, turn: Turn) -> Route:
-        """Return the way ahead from the start of our lane, under the choice of turn for the next junction."""
+        """Return the route from the start of our lane, with the chosen turn at the next junction."""
         lane = self._here()
         return self.road.route(lane, "straight" if lane.junction else turn)
 
     def follow(self, own: Body, intent: Intent) -> Passed:
-        """Move with the vehicle. The turn of the intent is taken at a junction and spent after it.
+        """Follow the vehicle. The turn of the intent is taken at a junction and cleared after it.
 
-        Raises ValueError: there is no road.
+        Raises ValueError where there is no road.
         """
         passed = Passed()
         if self._lane is None:
@@ -114,7 +114,8 @@ class Track:
 
 @dataclass(slots=True)
 class LaneChange:
-    """From `start` to `end`, metres right of the reference lane's centre; `side` is -1, 1, or 0 for a way back."""
+    """A lateral move from `start` to `end`, metres right of the reference lane's centre; `side` is -1, 1, or 0 for a
+    return."""
 
     side: int
     start: float
@@ -128,18 +129,18 @@ class LaneChange:
         self.progress = min(1.0, self.progress + dt_s * _rate(speed))
 
     def moved(self, by: float) -> None:
-        """The reference lane is another one now: everything lies so much farther to the right of it."""
+        """Shift all offsets, because the reference lane changed."""
         self.start += by
         self.end += by
 
     def lateral(self, ahead_m: float, speed: float) -> float:
-        """Return how far right of the reference lane's centre the way is, so far ahead."""
+        """Return the offset from the reference lane's centre at a distance ahead."""
         progress = min(1.0, self.progress + ahead_m * _rate(speed) / max(speed, 0.1))
         smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
         return self.start + (self.end - self.start) * smooth
 
     def done(self, lateral_m: float) -> bool:
-        """Return whether a vehicle so far right of the reference lane's centre has arrived."""
+        """Return whether a vehicle with this offset has arrived."""
         return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
 
 
@@ -149,7 +150,7 @@ def _rate(speed: float) -> float:
 
 @dataclass(slots=True)
 class Counts:
-    """What a drive came to; `emergencies` counts starts, not steps."""
+    """The counts of a drive; `emergencies` counts starts, not steps."""
 
     emergencies: int = 0
     lane_changes: int = 0
@@ -159,7 +160,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Braking:
-    """Why the emergency brake acts. `could_stop`: at the stop line ahead; `for_line`: it brakes for that line."""
+    """The state of the emergency brake. `could_stop`: at the stop line ahead; `for_line`: it brakes for that line."""
 
     active: bool = False
     could_stop: bool = False
@@ -167,14 +168,15 @@ class Braking:
 
 
 class RefusalLog:
-    """Logs refused calls, each kind at most every LOG_EVERY_S of the drive: a model repeats its calls at each tick."""
+    """Logs refused calls, each kind at most every LOG_EVERY_S of the drive, since a model repeats its calls at each
+    tick."""
 
     def __init__(self) -> None:
         self.time_s = 0.0
         self._next_s: dict[str, float] = {}
 
     def write(self, reason: str) -> None:
-        """Log a reason; what stands before its first colon is its kind."""
+        """Log a reason; the text before its first colon is its kind."""
         kind = reason.split(":")[0]
         if self.time_s >= self._next_s.get(kind, 0.0):
             self._next_s[kind] = self.time_s + LOG_EVERY_S
@@ -196,13 +198,13 @@ class Driver:
 
     @property
     def shift(self) -> int:
-        """-1, 0, 1: a change to the left, none, to the right."""
+        """Return the direction of the lane change: -1 left, 0 none, 1 right."""
         return 0 if self._change is None else self._change.side
 
     def look(self, scene: Scene) -> View:
-        """Return where we are and what is around us; a scene is looked at once.
+        """Return our place and surroundings; the same scene is evaluated once.
 
-        Raises ValueError: our own figures are not numbers, or there is no road.
+        Raises ValueError where our figures are not numbers, or there is no road.
         """
         if scene is self._scene and self.view is not None:
             return self.view
@@ -224,14 +226,14 @@ class Driver:
         return view
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Take a call; return why it is refused, or None. No lane is changed before the first look."""
+        """Execute a call; return why it is refused, or None. Lane changes need a first look."""
         reason = self._obey(name, arguments)
         if reason is not None:
             self._refusals.write(reason)
         return reason
 
     def step(self, scene: Scene) -> Control:
-        """Return what the vehicle does until the next step."""
+        """Return the control until the next step."""
         self._refusals.time_s += self.dt_s
         try:
             view = self.look(scene)
@@ -254,7 +256,7 @@ class Driver:
         return f"too late to {way}: {late[0]:.0f} m are needed at {speed * KMH:.0f} km/h, {late[1]:.0f} m are left"
 
     def _check_turn(self, speed: float) -> None:
-        """In another lane the way that was chosen may be another one, and come too soon: then it is not taken."""
+        """Cancel the chosen turn if it comes too soon in another lane."""
         turn = self.intent.turn
         reason = self._too_late(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
@@ -304,25 +306,25 @@ class Driver:
             self._give_up(view.lateral_m)
 
     def _give_up(self, lateral_m: float) -> None:
-        """Back to the middle of the lane we are in."""
+        """Return to the centre of the current lane."""
         self._change = LaneChange(0, lateral_m, 0.0)
 
     def _cut_off(self, view: View, change: LaneChange) -> bool:
-        """Whether a vehicle came next to us in the other lane while we are still in ours."""
+        """Return whether a vehicle came next to us in the other lane while we are still in ours."""
         if not change.side or abs(change.end) < 0.5 * view.lane.width:
             return False
         side = view.left if change.end < 0 else view.right
         return side is not None and rules.beside(view.own.speed, side.ahead, side.behind)
 
     def _leads_over(self) -> bool:
-        """Whether the lane that the change leads to continues next to us."""
+        """Return whether the target lane of the change continues next to us."""
         change, lane = self._change, self._track.route(self.intent.turn).lanes[0]
         if change is None or abs(change.end) < 0.5 * lane.width:
             return True
         return (lane.left if change.end < 0 else lane.right) is not None
 
     def _lateral(self, ahead_m: float, speed: float) -> float:
-        """How far right of its centre line a change leads, so far ahead."""
+        """Return the offset from the centre line at a distance ahead during a change."""
         return 0.0 if self._change is None else self._change.lateral(ahead_m, speed)
 
     # How fast.
@@ -341,8 +343,7 @@ class Driver:
         return -rules.FULL_BRAKE if braking else min(want, observing.bend(view, speed))
 
     def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
-        """Yield the vehicles that our body would touch if it continued on its way, over to the other lane while it
-        changes."""
+        """Yield the vehicles that our body would touch on its path, including the other lane during a change."""
         own = view.own
         for over, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
             for other in () if side is None else side.seen:
@@ -376,7 +377,7 @@ class Driver:
 
 
 def observe(scene: Scene, driver: Driver) -> dict[str, Any]:
-    """Return the observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
+    """Return the observation's data of the agent `driver`: km/h and metres; absent things are left out."""
     view = driver.look(scene)
     data: dict[str, Any] = {
         "speed_kmh": view.own.speed * KMH,

@@ -1,8 +1,8 @@
-"""What a driver is to do: the calls of the agent `driver` as a state that calls change, and the acceleration that it
-asks for, with the emergency brake beneath it.
+"""The driver's intent: the calls of the agent `driver` as a state, the acceleration that it wants, and the emergency
+brake.
 
-Pure, SI units: the bridge and the simulation that the model is trained on (`envs/road/world.py`) share it, so that a
-call means the same in both. Every call may be repeated at each tick.
+Pure functions in SI units, shared by the bridge and the training simulation (`envs/road/world.py`), so that a call has
+the same meaning in both. Every call may be repeated at each tick.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MIN_CHANGE_KMH = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the vehicle is, as far as calls may be refused for it: lanes count from the left, 1 is the leftmost;
-    `junction_m` to the next junction's entry, 0 inside one, None where none is near."""
+    """The vehicle's place, as far as calls depend on it: lanes count from the left, 1 is the leftmost; `junction_m` to
+    the next junction's entry, 0 inside one, None where none is near."""
 
     speed_kmh: float
     lane: int
@@ -35,9 +35,9 @@ class Place:
 
 @dataclass(slots=True)
 class Intent:
-    """The longitudinal mode with its figure, the turn chosen for the next junction, and a wish to change lane.
+    """The longitudinal mode with its value, the chosen turn at the next junction, and a wish to change lane.
 
-    `wish` is -1 (left) or 1 (right) from an accepted `change_lane` until whoever steers has taken it (`take_wish`).
+    `wish` is -1 (left) or 1 (right) from an accepted `change_lane` until `take_wish`.
     """
 
     mode: Mode = "stop"
@@ -48,7 +48,7 @@ class Intent:
     wish: int = 0
 
     def obey(self, name: str, arguments: Mapping[str, Any], place: Place) -> str | None:
-        """Take a call; return why it is refused, or None. Raises KeyError, ValueError: not a call of this driver."""
+        """Execute a call; return why it is refused, or None. Raises KeyError, ValueError for an unknown call."""
         match name:
             case "set_speed":
                 self.mode, self.kmh = "speed", float(arguments["kmh"])
@@ -75,7 +75,7 @@ class Intent:
         return wish
 
     def passed_junction(self) -> None:
-        """The choice for a passed junction is spent."""
+        """Clear the choice of a turn after its junction."""
         self.turn = "straight"
 
     def _change(self, direction: str, place: Place) -> str | None:
@@ -117,9 +117,9 @@ class Near(NamedTuple):
 
 
 def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> float:
-    """Return the acceleration (m/s2) that the intent asks for at this speed (m/s).
+    """Return the acceleration (m/s2) of the intent at this speed (m/s).
 
-    `limit` (m/s) is what `follow` drives at where no vehicle is near; `set_speed` goes to its figure, also behind one.
+    `limit` (m/s) is the speed of `follow` without a vehicle ahead; `set_speed` keeps its speed, also after a vehicle.
     """
     match intent.mode:
         case "speed":
@@ -137,7 +137,7 @@ def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> fl
 
 
 def emergency(speed: float, ahead: Near | None) -> bool:
-    """Return whether only hard braking still keeps the vehicle off the one ahead: the last net, whatever was called."""
+    """Return whether only hard braking avoids the vehicle ahead: the last safety net, whatever the call."""
     if ahead is None or speed <= 0 or (closing := speed - ahead.speed) <= 0:
         return False
     left = ahead.gap_m - STANDING_GAP_M
@@ -154,14 +154,15 @@ def room(speed: float, ahead: Near | None, behind: Near | None) -> bool:
 
 
 def beside(speed: float, ahead: Near | None, behind: Near | None) -> bool:
-    """Return whether a vehicle in a lane is next to us, or comes from behind and soon will be."""
+    """Return whether a vehicle in a lane is next to us, or soon will be."""
     if ahead is not None and ahead.gap_m <= 0.0:
         return True
     return behind is not None and behind.gap_m <= SOON_S * max(behind.speed - speed, 0.0)
 
 
 def slowing_m(speed: float, corner: float) -> float:
-    """Return how many metres ahead a corner must be known, to come to it at its speed; 0 where that is no less."""
+    """Return from how many metres before a corner braking must start to reach its speed; 0 for a corner that is not
+    slower."""
     if speed <= corner:
         return 0.0
     return (speed * speed - corner * corner) / (2.0 * COMFORT_DOWN) + REACT_S * speed + MARGIN_M

@@ -1,4 +1,4 @@
-"""What the bridge leaves on a server if it dies, written before it is done, so that another process can undo it."""
+"""What the bridge must undo on a server, written before each change, so that another process can undo it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol_client.carla.options import CarlaBridgeError
 
 @dataclass
 class UndoRecord:
-    """What there is to undo on a server. `settings` are the original ones (None: untouched); `actors` are ours."""
+    """What must be undone on a server. `settings` are the original ones (None: unchanged); `actors` are ours."""
 
     host: str
     port: int
@@ -31,35 +31,35 @@ class UndoRecord:
 
 
 class Journal:
-    """The file of a running bridge. Every method returns after the file is written, whole or not at all;
-    CarlaBridgeError where it cannot be."""
+    """The file of a running bridge. Every method returns once the file is written completely; raises CarlaBridgeError
+    where it cannot be."""
 
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.path = path
         self.left = UndoRecord(host, port, os.getpid(), _born(os.getpid()))
 
     def begin(self, episode: int) -> None:
-        """Another world: what was ours in the one before went with it."""
+        """Record a new world; our actors of the old one are gone with it."""
         self.left = UndoRecord(self.left.host, self.left.port, self.left.pid, self.left.born, episode)
         self._write()
 
     def moved(self, episode: int) -> None:
-        """The server loaded another world, and keeps its settings."""
+        """Record that the server loaded another world with the same settings."""
         self.left.episode, self.left.actors = episode, []
         self._write()
 
     def settings(self, original: Mapping[str, Any]) -> None:
-        """The settings are about to be changed from these."""
+        """Record the original settings before they change."""
         self.left.settings = dict(original)
         self._write()
 
     def spawned(self, actor: int) -> None:
-        """This vehicle of ours is there."""
+        """Record a vehicle of ours."""
         self.left.actors.append(actor)
         self._write()
 
     def close(self) -> None:
-        """All is undone."""
+        """Remove the file, since everything is undone."""
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
@@ -74,7 +74,7 @@ class Journal:
 
 
 def read(path: Path) -> UndoRecord:
-    """Return what a file says. Raises CarlaBridgeError where it is another kind of file."""
+    """Return the content of a file. Raises CarlaBridgeError for another kind of file."""
     try:
         return UndoRecord(**json.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
@@ -83,7 +83,7 @@ def read(path: Path) -> UndoRecord:
 
 
 def folder() -> Path:
-    """Return where the files lie: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
+    """Return the folder of the files: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
     if base := os.environ.get("RTCONTROL_CACHE"):
         return Path(base) / "carla"
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (it never raises)
@@ -91,13 +91,13 @@ def folder() -> Path:
 
 
 def place(host: str, port: int) -> Path:
-    """Return the file of a bridge of this process."""
+    """Return the path for a bridge of this process."""
     name = f"{host}-{port}".replace(":", "_").replace("/", "_")
     return folder() / f"{name}-{os.getpid()}.json"
 
 
 def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:
-    """Yield the files of other bridges of this user at this server, and whether each one's process is alive."""
+    """Yield the files of other bridges of this user at this server, and whether their processes are alive."""
     for path in sorted(folder().glob("*.json")):
         with contextlib.suppress(CarlaBridgeError):
             left = read(path)
@@ -106,9 +106,9 @@ def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:
 
 
 def _born(pid: int) -> int:
-    """Return when a process started, in ticks since the machine did: its number alone may be another's by now.
+    """Return when a process started, in ticks since the machine did, since its number may be reused.
 
-    0: there is none, or it is dead and not yet waited for.
+    0: it does not exist, or is dead and not yet waited for.
     """
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,6 +1,6 @@
-"""The lanes of a town: where a place is in them, and the way ahead under a choice of turn.
+"""The lanes of a town: the lane of a place, and the route ahead for a choice of turn.
 
-Everything is read from `carla.Map` once, when `TownRoad` is made; afterwards only unknown places ask the map again.
+Everything is read from `carla.Map` once, when `TownRoad` is created; later only unknown places are looked up again.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class CentreLine:
         return i * step + along, dy * tx - dx * ty
 
     def search(self, x: float, y: float) -> tuple[float, float]:
-        """As `project`, without a hint."""
+        """Return the same as `project`, without a hint."""
         stride = max(1, int(8.0 / self.step))
         xs, ys = self.xs, self.ys
         best = min(range(0, self.last + 2, stride), key=lambda i: (xs[i] - x) ** 2 + (ys[i] - y) ** 2)
         return self.project(x, y, best * self.step)
 
     def near(self, x: float, y: float) -> bool:
-        """Return whether a place may be on the lane: it is in the rectangle around it."""
+        """Return whether a place may be on this line: it is in its bounding box."""
         left, top, right, bottom = self._box
         return left <= x <= right and top <= y <= bottom
 
@@ -89,7 +89,7 @@ class CentreLine:
         return between(self.tangents[0], self.tangents[-1])
 
     def _bends(self) -> list[float]:
-        """The speeds (m/s) at which the bends are still taken, one for each BEND_STEP_M."""
+        """Return the speeds (m/s) at which the bends can be taken, one for each BEND_STEP_M."""
         every = max(1, round(BEND_STEP_M / self.step))
         speeds = []
         for n in range(int(self.length / BEND_STEP_M) + 1):
@@ -160,11 +160,11 @@ def _evenly(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
 
 
 class Route:
-    """Lanes one after the other: the way ahead from the start of the first, about 160 m beyond its end.
+    """Consecutive lanes: the way ahead from the start of the first, about 160 m beyond its end.
 
-    `turn` was requested for the first junction entered, `taken` is what the lane allows there (None: no junction
-    comes), `junction_at` is the distance of its entry from the start. `stop_lines` are the distances of stop lines up
-    to there, with the numbers of the lights that hold for each, in order. `ends`: the road ends where the route does.
+    `turn` is the wanted turn at the first junction, `taken` the turn that the lane allows there (None: no junction
+    comes), `junction_at` the distance of its entry from the start. `stop_lines` are the distances of stop lines up to
+    there, with the numbers of their lights, in order. `ends`: the road ends with the route.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Route:
         return self.lanes[i].at(s - self.offsets[i])
 
     def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
-        """Yield (metres ahead of s, the speed in m/s that the way allows from there on) within reach."""
+        """Yield (metres ahead of s, the speed in m/s that the route allows from there on) within reach."""
         i = max(bisect_right(self._bend_at, s) - 1, 0)
         yield 0.0, self._bend_speed[i]
         for n in range(i + 1, len(self._bend_at)):
@@ -213,8 +213,8 @@ class Route:
         return next((line for line in self.stop_lines if line[0] > s), None)
 
     def _lines(self, lines: Mapping[Key, Mapping[int, float]]) -> list[tuple[float, tuple[int, ...]]]:
-        """The stop lines up to the first junction. Where lanes over it have lights, each way has its own: an arrow's
-        light holds for its turn alone."""
+        """Return the stop lines up to the first junction. Where lanes over it have lights, each turn has its own, such
+        as an arrow."""
         places: dict[int, float] = {}
         for offset, lane in zip(self.offsets, self.lanes, strict=True):
             lights = lines.get(lane.key, {})
@@ -260,7 +260,7 @@ class TownRoad:
         self._read_all()
 
     def place(self, x: float, y: float, z: float, yaw_deg: float | None = None) -> LanePosition | None:
-        """Return the nearest driving lane, None if the map knows none. Inside a junction, where lanes cross, the
+        """Return the nearest driving lane, None if the map has none. Inside a junction, where lanes cross, the
         direction decides."""
         waypoint = self.map.get_waypoint(self._location(x, y, z), True, self.driving)
         if waypoint is None:
@@ -285,7 +285,7 @@ class TownRoad:
         return self._routes[key]
 
     def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
-        """Set the lights: of each lane the place of the stop line of each light that holds for it, by its number."""
+        """Set the lights: for each lane the place of the stop line of each of its lights, by number."""
         self._lines = lines
         self._routes.clear()
 
@@ -320,7 +320,7 @@ class TownRoad:
     # Reading the map.
 
     def _read_all(self) -> None:
-        """Read what is to be read, and what lies next to it and beyond its end, which the topology may not name."""
+        """Read all pending lanes, and those next to them and after them, which the topology may lack."""
         while self._todo:
             waypoint = self._todo.pop()
             if waypoint.lane_type == self.driving and _key(waypoint) not in self._lanes:
@@ -343,7 +343,7 @@ class TownRoad:
         self._todo += [*ends, *lefts, *rights]
 
     def _same_way(self, middle: carla.Waypoint, side: str) -> list[Any]:
-        """The lanes of the same direction on one side."""
+        """Return the lanes of the same direction on one side."""
         lanes: list[Any] = []
         here = getattr(middle, side)()
         while here is not None and here.lane_type == self.driving and here.lane_id * middle.lane_id > 0:
@@ -352,7 +352,7 @@ class TownRoad:
         return lanes
 
     def _connect(self) -> None:
-        """Find what leads to what, and what lies next to what; again after a lane was added."""
+        """Connect lanes with their successors and neighbours; repeated after a lane was added."""
         self._routes.clear()
         self._behind.clear()
         for key, lane in self._lanes.items():
@@ -375,7 +375,7 @@ class TownRoad:
             _widen(lane)
 
     def _crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
-        """The junction's lane at a place that goes most in this direction."""
+        """Return the junction's lane at a place whose direction fits best."""
         heading = (math.cos(yaw), math.sin(yaw))
         best, least = nearest, math.inf
         for lane in self._lanes.values():
@@ -429,7 +429,7 @@ def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
 
 
 def _orient(lane: LaneLine) -> None:
-    """Set how the way turns altogether, for a junction's lane and those that continue it inside."""
+    """Set the turn of a junction's lane and of those that continue it inside."""
     inside, end = [lane], lane
     while end.after and end.after[0].junction and end.after[0] not in inside:
         end = end.after[0]
@@ -440,7 +440,7 @@ def _orient(lane: LaneLine) -> None:
 
 
 def _widen(lane: LaneLine) -> None:
-    """Straight over a junction the lanes count as before it, also where each is its own road; in a turn: one."""
+    """Count lanes straight over a junction as before it, also where each is a separate road; in a turn as one."""
     if lane.way != "straight":
         lane.index = lane.count = 1
         lane.left = lane.right = None

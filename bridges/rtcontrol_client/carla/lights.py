@@ -36,8 +36,8 @@ INSIDE_M = 10.0
 
 
 class Lamp(NamedTuple):
-    """A light as CARLA tells of it: its actor's number, its signal's id in the map ("": none), the middle of its
-    trigger volume (None: it has none), waypoints on the lanes under that."""
+    """A traffic light in CARLA: its actor's number, its signal's id in the map ("": none), the centre of its trigger
+    volume (None: it has none), and waypoints on the lanes under it."""
 
     number: int
     sign: str
@@ -46,7 +46,7 @@ class Lamp(NamedTuple):
 
 
 def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
-    """What the client knows of a light; no server is asked."""
+    """Return what the client knows of a light, without a request to the server."""
     import carla
 
     volume, at = light.trigger_volume, light.get_transform()
@@ -66,7 +66,7 @@ def _across(half_m: float) -> Iterator[float]:
 
 
 def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
-    """From now on the road's ways ahead know their lights."""
+    """Assign the lights to the road's routes."""
     lines: dict[Key, dict[int, float]] = {}
     for lamp in lamps:
         for lane, s in _lines(road, lamp):
@@ -76,7 +76,7 @@ def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
 
 
 def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
-    """Lanes that a light holds for, each with the place of its line; within a junction that is its beginning."""
+    """Yield the lanes of a light with the places of its lines; within a junction, the lane's start."""
     marked = dict(_marked(road, lamp.sign))
     yield from marked.items()
     before = {lane: s for lane, s in marked.items() if not lane.junction}
@@ -95,7 +95,7 @@ def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
 
 
 def _under(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
-    """The lanes outside the junction that the trigger box lies on, or at whose end it lies within the junction."""
+    """Yield the lanes outside the junction under the trigger box, or those that end where it is inside the junction."""
     for waypoint in lamp.under:
         lane, at = road.lane_of(waypoint), waypoint.transform.location
         if not lane.junction:
@@ -116,7 +116,7 @@ def _marked(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:
 
 
 def _by_box(lane: LaneLine, line: float, middle: tuple[float, float] | None) -> float:
-    """The latest line that the trigger box allows; `line` where it says nothing about this lane."""
+    """Return the latest line that the trigger box allows; `line` where the box does not concern this lane."""
     if middle is None:
         return line
     s, lateral = lane.search(*middle)

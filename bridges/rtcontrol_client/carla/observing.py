@@ -1,5 +1,5 @@
-"""What a driver sees (who is where, lights, the junction ahead), and what holds whatever was called: who is in the way,
-bends, the road's end, stop lines."""
+"""What the driver observes (other vehicles, lights, the junction ahead), and the limits that hold for every call:
+vehicles in the way, bends, the road's end, stop lines."""
 
 from __future__ import annotations
 
@@ -45,20 +45,19 @@ class Body(NamedTuple):
 
     @property
     def speed(self) -> float:
-        """m/s over the ground."""
+        """Return the speed over the ground, m/s."""
         return math.hypot(self.vx, self.vy)
 
     @property
     def sane(self) -> bool:
-        """Whether all figures are numbers that a vehicle on a road may have."""
+        """Return whether all figures are possible for a vehicle on a road."""
         # A comparison with NaN is false.
         return all(-LARGEST < value < LARGEST for value in self[1:])
 
 
 class Neighbour(NamedTuple):
-    """A vehicle on a way, m and m/s: how far its centre is ahead (negative: behind) and how far right of the way's
-    centre line; its speed along the way; half of what it takes up along the way and across it. `crossing`: it drives
-    across the way, not along it."""
+    """A vehicle on a route, m and m/s: distance of its centre ahead (negative: back), offset to the right of the centre
+    line, speed along the route, half its extent along and across it. `crossing`: it drives across the route."""
 
     distance: float
     lateral: float
@@ -69,12 +68,12 @@ class Neighbour(NamedTuple):
     body: Body
 
     def in_lane(self, width: float) -> bool:
-        """Return whether it is in a lane of this width, and not just crossing it."""
+        """Return whether it drives in a lane of this width, and does not just cross it."""
         return not self.crossing and abs(self.lateral) <= 0.5 * width + BORDER_M
 
 
 class LaneOccupancy:
-    """Where each of many vehicles is; kept from moment to moment, so that only new ones are looked up in the map."""
+    """The places of all vehicles, kept between moments so that only new vehicles are looked up in the map."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -83,7 +82,7 @@ class LaneOccupancy:
         self._inside: list[Body] = []
 
     def update(self, bodies: Iterable[Body]) -> None:
-        """The next moment: these vehicles and no others. One whose figures make no sense is nowhere."""
+        """Set the vehicles of the next moment. Vehicles with impossible figures are ignored."""
         known: dict[int, tuple[LaneLine, float]] = {}
         self._on, self._inside = {}, []
         for body in bodies:
@@ -100,20 +99,20 @@ class LaneOccupancy:
         self._known = known
 
     def ahead(self, route: Route, s: float, number: int) -> Iterator[Neighbour]:
-        """Yield vehicles on the way ahead or next to s metres after the route's start; not the one `number`."""
+        """Yield vehicles on the route ahead of or next to s metres after its start, except `number`."""
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
             yield from self._of(lane, offset - s, number)
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
-        """Yield vehicles on any of the ways that lead here, without those on the lane itself."""
+        """Yield vehicles on all lanes that lead here, except those on the lane itself."""
         for start, before in self.road.behind(lane)[1:]:
             if s - start - before.length <= SIGHT_M + LONGEST_M:
                 yield from self._of(before, start - s, number)
 
     def _of(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
-        """In a lane whose start is so far ahead."""
+        """Yield the vehicles of a lane whose start is at a distance ahead."""
         if lane.junction:
             yield from self._across(lane, start, number)
         for at, lateral, along, body in self._on.get(lane.key, ()):
@@ -121,7 +120,7 @@ class LaneOccupancy:
                 yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
     def _across(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
-        """In a junction lanes cross: a vehicle on the lane's surface counts, wherever it is bound for."""
+        """Yield vehicles on the surface of a lane in a junction, where lanes cross, wherever they are going."""
         for body in self._inside:
             if body.number == number or not lane.near(body.x, body.y):
                 continue
@@ -149,7 +148,7 @@ class LaneOccupancy:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One moment: our vehicle, the others, the speed limit that holds for us, all lights by their numbers."""
+    """One moment: our vehicle, the others, our speed limit, all lights by number."""
 
     own: Body
     others: Sequence[Body] = ()
@@ -159,7 +158,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Side:
-    """A lane as seen from our vehicle; `seen` holds all vehicles on it, for what overlaps from there."""
+    """A lane as seen from our vehicle; `seen` has all its vehicles."""
 
     ahead: Near | None = None
     behind: Near | None = None
@@ -168,9 +167,9 @@ class Side:
 
 @dataclass(slots=True)
 class View:
-    """All that a driver knows of one moment. `route` is the way ahead, s metres of which lie behind us; `light` holds
-    for it; `junction_m` from the front bumper to the stop line, or the junction's entry; 0 inside; None: out of sight.
-    """
+    """All that a driver knows of one moment. We are s metres after the start of `route`; `light` applies to it;
+    `junction_m` is the distance from the front bumper to the stop line, or the junction's entry; 0 inside; None: out of
+    sight."""
 
     own: Body
     route: Route
@@ -186,7 +185,7 @@ class View:
 
 
 def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> View:
-    """Return what is around our vehicle, s metres after the route's start. The occupancy is of this moment."""
+    """Return the surroundings of our vehicle, s metres after the route's start. The occupancy is of this moment."""
     own, lane = scene.own, route.lanes[0]
     light = _light(scene, route, s)
     return View(
@@ -205,12 +204,13 @@ def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral
 
 
 def place(view: View, shift: int) -> Place:
-    """Return where the vehicle is, as calls are refused for it."""
+    """Return the vehicle's place as far as calls depend on it."""
     return Place(view.own.speed * KMH, view.lane.index, view.lane.count, shift, view.junction_m)
 
 
 def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0) -> float | None:
-    """Return the way from the front bumper to the next stop line or junction's entry; 0 inside; None: out of sight."""
+    """Return the distance from the front bumper to the next stop line or junction's entry; 0 inside; None: out of
+    sight."""
     if route.lanes[0].junction:
         return 0.0
     line = route.line_ahead(s)
@@ -222,7 +222,7 @@ def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0)
 
 
 def _light(scene: Scene, route: Route, s: float) -> Light:
-    """What holds for us: until the middle of our vehicle is over the line, from then on it is behind us."""
+    """Return the light that applies to us, until the centre of our vehicle is over the line."""
     line = route.line_ahead(s)
     if line is None or line[0] > s + scene.own.half_length_m + LIGHT_SIGHT_M:
         return "none"
@@ -231,7 +231,7 @@ def _light(scene: Scene, route: Route, s: float) -> Light:
 
 
 def _next_to(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine | None, s: float) -> Side | None:
-    """A lane next to ours, from the place next to us in it."""
+    """Return a lane next to ours, from the place next to us."""
     if lane is None:
         return None
     at, _ = lane.project(own.x, own.y, s * lane.length / route.lanes[0].length)
@@ -239,7 +239,7 @@ def _next_to(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine |
 
 
 def _side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
-    """The nearest of each direction; a vehicle next to us is ahead if its front bumper is ahead of ours."""
+    """Return the nearest vehicle of each direction; one next to us is ahead if its front bumper is ahead of ours."""
     lane = route.lanes[0]
     side = Side(seen=list(occupancy.ahead(route, s, own.number)))
     for other in (*side.seen, *occupancy.behind(lane, s, own.number)):
@@ -265,7 +265,8 @@ CLOSE_M, CREEP = 2.0, 0.5
 
 
 def danger(near: Near, speed: float, braking: bool) -> bool:
-    """Return whether the emergency brake acts; `braking`: it did a step ago, and continues until there is room."""
+    """Return whether the emergency brake acts; with `braking` (it acted a step ago) it continues until there is
+    room."""
     if intent.emergency(speed, near):
         return True
     closing = speed - near.speed
@@ -274,12 +275,12 @@ def danger(near: Near, speed: float, braking: bool) -> bool:
 
 
 def close(near: Near, speed: float) -> float:
-    """Return the acceleration that is allowed behind a vehicle at rest: from rest none, so as not to creep up."""
+    """Return the acceleration allowed after a vehicle at rest: none from rest, so as not to creep up."""
     return 0.0 if near.gap_m < CLOSE_M and near.speed < CREEP and speed < CREEP else math.inf
 
 
 def bend(view: View, speed: float) -> float:
-    """Return the acceleration (m/s2) that bends and the end of the road still allow."""
+    """Return the acceleration (m/s2) that bends and the end of the road allow."""
     most = math.inf
     for ahead, slow in view.route.bends(view.s, speed * speed / (2.0 * BEND_DOWN) + 8.0):
         if slow < NO_BEND:
@@ -291,9 +292,9 @@ def bend(view: View, speed: float) -> float:
 
 
 def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
-    """Return the metres that slowing for the next junction's bend needs, and those left, where that is too few.
+    """Return the metres needed to slow for the next junction's bend and those left, where these are too few.
 
-    From s metres after the route's start. None: there is time, or nothing to slow down for.
+    Measured from s metres after the route's start. None: there is time, or no need to slow down.
     """
     entry = route.junction_at
     if entry is None:
@@ -306,9 +307,10 @@ def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
 
 
 def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bool]:
-    """Return whether we could have stopped at the stop line ahead, and whether to brake fully now: the last net.
+    """Return whether we could have stopped at the stop line ahead, and whether to brake fully now, as a last safety
+    net.
 
-    `could`, `braking`: what this gave a step ago. A vehicle too near to stop as the light changes continues.
+    `could`, `braking`: the results a step ago. A vehicle too near to stop when the light changes continues.
     """
     ahead = view.route.line_ahead(view.s)
     if view.light not in ("red", "yellow") or ahead is None:
@@ -321,6 +323,6 @@ def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bo
 
 
 def _slowing(ahead: float, to: float, speed: float) -> float:
-    """The acceleration that keeps to the speeds from which there is still time to slow down."""
+    """Return the acceleration that keeps to speeds from which slowing down is still possible."""
     allowed = math.sqrt(to * to + 2.0 * BEND_DOWN * ahead)
     return 2.0 * (allowed - speed) - (BEND_DOWN if ahead > 0 else 0.0)

@@ -1,4 +1,4 @@
-"""The options of a drive, and what may be wrong with it."""
+"""The options of a drive, and their validation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class CarlaBridgeError(RemedyError):
-    """What a person must mend."""
+    """An error that the user can fix."""
 
 
 class ServerLost(Exception):
@@ -27,14 +27,14 @@ class ServerLost(Exception):
 
 
 class DriveOptions(BaseModel):
-    """Each of them can be set on the command line (`--set KEY=VALUE`).
+    """The options of a drive; each can be set on the command line (`--set KEY=VALUE`).
 
-    host, port: of the CARLA server. town: loaded where it is not the server's. seed: chooses the spawn points. reload:
-    start with the world loaded again: the same seed gives the same drive. standin: it is the stand-in.
+    host, port: of the CARLA server. town: loaded if the server has another one. seed: chooses the spawn points. reload:
+    load the world again first, so that the same seed gives the same drive. standin: the server is the stand-in.
     endpoint: of the rtcontrol server. agent: empty is the server's only one. keys, server_key: files, for a server with
-    keys. connect_timeout_s: for the first welcome; 0: for ever. once: one session, and its end is the bridge's.
-    clock: `wall` keeps to the wall's grid whatever happens, `lockstep` waits for each call.
-    reconnect_s: how long a CARLA server that hangs is waited for. trace: a file that gets a line a step.
+    keys. connect_timeout_s: for the first welcome; 0: no limit. once: one session, whose end ends the bridge. clock:
+    `wall` keeps to the wall clock whatever happens, `lockstep` waits for each call. reconnect_s: how long to wait for a
+    CARLA server that hangs. trace: a file with a line for each step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -78,20 +78,21 @@ class DriveOptions(BaseModel):
 
     @property
     def server(self) -> str:
-        """The CARLA server's address, with what it is."""
+        """Return the CARLA server's address, with a note for the stand-in."""
         return f"{self.host}:{self.port}" + (f" ({STANDIN})" if self.standin else "")
 
     @property
     def steps(self) -> int:
-        """Steps of the simulation in a period."""
+        """Return the simulation steps of a period."""
         return max(1, math.ceil(1.0 / self.hz / LONGEST_STEP_S - 1e-9))
 
     @property
     def step_s(self) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         return 1.0 / self.hz / self.steps
 
     @property
     def wait_s(self) -> float:
-        """How long a step may take until the server is lost. Where the world waits nothing is missed meanwhile."""
+        """Return how long a step may take until the server counts as lost; longer in lockstep, where the world
+        waits."""
         return 5.0 if self.clock == "lockstep" else 0.8

@@ -1,4 +1,4 @@
-"""The CARLA server as the bridge uses it: reached, made synchronous, restored; the ego vehicle, ticks, snapshots."""
+"""The CARLA server of the bridge: connect, make synchronous, restore; the ego vehicle, ticks, snapshots."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger("rtcontrol.carla")
 
 
 def connect(options: DriveOptions) -> Any:
-    """Return a `carla.Client` whose server answers and is of its release. Raises CarlaBridgeError within 5 s."""
+    """Return a `carla.Client` whose server responds and has the same release. Raises CarlaBridgeError within 5 s."""
     probe(options)
     client = carla.Client(options.host, options.port)
     client.set_timeout(ANSWER_S)
@@ -64,7 +64,8 @@ def connect(options: DriveOptions) -> Any:
 
 
 def probe(options: DriveOptions) -> None:
-    """Raise CarlaBridgeError if no server listens, or another program: its bytes would make CARLA's library abort."""
+    """Raise CarlaBridgeError if no server listens, or another program does: its bytes would make CARLA's library
+    abort."""
     at, answer = f"{options.host}:{options.port}", b""
     try:
         with socket.create_connection((options.host, options.port), PROBE_S) as peer, contextlib.suppress(OSError):
@@ -91,7 +92,7 @@ def _short(error: Exception) -> str:
 
 
 def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
-    """Raises RuntimeError where the server does not answer."""
+    """Change settings of the world. Raises RuntimeError where the server does not respond."""
     settings = world.get_settings()
     for name, value in values.items():
         # Of an unset step carla gives None, and takes it.
@@ -100,7 +101,7 @@ def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
 
 
 def ticked(world: Any) -> bool:
-    """Return whether another client ticks a synchronous server: it is watched for WATCH_S."""
+    """Return whether another client ticks a synchronous server, watching it for WATCH_S."""
     frame, end_s = 0, time.monotonic() + WATCH_S
     while time.monotonic() < end_s:
         before, frame = frame, world.get_snapshot().frame
@@ -112,9 +113,9 @@ def ticked(world: Any) -> bool:
 
 
 def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
-    """Destroy what is ours, and restore the settings; return what was done.
+    """Destroy our actors and restore the settings; return what was done.
 
-    Raises RuntimeError where the server does not answer: then the rest was tried all the same.
+    Raises RuntimeError where the server does not respond; the rest was tried all the same.
     """
     done: list[str] = []
     restores = left.settings is not None
@@ -139,9 +140,9 @@ def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
 
 
 def clean(path: Path) -> list[str]:
-    """Undo what the bridge of this file left, and remove the file; return what was done.
+    """Undo the changes of the bridge with this file, and remove the file; return what was done.
 
-    Raises CarlaBridgeError where it is another file or the server cannot be reached (the file is kept then).
+    Raises CarlaBridgeError for another kind of file, and where the server cannot be reached (the file is kept then).
     """
     left = journal.read(path)
     client = connect(DriveOptions(host=left.host, port=left.port))
@@ -156,10 +157,10 @@ def clean(path: Path) -> list[str]:
 
 
 class CarlaWorld:
-    """One server, made synchronous, ticked by us alone. `ego` is our vehicle, `map` CARLA's map of the town, `frame`
-    the simulation's last step.
+    """One synchronous server that only we tick. `ego` is our vehicle, `map` CARLA's map of the town, `frame` the
+    simulation's last step.
 
-    Methods raise CarlaBridgeError for what the user must mend, and ServerLost where the server is gone.
+    Methods raise CarlaBridgeError for errors that the user can fix, and ServerLost where the server is gone.
     """
 
     def __init__(self, options: DriveOptions, journal: Journal) -> None:
@@ -179,11 +180,12 @@ class CarlaWorld:
 
     @property
     def what(self) -> str:
-        """What is driven in, as every figure says it: the stand-in is known by its town, too."""
+        """Return what is driven in, for all figures; the stand-in is recognised by its town, too."""
         return STANDIN if self.options.standin or self.town.startswith(STANDIN_TOWN) else "CARLA"
 
     def open(self) -> None:
-        """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
+        """Connect, take over the server, spawn the ego vehicle. Changes left by dead bridges of this user are undone
+        first."""
         server = self.options.server
         self._client = connect(self.options)
         for path, left, alive in journal.others(self.options.host, self.options.port):
@@ -229,7 +231,7 @@ class CarlaWorld:
         self._load(lambda: self._client.load_world(wanted))
 
     def _load(self, load: Callable[[], Any]) -> None:
-        """Load another world in the place of this one."""
+        """Replace this world with another one."""
         self._client.set_timeout(LOAD_S)
         self._world = load()
         self._client.set_timeout(SLOW_S)
@@ -249,7 +251,7 @@ class CarlaWorld:
         apply_settings(self._world, {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps})
 
     def _check_untouched(self) -> None:
-        """Raise CarlaBridgeError if the frames of a synchronous server advance."""
+        """Raise CarlaBridgeError if another client ticks a synchronous server."""
         if ticked(self._world):
             raise CarlaBridgeError(f"Another client ticks the CARLA server at {self.options.server}.", ONE_CLIENT)
 
@@ -283,7 +285,7 @@ class CarlaWorld:
             raise ServerLost(_short(error)) from None
 
     def scene(self) -> Scene:
-        """Return what is there now."""
+        """Return the current scene."""
         snapshot = self._world.get_snapshot()
         if new := [actor.id for actor in snapshot if actor.id not in self._extent]:
             self._learn(new)
@@ -320,11 +322,11 @@ class CarlaWorld:
                 self._extent[number] = extent.x, extent.y
 
     def control(self, control: Control) -> None:
-        """Set the ego vehicle's pedals and wheel from the next step on."""
+        """Set the ego vehicle's controls from the next step on."""
         self.ego.apply_control(carla.VehicleControl(**asdict(control)))
 
     def close(self) -> None:
-        """Destroy what is ours, restore the settings. What cannot be undone stays in the file."""
+        """Destroy our actors and restore the settings. Anything that cannot be undone stays in the file."""
         if self._world is None:
             return
         try:

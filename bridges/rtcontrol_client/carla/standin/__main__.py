@@ -32,7 +32,7 @@ MAP = "Standin/Maps/Standin"
 
 
 class Methods:
-    """What needs more than one line of the world."""
+    """The methods of the server that take more than one line."""
 
     def __init__(self, world: World, stream_port: int) -> None:
         self.world, self.stream_port = world, stream_port
@@ -64,7 +64,7 @@ class Methods:
         self.world.on_step(self.world.packet())
 
     def tick(self) -> int:
-        """In asynchronous mode a cue changes nothing: the next frame comes by itself."""
+        """Make a step; in asynchronous mode a cue changes nothing, and the next frame comes by itself."""
         return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
 
     def batch(self, commands: list[Any], tick: bool) -> list[Any]:
@@ -79,7 +79,7 @@ class Methods:
 
 
 def table(world: World, stream_port: int) -> Table:
-    """All methods of the server."""
+    """Return all methods of the server."""
     methods = Methods(world, stream_port)
     values: dict[str, Callable[..., Any]] = {
         "version": lambda: wire.VERSION,
@@ -125,7 +125,7 @@ class Server:
         world.on_step = self.stepped
 
     async def listen(self, port: int) -> int:
-        """Opens both listeners; the port that clients connect to (0 asks for a free one)."""
+        """Open both listeners; return the port for clients (0 chooses a free one)."""
         loop = asyncio.get_running_loop()
         streams = await loop.create_server(lambda: Subscriber(self.stream), HOST, 0)
         methods = table(self.world, streams.sockets[0].getsockname()[1])
@@ -137,7 +137,7 @@ class Server:
         return calls
 
     async def run(self) -> None:
-        """Until it is told to stop; what fails within a step ends it with that error."""
+        """Run until it is stopped; an error within a step ends it with that error."""
         tasks = [asyncio.ensure_future(one) for one in (self.stopped.wait(), self.keep_time())]
         ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
@@ -147,7 +147,7 @@ class Server:
             task.result()
 
     async def keep_time(self) -> None:
-        """Steps on the wall clock's grid while the mode is asynchronous."""
+        """Step on the wall clock's grid in asynchronous mode."""
         due = time.monotonic()
         while True:
             due = max(due + (self.world.settings.fixed_delta_s or PERIOD_S), time.monotonic())
@@ -163,7 +163,7 @@ class Server:
         self.stream.send(packet)
 
     def command(self, text: str) -> None:
-        """A line of the standard input: what is to go wrong now."""
+        """Execute a line of the standard input, which causes a fault."""
         match text.split():
             case ["freeze"]:
                 self.freeze(True)
@@ -180,7 +180,7 @@ class Server:
         print(f"done: {text.strip()}", flush=True)
 
     def freeze(self, frozen: bool) -> None:
-        """Keeps all connections open and says nothing on them; then answers what has come in."""
+        """Keep all connections open without any answer; afterwards answer the waiting requests."""
         self.frozen = self.stream.paused = frozen
         for calls in self.calls:
             calls.paused = frozen
@@ -189,7 +189,7 @@ class Server:
 
 
 def state(world: World, clients: int) -> dict[str, Any]:
-    """Its settings, who is alive, and who was destroyed."""
+    """Return its settings, its vehicles, and the destroyed ones."""
     return {
         "what": "the CARLA stand-in, not CARLA",
         "frame": world.frame,
@@ -203,7 +203,7 @@ def state(world: World, clients: int) -> dict[str, Any]:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Whole or not at all, so that a reader never sees half of it."""
+    """Write the file completely or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(found, indent=1))
     part.replace(path)

@@ -42,7 +42,7 @@ class Piece:
 
 
 class Curve:
-    """Pieces one after the other."""
+    """Consecutive pieces."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self.pieces = tuple(pieces)
@@ -71,7 +71,7 @@ def line(start: Pose, length: float) -> Piece:
 
 
 def arc(start: Pose, radius: float, turn: float) -> Piece:
-    """An arc of a radius that turns by an angle (positive: to the left)."""
+    """Return an arc of a radius that turns by an angle (positive: to the left)."""
     return Piece(*start, radius * abs(turn), math.copysign(1.0 / radius, turn))
 
 
@@ -98,7 +98,7 @@ TURNS = {"straight": math.pi, "left": -math.pi / 2, "right": math.pi / 2}
 
 @dataclass(frozen=True)
 class Link:
-    """Where a connecting road comes from and goes to; `lane` is the first of its lanes counted from the left."""
+    """The origin and destination of a connecting road; `lane` is the first of its lanes counted from the left."""
 
     arm: str
     turn: str
@@ -121,7 +121,7 @@ def arm_at(angle: float) -> str:
 
 
 def loop(angle: float) -> tuple[Curve, Curve]:
-    """The halves of the loop that leaves the junction at an angle and comes back by the arm to the left of it."""
+    """Return the halves of the loop that leaves the junction at an angle and returns by the arm to its left."""
     straight = LOOP_RADIUS_M - REACH_M
     out = line(Pose(REACH_M * math.cos(angle), REACH_M * math.sin(angle), angle), straight)
     away = arc(out.at(straight), LOOP_RADIUS_M, 0.75 * math.pi)
@@ -130,7 +130,7 @@ def loop(angle: float) -> tuple[Curve, Curve]:
 
 
 def connection(arm: str, turn: str) -> tuple[Curve, Link]:
-    """The reference line (left border of its leftmost lane) from an arm over the junction."""
+    """Return the reference line (left border of its leftmost lane) from an arm over the junction."""
     angle = ARMS[arm][2]
     link = Link(arm, turn, arm_at(angle + TURNS[turn]), LANES if turn == "right" else 1)
     left = -WIDTH_M * (link.lane - 1)
@@ -146,7 +146,7 @@ def connection(arm: str, turn: str) -> tuple[Curve, Link]:
 
 @cache
 def roads() -> dict[int, Road]:
-    """All roads by number: the halves of the loops, then the connecting roads."""
+    """Return all roads by number: the halves of the loops, then the connecting roads."""
     found: dict[int, Road] = {}
     for first, second in HALVES.items():
         angle = next(angle for road, _, angle in ARMS.values() if road == first)
@@ -160,7 +160,7 @@ def roads() -> dict[int, Road]:
 
 
 def incoming(arm: str, lane: int) -> tuple[int, int]:
-    """Road and OpenDRIVE lane number of a lane (counted from the left) that enters the junction by an arm."""
+    """Return road and OpenDRIVE lane number of a lane (counted from the left) that enters the junction by an arm."""
     road, begins, _ = ARMS[arm]
     return road, lane if begins else -lane
 
@@ -235,26 +235,26 @@ def generated(arm: str) -> Placed:
 
 
 def _beside(arm: str, away: float, right: float, heading: float) -> Pose:
-    """So far from the junction's middle on an arm, on the right of who comes in."""
+    """Return a place on an arm at a distance from the junction's centre, on the right of incoming traffic."""
     cos, sin = math.cos(ARMS[arm][2]), math.sin(ARMS[arm][2])
     return Pose(away * cos - right * sin, away * sin + right * cos, heading)
 
 
 def _seen(pole: Pose, x: float, y: float) -> list[float]:
-    """A place as seen from an actor, in CARLA's axes."""
+    """Return a place relative to an actor, in CARLA's axes."""
     cos, sin = math.cos(pole.heading), math.sin(pole.heading)
     dx, dy = x - pole.x, y - pole.y
     return [dx * cos + dy * sin, dx * sin - dy * cos, 0.0]
 
 
 def _reach(box: Pose, axis: float) -> float:
-    """Half of what a box takes up along a direction."""
+    """Return half the extent of a box along a direction."""
     turned = box.heading - axis
     return BOX_M * abs(math.cos(turned)) + BOX_SHARE * WIDTH_M * abs(math.sin(turned))
 
 
 def light_state(arm: str, elapsed_s: float) -> int:
-    """The light of an arm at a simulated time."""
+    """Return the light of an arm at a simulated time."""
     phase, within = divmod(elapsed_s % CYCLE_S, PHASE_S)
     if list(ARMS)[int(phase)] != arm:
         return RED
@@ -271,7 +271,7 @@ FLAT = '<elevationProfile><elevation s="0.0" a="0.0" b="0.0" c="0.0" d="0.0"/></
 
 @cache
 def opendrive() -> str:
-    """The whole town, the same text at each call."""
+    """Return the town as OpenDRIVE text, always the same."""
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <OpenDRIVE><header revMajor="1" revMinor="4" name="standin" version="1.00">
 <geoReference>+proj=tmerc +lat_0=0 +lon_0=0 +k=1 +x_0=0 +y_0=0 +datum=WGS84</geoReference></header>
@@ -325,7 +325,7 @@ def _lane(lane: int, road: Road) -> str:
 
 
 def _lane_ends(link: Link, lane: int) -> tuple[int, int]:
-    """OpenDRIVE lane numbers that the `lane`-th lane of a connecting road comes from and goes to."""
+    """Return the OpenDRIVE lane numbers at both ends of the `lane`-th lane of a connecting road."""
     number = link.lane + lane - 1
     return incoming(link.arm, number)[1], outgoing(link.to, number)[1]
 

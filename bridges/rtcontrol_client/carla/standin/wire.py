@@ -1,4 +1,4 @@
-"""What CARLA's client and server say to each other: MsgPack of positional structs, calls, and streams."""
+"""The messages between CARLA's client and server: MsgPack of positional structs, calls, and streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACTIVE = 1
 
 @dataclass(frozen=True)
 class Settings:
-    """A world's settings; `fixed_delta_s` None: as long a step as the wall clock's."""
+    """A world's settings; `fixed_delta_s` None: steps as long as the wall clock's."""
 
     synchronous: bool = False
     no_rendering: bool = False
@@ -66,12 +66,12 @@ class Pose(NamedTuple):
 
 
 def token(stream: int, port: int) -> bytes:
-    """Where a client finds a stream: TCP over IPv4."""
+    """Return the address of a stream for a client: TCP over IPv4."""
     return struct.pack("<IHBB16s", stream, port, 1, 1, LOOPBACK)
 
 
 def yaw(heading: float) -> float:
-    """Degrees of CARLA (clockwise) of a heading in radians (counter-clockwise)."""
+    """Return CARLA's degrees (clockwise) of a heading in radians (counter-clockwise)."""
     return math.degrees(math.remainder(-heading, 2 * math.pi))
 
 
@@ -84,7 +84,7 @@ def read_transform(values: list[list[float]]) -> Pose:
 
 
 def packet(frame: int, elapsed_s: float, episode: int, platform_s: float, delta_s: float, actors: list[bytes]) -> bytes:
-    """One packet of the world observer."""
+    """Return one packet of the world observer."""
     body = HEADER.pack(WORLD_OBSERVER, frame, elapsed_s, 0, 0, 0, 0, 0, 0)
     body += EPISODE.pack(episode, platform_s, delta_s, 0, 0, 0, 0)
     body += b"".join(actors)
@@ -99,7 +99,7 @@ REQUEST, RESPONSE = 0, 1
 
 
 class Refused(Exception):
-    """What a method answers instead of a value; the client raises RuntimeError with this text."""
+    """A refusal by a method; the client raises RuntimeError with this text."""
 
 
 # The methods by name; each returns what is put on the wire as the result.
@@ -107,7 +107,7 @@ Table = dict[str, Callable[..., Any]]
 
 
 def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., Any]:
-    """A method whose result is wrapped, or nothing, or the error that it refuses with."""
+    """Return a method that wraps its result, or its refusal, for the wire."""
 
     def called(*arguments: Any) -> list[Any]:
         try:
@@ -144,7 +144,7 @@ class Calls(asyncio.Protocol):
             self.serve()
 
     def serve(self) -> None:
-        """Answers every request that has come in whole."""
+        """Answer every complete request."""
         try:
             for kind, number, name, parameters in self.unpacker:
                 if kind == REQUEST:
@@ -166,7 +166,7 @@ class Calls(asyncio.Protocol):
 
 
 class Subscriber(asyncio.Protocol):
-    """One client's connection: it names the stream in four bytes and then only listens."""
+    """A client's connection: it names the stream in four bytes and then only receives."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -195,7 +195,7 @@ class Subscriber(asyncio.Protocol):
 
 
 class Stream:
-    """All subscribers; `current` makes the packet a new one is greeted with."""
+    """All subscribers; `current` returns the first packet of a new one."""
 
     def __init__(self, current: Callable[[], bytes]) -> None:
         self.current = current

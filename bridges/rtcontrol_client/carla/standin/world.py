@@ -25,7 +25,7 @@ GRIP_MPS2 = 8.0
 
 
 class Bicycle:
-    """Place, speed and wheels of one vehicle, which drives forwards only."""
+    """Position, speed and wheels of one vehicle, which drives forwards only."""
 
     def __init__(self, x: float, y: float, heading: float) -> None:
         self.x, self.y, self.heading = x, y, heading
@@ -79,7 +79,7 @@ def definitions() -> list[Any]:
 
 
 def description(type_id: str) -> list[Any]:
-    """What an actor that the server itself has made is described as."""
+    """Return the description of an actor created by the server."""
     return [0, type_id, []]
 
 
@@ -106,7 +106,7 @@ class Actor:
         return [self.number, 0, self.description, self.box(), self.tags, b""]
 
     def pack(self, elapsed_s: float) -> bytes:
-        """Its part of a packet."""
+        """Return its part of a packet."""
         return wire.OTHER_ACTOR.pack(*self.where())
 
     def where(self) -> tuple[float, ...]:
@@ -122,7 +122,7 @@ class TrafficLight(Actor):
         self.arm, self.placed = arm, placed
 
     def box(self) -> list[Any]:
-        """Of a light CARLA tells what triggers it, not how large it is."""
+        """Return the trigger volume, which CARLA sends in place of a light's size."""
         return self.placed.volume
 
     def pack(self, elapsed_s: float) -> bytes:
@@ -157,7 +157,7 @@ AnyActor = TypeVar("AnyActor", bound=Actor)
 
 
 class World:
-    """`on_step` is given each step's packet."""
+    """The simulated world; `on_step` gets the packet of each step."""
 
     def __init__(self, on_step: Callable[[bytes], None] = lambda packet: None) -> None:
         self.on_step = on_step
@@ -171,7 +171,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """A new episode: only the spectator and the lights, as at the start."""
+        """Start a new episode with the spectator and the lights only."""
         self.episode += 1
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
@@ -193,7 +193,7 @@ class World:
         return [curve.at(SPAWN_EVERY_M * (n + 0.5)) for curve, n in places]
 
     def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
-        """A vehicle for a client. Refused where another is."""
+        """Create a vehicle for a client. Refused where another one is."""
         if described[1] != MODEL3:
             raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
         if any(math.dist(pose[:2], (car.body.x, car.body.y)) < 2 * EXTENT[0] for car in self.vehicles):
@@ -218,12 +218,12 @@ class World:
         return True
 
     def to_dict(self, vehicle: Vehicle) -> dict[str, Any]:
-        """Return who a vehicle is."""
+        """Return a vehicle's identity."""
         role = vehicle.attributes.get("role_name", "")
         return {"id": vehicle.number, "type_id": vehicle.type_id, "role_name": role}
 
     def step(self) -> int:
-        """Make one step of all; return its frame number."""
+        """Make one step; return its frame number."""
         wall_s, self.stepped_s = time.monotonic() - self.stepped_s, time.monotonic()
         delta_s = self.settings.fixed_delta_s or min(max(wall_s, 1e-3), LONGEST_STEP_S)
         self.frame += 1
@@ -241,7 +241,7 @@ class World:
         return wire.packet(self.frame, self.elapsed_s, self.episode, platform_s, self.delta_s, actors)
 
     def apply(self, settings: wire.Settings) -> int:
-        """Takes settings over; the frame at which they hold."""
+        """Apply settings; return the frame from which they are active."""
         if settings.fixed_delta_s is not None and settings.fixed_delta_s <= 0.0:
             settings = replace(settings, fixed_delta_s=None)
         self.settings = settings
