@@ -149,7 +149,9 @@ def mobile_actions(part: str, place: str) -> Samples:
 def openfunctions(_: str, place: str) -> Samples:
     """Yield OpenFunctions v1's test file: one function with each question, the answer as a Python call.
 
-    Functions without parameters are dropped, as the paper's 109 of 112. What is called is `api_call`, not `name`."""
+    Functions without parameters are dropped, which leaves the paper's 109 of 112. `api_call` is the called function,
+    not `name`.
+    """
     path = data_file(located(place, "OpenFunctions v1"), "gorilla_openfunctions_v1_test.json")
     source, numbers = f"openfunctions v1 ({version(path)})", count()
 
@@ -215,8 +217,9 @@ REFERENCE = "API_call_"
 def seal_tools(part: str, place: str) -> Samples:
     """Yield a part of Seal-Tools: its samples of one call ("in-domain"), or of several ("in-domain-several").
 
-    The tools shown are those of the file for fine-tuning, else the called ones and others of `tool.jsonl`, five
-    together. A call that takes an earlier one's result is dropped."""
+    The tools are those of the file for fine-tuning, else the called ones and others of `tool.jsonl`, five together. A
+    call that needs an earlier one's result is dropped.
+    """
     folder = located(place, "Seal-Tools")
     name = SEAL_FILES[part.removesuffix(SEVERAL)]
     path = folder / f"{name}.jsonl"
@@ -283,7 +286,8 @@ NOT_A_FUNCTION = "components"
 def toolalpaca(_: str, place: str) -> Samples:
     """Yield a file of ToolAlpaca's instructions, each with all functions of its API, which are described in prose.
 
-    Instructions that several calls in a row answer are dropped."""
+    Instructions that need several calls in a row are dropped.
+    """
     path = data_file(located(place, "ToolAlpaca"), "eval_simulated.json", "eval_*.json")
     source = f"toolalpaca ({version(path)}):{path.stem.removeprefix('eval_')}"
 
@@ -329,7 +333,7 @@ def _alpaca_tool(name: str, text: str) -> dict[str, Any]:
 
 
 def _alpaca_kind(text: str) -> dict[str, Any]:
-    """Read `Array[string]`, `Object{...}`: what is inside is kept for lists of plain values alone."""
+    """Read `Array[string]`, `Object{...}`; item types are kept for lists of plain values only."""
     outer, _, inside = text.partition("[")
     if outer.lower() != "array":
         return {"type": text.partition("{")[0]}

@@ -125,7 +125,7 @@ def _either(arms: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def call_of(text: str) -> Call:
-    """Return the call of Python source such as `f.g(a=1, b=[2], c=true)`, keywords alone. A bare name is a string
+    """Return the call of Python source such as `f.g(a=1, b=[2], c=true)`, with keywords only. A bare name is a string
     unless it is true, false or null. Raises Unusable."""
     try:
         node = ast.parse(text.strip(), mode="eval").body

@@ -35,7 +35,7 @@ class TokenTrie:
         return len(self._tools)
 
     def insert(self, path: Sequence[int], tool: int, value: Any) -> bool:
-        """Add the token path of one value for one tool; return False where the tool has a value on this path
+        """Add the token path of one value for one tool; the result is False if the tool has a value on this path
         already."""
         leaf, bit = tuple(path), 1 << tool
         values = self.leaves.setdefault(leaf, {})
