@@ -39,6 +39,8 @@ from rtcontrol.run.model_compatibility import learnt_of, model_for, trained_on
 
 log = logging.getLogger("rtcontrol.gateway")
 
+MAX_WAITING = 64
+OPEN_S, OPENING_AT_ONCE = 60.0, 2
 LOOK_NS = 200_000_000  # between two looks whether the decoder is still there
 # A request cannot choose among models: its `model` is that of the server.
 START_IT = (
@@ -161,8 +163,9 @@ class ToolSets:
     def __init__(self, pool: DecoderPool, options: GatewayOptions) -> None:
         self._pool, self._options = pool, options
         self._open: OrderedDict[str, ToolSet] = OrderedDict()
-        self._opening = asyncio.Lock()
-        self._count = 0
+        self._opening: dict[str, asyncio.Task[ToolSet]] = {}
+        self._openers = ThreadPoolExecutor(OPENING_AT_ONCE, thread_name_prefix="opening")
+        self._waiting = self._count = 0
 
     async def decide(
         self,
@@ -176,40 +179,52 @@ class ToolSets:
         """Decide; `orders`: the text of system messages. Raises Refusal: for tools that cannot be compiled, a prompt
         that does not fit, a value that does not end, and Unavailable."""
         started_s = time.perf_counter()
-        tool_set = await self._tool_set(tools, allow_null)
-        gate = tool_set.gate
-        # The sentences of its training have no orders of a system message.
-        text = instruction if gate.trained else "\n".join(filter(None, (orders, instruction)))
-        decision, decide_ns = await tool_set.ask(observation, text, tuple(history))
+        if self._waiting >= MAX_WAITING:
+            raise Unavailable(f"{MAX_WAITING} requests wait already")
+        self._waiting += 1
+        try:
+            tool_set = await self._tool_set(tools, allow_null)
+            gate = tool_set.gate
+            # The sentences of its training have no orders of a system message.
+            text = instruction if gate.trained else "\n".join(filter(None, (orders, instruction)))
+            decision, decide_ns = await tool_set.ask(observation, text, tuple(history))
+        finally:
+            self._waiting -= 1
         latency_ms = (time.perf_counter() - started_s) * 1e3
         return Timed(decision, latency_ms, decide_ns / 1e6, gate.trained, gate.warning, gate.held(decision))
 
     def close(self) -> None:
+        self._openers.shutdown(wait=False, cancel_futures=True)
         while self._open:
             self._open.popitem()[1].close()
 
     async def _tool_set(self, tools: Tools, allow_null: bool) -> ToolSet:
         key = json.dumps([allow_null, *tools])
-        if not self._is_open(key):
-            async with self._opening:
-                if not self._is_open(key):
-                    await self._open_set(key, tools, allow_null)
-        self._open.move_to_end(key)
-        return self._open[key]
+        if key in self._open and not self._open[key].lost:
+            self._open.move_to_end(key)
+            return self._open[key]
+        if key not in self._opening:
+            self._opening[key] = asyncio.create_task(self._open_set(key, tools, allow_null))
+        try:
+            async with asyncio.timeout(OPEN_S):
+                return await asyncio.shield(self._opening[key])
+        except TimeoutError:
+            raise Unavailable(f"these tools are not open within {OPEN_S:g} s") from None
 
-    def _is_open(self, key: str) -> bool:
-        return key in self._open and not self._open[key].lost
-
-    async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> None:
+    async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> ToolSet:
         """Open a set, then close what it replaces: nothing is replaced by tools that cannot be opened."""
         self._count += 1
         parts = self._pool, self._options, tools, allow_null, f"http-{self._count}"
-        tool_set = await asyncio.to_thread(open_set, *parts)
+        try:
+            tool_set = await asyncio.get_running_loop().run_in_executor(self._openers, open_set, *parts)
+        finally:
+            del self._opening[key]
         if key in self._open:
             self._open.pop(key).close()
         while len(self._open) >= self._options.tool_sets:
             self._open.popitem(last=False)[1].close()
         self._open[key] = tool_set
+        return tool_set
 
 
 def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> ToolSet:
