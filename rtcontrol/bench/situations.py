@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from importlib import resources
+from itertools import cycle
 from typing import Any, NamedTuple
 
 from rtcontrol.envs import registry
-from rtcontrol.envs.skill import Skill, StepCarry
+from rtcontrol.envs.skill import StepCarry
 from rtcontrol.models.errors import UserError
 
 HZ = 16
@@ -32,10 +32,10 @@ def agent_of(model: str, agent: str | None = None) -> str:
 
 
 def situations(agent: str, count: int) -> list[Situation]:
-    """`count` consecutive ticks at 16 Hz of an agent's own episodes: told in turn one of its goals as it is written
-    and a phrasing of one that its model never saw; its scripted expert acts on the text."""
+    """Return `count` consecutive ticks at 16 Hz of an agent's episodes, which are told its goals in turn; its scripted
+    expert acts on the text."""
     skill, found = registry.BY_AGENT[agent].skill(), list[Situation]()
-    for episode, (told, goal) in enumerate(_told(skill)):
+    for episode, goal in enumerate(cycle(skill.goals)):
         world = skill.make()
         carry = StepCarry(world.step_s)
         world.judge_by(goal)
@@ -44,7 +44,7 @@ def situations(agent: str, count: int) -> list[Situation]:
             if len(found) == count:
                 return found
             seen = skill.observe(world.observe())
-            found.append(Situation(told, seen))
+            found.append(Situation(goal.text(), seen))
             call = skill.expert(skill.read_back(seen), goal)
             world.bindings[call.name](**call.arguments)
             for _ in range(carry.steps(round(1e9 / HZ))):
@@ -52,16 +52,6 @@ def situations(agent: str, count: int) -> list[Situation]:
             if world.outcome() is not None:
                 break
     raise AssertionError("episodes never end")
-
-
-def _told(skill: Skill) -> Iterator[tuple[str, Any]]:
-    turn = 0
-    while True:
-        goal = skill.goals[turn % len(skill.goals)]
-        yield goal.text(), goal
-        phrasings = skill.phrasings["held-out"](skill.kinds[turn % len(skill.kinds)])
-        yield phrasings[turn // len(skill.kinds) % len(phrasings)]
-        turn += 1
 
 
 def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from starlette.applications import Starlette
@@ -41,8 +41,7 @@ class Fed:
     def __init__(self) -> None:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
-        self._lock, self._drawing = threading.Lock(), threading.Lock()
-        self._drawn: tuple[Any, bytes | None] = (None, None)
+        self._lock = threading.Lock()
         self._sent: bytes | None = None  # by the client of a world behind a wire
 
     def take(self, line: dict[str, Any]) -> None:
@@ -65,12 +64,7 @@ class Fed:
         if self._sent is not None:
             return self._sent
         env, seed, data = (self._last.get(name) for name in ("env", "seed", "data"))
-        if not isinstance(env, str) or not data:
-            return None
-        with self._drawing:
-            if self._drawn[0] != (seed, data):
-                self._drawn = (seed, data), drawing(env, int(seed or 0), data)
-            return self._drawn[1]
+        return drawing(env, int(seed or 0), json.dumps(data)) if isinstance(env, str) and data else None
 
     def say(self, word: str, k: int | None) -> str:
         write_line({"say": word, "k": k})
@@ -84,12 +78,12 @@ class Fed:
 paints = cache(painter)
 
 
-def drawing(env: str, seed: int, data: dict[str, Any]) -> bytes | None:
+@lru_cache(maxsize=1)
+def drawing(env: str, seed: int, data: str) -> bytes | None:
     """Return the world's picture; None where it has none."""
-    if (paint := paints(env)) is None:
-        return None
-    with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # what no picture can be made of
-        return png(paint(seed, data))
+    if (paint := paints(env)) is not None:
+        with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # data without a picture
+            return png(paint(seed, json.loads(data)))
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,6 @@ from rich.table import Table
 from rtcontrol.models.intervals import wilson
 from rtcontrol.score.policies import SCRIPTED
 
-NAMED = 12  # sentences that are listed below a table
-COUNTS = ("said", "right", "canonical_right", "unsure")
 GOALS_NOTE = (
     "successes of tried (Wilson 95 %). Told another goal: judged by this one all the same, so that a model that "
     "ignores instructions succeeds."
@@ -28,10 +25,14 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     settings, cells = document["settings"], list(document["cells"].values())
     if any(cell["part"] == "goals" for cell in cells):
         yield _goals(cells, settings)
-    for model in settings["models"]:
-        shares = phrasing_shares(document, model) if "lines" in document else None
-        if shares is not None and ("all" in shares or shares["gate"] or shares["nonsense"]["held"]):
-            yield _phrasings(shares, model)
+    counts = {model: phrasing_counts(document, model) for model in settings["models"]}
+    if any(counts.values()):
+        table = Table("model", "gate", title="phrasings", caption=PHRASINGS_NOTE)
+        for column in ("said", "right", "canonical right", "unsure", "nonsense", "held"):
+            table.add_column(column, justify="right")
+        for (model, played), gate in zip(counts.items(), settings["gates"], strict=True):
+            table.add_row(model, f"{gate:g}", *map(str, (played or {}).values()))
+        yield table
 
 
 def share(outcomes: Sequence[int]) -> str:
@@ -63,49 +64,23 @@ def _goals(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> T
     return table
 
 
-def phrasing_shares(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
-    """Return of the phrasings, in all and by meaning, the `COUNTS`; those that are neither right nor held where the
-    canonical instruction is right (`acted_wrongly`); of nonsense how many there are and are held. None before all were
-    played."""
-    settings, lines = document["settings"], document["lines"]
+def phrasing_counts(document: Mapping[str, Any], model: str) -> dict[str, int] | None:
+    """Return how many sentences were said, right, right as canonical instructions and unsure, and how many were
+    nonsense and held. None without a list, and before all were played."""
     cells = {cell["part"]: cell for cell in document["cells"].values() if cell["by"] == model}
-    phrases = [(line["say"], line["means"]) for line in lines if line["means"] is not None]
-    nonsense = len(lines) - len(phrases)
-    for part, count in (("phrasings", len(phrases)), ("canonical", len(phrases)), ("nonsense", nonsense)):
-        if count and (part not in cells or len(cells[part]["outcomes"]) < count):
-            return None
-    shares: dict[str, Any] = {"gate": settings["gates"][settings["models"].index(model)], "by_meaning": {}}
-    if phrases:
-        phrased = cells["phrasings"]
-        outcomes = zip(phrased["outcomes"], cells["canonical"]["outcomes"], phrased["unsure"], strict=True)
-        total, by_meaning, wrong = Counter[str](), shares["by_meaning"], []
-        for (say, means), (right, canonical, unsure) in zip(phrases, outcomes, strict=True):
-            counts = {"said": 1, "right": int(right and not unsure), "canonical_right": canonical, "unsure": unsure}
-            for counter in (total, by_meaning.setdefault(means, Counter())):
-                counter.update(counts)
-            if canonical and not right and not unsure:
-                wrong.append({"say": say, "means": means})
-        shares |= {"all": total, "acted_wrongly": wrong}
-    if nonsense:
-        shares["nonsense"] = {"said": nonsense, "held": sum(cells["nonsense"]["unsure"])}
-    return shares
-
-
-def _phrasings(shares: Mapping[str, Any], model: str) -> Table:
-    gate = f"held below {shares['gate']:g}" if shares["gate"] else "no gate"
-    note = PHRASINGS_NOTE
-    if wrong := shares.get("acted_wrongly"):
-        listed = "".join(f'\n  "{entry["say"]}": {entry["means"]}' for entry in wrong[:NAMED])
-        more = f"\n  and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-        note += f" Taken for something else, where the canonical instruction is done:{listed}{more}"
-    table = Table("means", title=f"phrasings, {model} ({gate})", caption=note)
-    for column in COUNTS:
-        table.add_column(column.replace("_", " "), justify="right")
-    for means, counts in shares["by_meaning"].items():
-        table.add_row(means, *(str(counts[column]) for column in COUNTS))
-    if "all" in shares:
-        table.add_section()
-        table.add_row("all", *(str(shares["all"][column]) for column in COUNTS))
-    if "nonsense" in shares:
-        table.add_row("nothing (nonsense)", str(shares["nonsense"]["said"]), "", "", str(shares["nonsense"]["held"]))
-    return table
+    lines = document.get("lines", ())
+    said = sum(line["means"] is not None for line in lines)
+    parts = {"phrasings": said, "canonical": said, "nonsense": len(lines) - said}
+    nothing: dict[str, list[int]] = {"outcomes": [], "unsure": []}
+    phrased, canonical, nonsense = (cells.get(part, nothing) for part in parts)
+    if not lines or [len(cell["outcomes"]) for cell in (phrased, canonical, nonsense)] != [*parts.values()]:
+        return None
+    outcomes = zip(phrased["outcomes"], phrased["unsure"], strict=True)
+    return {
+        "said": said,
+        "right": sum(right and not unsure for right, unsure in outcomes),
+        "canonical_right": sum(canonical["outcomes"]),
+        "unsure": sum(phrased["unsure"]),
+        "nonsense": len(lines) - said,
+        "held": sum(nonsense["unsure"]),
+    }

@@ -22,7 +22,7 @@ from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted
 from rtcontrol.score.score import Document, Saying, Settings, measure, plan, sayings, subjects
-from rtcontrol.score.tables import phrasing_shares, pick, share, tables
+from rtcontrol.score.tables import phrasing_counts, pick, share, tables
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
 
@@ -164,15 +164,10 @@ def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
 
 
 def test_held_calls_count_as_wrong_and_unsure() -> None:
-    for gate, counts, held in (
-        (0.5, {"said": 2, "right": 1, "canonical_right": 2, "unsure": 1}, 1),
-        (0.0, {"said": 2, "right": 2, "canonical_right": 2, "unsure": 0}, 0),
-        (0.95, {"said": 2, "right": 0, "canonical_right": 0, "unsure": 2}, 1),
-    ):
-        found = phrasing_shares(score({"hears": KNOWS_BOTH}, gate, SAID).data, "hears")
-        assert found is not None
-        assert found["all"] == counts and found["nonsense"] == {"said": 1, "held": held}
-        assert found["by_meaning"]["go left"]["said"] == 1
+    for gate, right, canonical, unsure, held in ((0.5, 1, 2, 1, 1), (0.0, 2, 2, 0, 0), (0.95, 0, 0, 2, 1)):
+        counts = {"said": 2, "right": right, "canonical_right": canonical, "unsure": unsure, "nonsense": 1}
+        document = score({"hears": KNOWS_BOTH}, gate, SAID).data
+        assert phrasing_counts(document, "hears") == {**counts, "held": held}
 
 
 def test_long_hold_ends_in_the_safe_call() -> None:
@@ -336,8 +331,7 @@ class Partly(Walker):
 
 
 def test_undecided_sentence_is_unsure() -> None:
-    found = phrasing_shares(
-        score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly"
-    )
-    assert found is not None and found["by_meaning"]["go left"]["unsure"] == 2
-    assert found["by_meaning"]["go right"] == {"said": 1, "right": 1, "canonical_right": 1, "unsure": 0}
+    source = Partly(("go left", "go right"))
+    found = phrasing_counts(score({"partly": source}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly")
+    counts = {"said": 3, "right": 1, "canonical_right": 3, "unsure": 2}
+    assert found == {**counts, "nonsense": 0, "held": 0}
