@@ -7,7 +7,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
@@ -15,7 +14,7 @@ from rtcontrol.agents.signatures import defined
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
-from rtcontrol.models.data.row import EXAMPLE, Row, json_value, raw_lines
+from rtcontrol.models.data.row import EXAMPLE, Row, json_value
 from rtcontrol.models.errors import UserError
 
 LEAST_ROWS = 50
@@ -37,12 +36,6 @@ def tools_of(value: Any) -> Tools:
             'Give a list of functions, pydantic models or definitions, or descriptions by name: {"LEFT": "Go left."}.',
         )
     return Tools(value)
-
-
-def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> tuple[Tools, list[Row]]:
-    """Return all rows of JSONL files; `tools` None: those that the rows name. Raises UserError naming each wrong row's
-    file and line."""
-    return check(((f"{path}:{n}", raw) for path in files for n, raw in raw_lines(path)), tools, goal)
 
 
 def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
@@ -227,7 +220,7 @@ def fresh(expert: Expert, situations: Situations, held: Iterable[Row], rng: rand
             yield expert.row(*situation)
 
 
-def examples(expert: Expert, situations: Situations, count: int, rng: random.Random) -> list[Row]:
+def distinct(expert: Expert, situations: Situations, count: int, rng: random.Random) -> list[Row]:
     """Return at most so many different situations with their right calls."""
     rows: dict[tuple[str, str], Row] = {}
     for situation in itertools.islice(situations.sample(rng), 4 * count):

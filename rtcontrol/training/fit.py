@@ -21,7 +21,7 @@ from rtcontrol.agents.phrasing import FILLERS
 from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
-from rtcontrol.models.data.row import Row
+from rtcontrol.models.data.row import Row, raw_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.train.export import export, markdown_table, not_saved, write_card
@@ -30,31 +30,9 @@ from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import contents, is_gym
-from rtcontrol.training.examples import (
-    LEAST_ROWS,
-    Expert,
-    Situations,
-    check,
-    contradictions,
-    examples,
-    fresh,
-    is_text,
-    read_files,
-    too_few,
-    tools_of,
-)
-from rtcontrol.training.fit_run import (
-    MOST,
-    SAMPLE,
-    FitData,
-    FitRun,
-    HeldOut,
-    Share,
-    Truth,
-    name_things,
-    shuffled,
-    split,
-)
+from rtcontrol.training import examples, fit_run
+from rtcontrol.training.examples import Expert, Situations, is_text
+from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, Share, Truth
 from rtcontrol.training.gate import fit_gate
 from rtcontrol.training.world_rows import world_data
 
@@ -159,7 +137,7 @@ def fit(
         if env is not None:
             data = _world(env, agent, hz, seed, folder, stack)
         else:
-            known = None if tools is None else tools_of(tools_from(str(tools)) if _is_path(tools) else tools)
+            known = None if tools is None else examples.tools_of(tools_from(str(tools)) if _is_path(tools) else tools)
             data = _expert(teacher, situations, known, goal, seed) if teacher and known else _rows(rows, known, goal)
             check_folder(folder)
         return _fitted(replace(data, base=base, minutes=float(minutes), seed=seed), folder, tell, say)
@@ -196,34 +174,35 @@ def _world(env: str, agent: str | None, hz: float | None, seed: int, folder: Pat
 def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
     """Return rows, over and over."""
     listed = [rows] if _is_path(rows) else list(rows)
-    if files := [Path(row) for row in listed if _is_path(row)]:
-        return _data(f"Rows of {', '.join(file.name for file in files)}", *read_files(files, tools, goal), goal)
+    files = [Path(row) for row in listed if _is_path(row)]
+    lines = ((f"{path}:{n}", line) for path in files for n, line in raw_lines(path))
     numbered = ((f"row {n}", row) for n, row in enumerate(listed, start=1))
-    return _data("Rows given in Python", *check(numbered, tools, goal), goal)
+    source = f"Rows of {', '.join(file.name for file in files)}" if files else "Rows from Python"
+    return _data(source, *examples.check(lines if files else numbered, tools, goal), goal)
 
 
 def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
     """Return an expert's calls: of a list of situations as rows, of endless ones fresh without end."""
     expert, source = Expert(function, tools), Situations(situations, goal)
     rng = random.Random(f"{seed}/situations")
-    rows = examples(expert, source, SAMPLED if source.endless else MOST_SITUATIONS, rng)
-    if len(rows) < LEAST_ROWS:
-        raise too_few(len(rows), "different situations")
+    rows = examples.distinct(expert, source, SAMPLED if source.endless else MOST_SITUATIONS, rng)
+    if len(rows) < examples.LEAST_ROWS:
+        raise examples.too_few(len(rows), "different situations")
     data = _data(f"The teacher at {expert.place}", tools, rows, goal)
     if not source.endless:
         return data
-    return replace(data, stream=partial(fresh, expert, source, data.held), count=None)
+    return replace(data, stream=partial(examples.fresh, expert, source, data.held), count=None)
 
 
 def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:
-    note = contradictions(rows)
-    known, held = split(rows)
+    note = examples.contradictions(rows)
+    known, held = fit_run.split(rows)
     digest = hashlib.sha256()
     for row in rows:
         digest.update(repr((row.question, row.call, row.weight, row.allowed)).encode())
     return FitData(
         tools,
-        partial(shuffled, known),
+        partial(fit_run.shuffled, known),
         known,
         held,
         source,
@@ -231,7 +210,7 @@ def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> F
         goal or Counter(row.instruction for row in known).most_common(1)[0][0],
         {"rows": f"{len(rows)} rows, {digest.hexdigest()[:16]}", "goal": goal},
         allow_null=any(row.call is None for row in rows),
-        probes=name_things(known),
+        probes=fit_run.name_things(known),
         notes=() if note is None else (note,),
     )
 
@@ -284,15 +263,18 @@ def _size(model: Any) -> str:
 
 def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
     data, learner = run.data, run.learner
-    truth = judge.look(MOST)
-    gate = _gate(judge, data)
+    truth, gate = judge.look(fit_run.MOST), None
+    if data.nonsense:  # the gate below which it understands nothing, determined on rows that it never saw
+        rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
+        gate = fit_gate(judge.decide, rows, data.nonsense, data.seed)
+    observed = Counter(word for row in data.known for word in WORD.findall(row.observation))
     learnt = TrainingMetadata(
         (tuple(data.tools.openai()),),
         history=max(len(row.history) for row in data.known),
         allow_null=learner.encoder.plan.allow_null,
         gate=gate,
         instruction=data.instruction,
-        observation=dict.fromkeys(_observed(data.known)),
+        observation=dict.fromkeys(word for word, _ in observed.most_common(MOST_WORDS)),
         rate_hz=data.rate_hz,
         words=_instruction_words(data),
     )
@@ -315,7 +297,7 @@ def _card(fitted: Fitted, run: FitRun) -> None:
     count = "rows without end" if data.count is None else f"{data.count:,} rows learnt from"
     sections = {
         "Data": f"{data.source}: {count}, {len(data.held):,} held out, never trained on;\n"
-        f"the first {min(len(data.held), SAMPLE)} of them also chose the weights and the end of the run. Notes:\n\n"
+        f"the first {min(len(data.held), fit_run.SAMPLE)} also chose the weights and the end of the run. Notes:\n\n"
         + "\n".join(f"- {note}" for note in fitted.notes),
         "Training": f"{run.at.samples:,} samples in {run.at.seconds:.0f} s, seed {data.seed}; "
         f"`{TRAINING}/{LOG}` is the log.",
@@ -330,20 +312,6 @@ def _instruction_words(data: FitData) -> str:
     """Return the words that an instruction may have: those that were trained to mean something, and fillers."""
     instructions = [row.instruction for row in data.known if row.meant != ""]
     return " ".join(sorted({*words(" ".join([*instructions, data.words, data.instruction])), *FILLERS}))
-
-
-def _observed(rows: Sequence[Row]) -> list[str]:
-    """Return the commonest words of the observations."""
-    counts: Counter[str] = Counter(word for row in rows for word in WORD.findall(row.observation))
-    return [word for word, _ in counts.most_common(MOST_WORDS)]
-
-
-def _gate(judge: HeldOut, data: FitData) -> float | None:
-    """Return the gate below which the model understands nothing, determined on what it never saw."""
-    if not data.nonsense:
-        return None
-    rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
-    return fit_gate(judge.decide, rows, data.nonsense, data.seed)
 
 
 def check_folder(folder: Path) -> None:
