@@ -40,7 +40,7 @@ class ModelPolicy:
     not act (nor a null function that means doubt to the agent): the active call continues, and after the agent's hold
     time its safe call acts; so it is with a decision that fails.
 
-    In each world it keeps `sure` and whether nothing was done (`idle`), by tick, `held` and `lost` (ticks). Raises
+    In each world it keeps whether nothing was done (`idle`), by tick, and ticks that were `held` and `lost`. Raises
     UserError if nothing is ever decided.
     """
 
@@ -68,7 +68,6 @@ class ModelPolicy:
         doubt = decision.call is None and self._agent.null_is_doubt
         confidence = decision.confidence.get("function", 1.0)
         confidence = 1.0 - confidence if doubt else confidence
-        kept.setdefault("sure", []).append(confidence)
         if doubt or confidence < self.gate:
             kept["held"] = kept.get("held", 0) + 1
             return self._hold_on(kept)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents.phrasing import nonsense
-from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import LONGEST_S, Case, Played, play
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
@@ -131,11 +130,10 @@ def _line(skill: Skill, value: Any, names: Sequence[str], where: str) -> Saying 
         raise UserError(f"{where}: it needs `say`, a text, and `means`, a text or null.", FORM)
     if value.get("env", names[0]) not in names:
         return None
-    if means is None:
-        return Saying(say, None)
-    if (goal := skill.recognise(means)) is None:
+    goal = None if means is None else skill.recognise(means)
+    if means is not None and goal is None:
         raise UserError(f"{where}: `means` is {means!r}, which names no goal of {skill.name}.", FORM)
-    return Saying(say, goal.text(), goal)
+    return Saying(say, goal and goal.text(), goal)
 
 
 # -- cells ------------------------------------------------------------------------------------------------------------
@@ -206,8 +204,7 @@ class Document:
     def add(self, cell: Cell, played: Sequence[Played]) -> None:
         """Add the cell's next episodes."""
         if (kept := self.cells.get(cell.key)) is None:
-            told = list(dict.fromkeys(case.instruction for case in cell.cases))[:8]
-            self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by, "told": told}
+            self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by}
             kept |= {"seeds": [], "outcomes": [], "returns": [], "seconds": [], "ends": [], "held": 0, "lost": 0}
         for case in played:
             kept["seeds"].append(case.case.seed)
@@ -215,10 +212,7 @@ class Document:
             kept["returns"].append(round(float(case.episode.ret), 3))
             kept["seconds"].append(round(case.episode.seconds, 3))
             kept["ends"].append(str(case.episode.detail.get("end")))
-            if (confidence := case.kept.get("sure")) or case.kept.get("lost"):
-                # The median of the first second: a sentence is understood, or not, before much has happened.
-                first = sorted((confidence or [0.0])[: self._listened])
-                kept.setdefault("sure", []).append(round(first[len(first) // 2], 4))
+            if "idle" in case.kept:  # a sentence is understood in the first second, or not
                 idle = case.kept["idle"][: self._listened]
                 kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
             for name in ("held", "lost"):
@@ -261,7 +255,9 @@ class Scoring:
     """Everything that a score needs, checked before anything is played. Raises UserError for what does not fit."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
-        self.skill = _skill(settings)
+        if settings.env in assembly.JOINED:
+            raise UserError(f"{settings.env} has no goals to score by.", "Score a bundled world, or your own (.py).")
+        self.skill = skill_of(settings.env, settings.agent or None)
         if isinstance(self.skill, UserSkill):
             self.agent = self.skill.agent
         else:
@@ -307,12 +303,3 @@ class Scoring:
         cells = plan(settings, self._subjects, self.lines)
         measure(self.skill, cells, policies, self.document, settings.hz, progress)
         return self.document
-
-
-def _skill(settings: Settings) -> Skill:
-    if settings.env in assembly.JOINED:
-        raise UserError(
-            f"{settings.env} has no goals with a judge and an expert, so nothing to score by.",
-            f"Score one of {', '.join(registry.WORLDS)}, or a world of your own (.py).",
-        )
-    return skill_of(settings.env, settings.agent or None)

@@ -27,7 +27,7 @@ from rtcontrol.training.examples import contradictions
 from rtcontrol.training.fit_run import FitData, FitRun, HeldOut
 from rtcontrol.training.gate import Nonsense
 
-EACH, CALLS, TOOLS = 32, 64, 1_024
+EACH, CALLS = 32, 64
 # Worlds of training have seeds from the first of these on, those of held-out rows from the second; those below are for
 # scores, those above for runs.
 TRAINED, HELD = 1_000_000, 2_000_000
@@ -71,8 +71,11 @@ class Rehearsal:
         """Keep it under its kind of goal and its call, and what else makes it another decision."""
         call = moment.row.call
         name, text = ("", "") if call is None else (call.name, call.text())
-        calls = _newest(self._kept, (moment.goal.kind, name, *more), {}, TOOLS)
-        _newest(calls, text, deque(maxlen=self._each), self._calls).append(moment)
+        calls = self._kept.setdefault((moment.goal.kind, name, *more), {})
+        calls[text] = newest = calls.pop(text, deque(maxlen=self._each))
+        newest.append(moment)
+        if len(calls) > self._calls:
+            del calls[next(iter(calls))]
 
     def sample(self, rng: random.Random) -> Moment:
         """Return a random one: any kind of goal and tool as likely as another, then any call, then any moment."""
@@ -89,14 +92,6 @@ class Rehearsal:
                 if turn < len(side):
                     moments.setdefault((side[turn].row.instruction, side[turn].row.observation), side[turn])
         return list(moments.values())[:count]
-
-
-def _newest(kept: dict[Any, Any], key: Hashable, new: Any, most: int) -> Any:
-    """Return what is kept under the key, made the newest; the oldest goes if there are more than so many."""
-    kept[key] = kept.pop(key, new)
-    if len(kept) > most:
-        del kept[next(iter(kept))]
-    return kept[key]
 
 
 class WorldCurriculum(DisturbedCurriculum[Goal]):

@@ -190,7 +190,7 @@ def test_null_that_means_doubt_is_held() -> None:
 
     policy = ModelPolicy(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
     played = play(SKILL, policy, cases(LEFT, [0]), HZ)
-    assert played[0].kept["held"] == 30 and played[0].kept["sure"] == pytest.approx([0.1] * 30)
+    assert played[0].kept["held"] == 30 and played[0].kept["idle"] == [True] * 30
 
 
 def test_interrupted_score_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
