@@ -37,7 +37,7 @@ class Replica:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = replace(options, host="inprocess", heartbeat_s=HEARTBEAT_S)
-        self._stack, self._draining = ExitStack(), threading.Lock()
+        self._stack = ExitStack()
         self._key = None if options.keys is None else load_public(options.keys / f"{SERVER}.key")
         self._server: Server | None = None
 
@@ -89,9 +89,8 @@ class Replica:
         self._drain()
 
     def _drain(self) -> None:
-        with self._draining:
-            if self._server is not None:
-                self._server.sessions.drain(GRACE_S)
+        if self._server is not None:
+            self._server.sessions.drain(GRACE_S)
 
     def _close(self) -> None:
         self._drain()

@@ -84,7 +84,7 @@ class LoopSession(SessionThread):
         finally:
             if loop.state.launched:
                 known = loop.instructions
-                self.owner.tell(ev.Ran(self.facts, known.proven, [known.now, *known.waiting][-1]))
+                self.newest = [known.now, *known.waiting][-1]
 
     # -- for the owner, from any thread -------------------------------------------------------------------------------
 

@@ -43,7 +43,8 @@ class LoopReports(Listener):
         loop = self._session.loop
         if loop is not None and loop.interpretation is not None:
             answer = interpreted(result, self._facts.token, loop.interpretation.interpreter.examples())
-            self._session.owner.tell(ev.Understood(self._facts, result.said, result.why == "overtaken", answer))
+            event = ev.Wrong if isinstance(answer, WireError) else ev.Emitted
+            self._session.owner.tell(event(self._facts, answer))
 
     def undecided(self, emission: Emission, seq: int | None) -> None:
         """Report that no decision could be made of observation `seq`."""

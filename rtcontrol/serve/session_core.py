@@ -11,7 +11,6 @@ import base64
 import hmac
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.serve import refusals
@@ -19,7 +18,6 @@ from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import (
     BY_HAND,
     BYE,
-    HELLOS_PER_S,
     LEAVING,
     LOST,
     STOPPED,
@@ -57,19 +55,12 @@ from rtcontrol_client.wire.messages import (
 MAX_WITHOUT_SESSION = 1024
 WITHOUT_SESSION_NS = 120_000_000_000  # such a connection is dropped after so much silence
 BETWEEN_NS, LEAVE_NS = 100_000_000, 2_000_000_000  # two sessions that end because the server drains; all of them, about
+PATIENCE_NS = 500_000_000  # for the last call of a session that leaves
 LINES_PER_S = 2.0  # refusals that are shown to people; all are counted
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")  # what people, or a client for them, may say to a session
 CONTROL = "control"
 OF_CROWDS = (Join, Leave, ObserveMany)
 SHARED = frozenset({Hello, Bye, ControlMessage, Picture})  # messages that may concern another session
-
-
-@dataclass(slots=True)
-class Draining:
-    """When the next client is sent to another server, and how long after it the one after that."""
-
-    next_ns: int
-    between_ns: int
 
 
 class SessionCore:
@@ -83,7 +74,7 @@ class SessionCore:
         self.counts: Counter[str] = Counter()  # sessions, errors_from_clients
         self.refused: Counter[str] = Counter()  # by code
         self.closing = False
-        self.drain: Draining | None = None  # new sessions are refused
+        self.draining = False  # new sessions are refused
         self.seed, self.last = seed, last
         self.lines = TokenBucket(LINES_PER_S, 20.0, now_ns)
 
@@ -102,14 +93,8 @@ class SessionCore:
             times.append(peer.in_ns + self.patience_ns(peer) + 1)
             if peer.live:
                 times.append(peer.out_ns + rules.beat_ns)
-        if self.draining and self.drain is not None:
-            times.append(self.drain.next_ns)
+        times += [s.life.leaves_ns + PATIENCE_NS + 1 for s in self.sessions if s.life.leaves_ns and s.life.why is None]
         return min(times, default=None)
-
-    @property
-    def draining(self) -> bool:
-        """Whether sessions are still to be sent away."""
-        return self.drain is not None and any(s.life.why is None for s in self.sessions)
 
     def busy(self, needs: Mapping[Session, Need | None]) -> float:
         """Return the share of the decoder's time that the sessions need together, as far as it is known."""
@@ -119,7 +104,7 @@ class SessionCore:
         """Return whether another session may open now."""
         states = self.sessions.states()
         free = states["opening"] + states["live"] < self.rules.limit and self.busy(needs) < self.rules.busy_max
-        return free and not self.closing and self.drain is None
+        return free and not self.closing and not self.draining
 
     def patience_ns(self, peer: Peer) -> int:
         """Return after how long a silence a connection is dropped."""
@@ -237,11 +222,9 @@ class SessionTurn:
     # -- hello: admitted or refused -----------------------------------------------------------------------------------
 
     def _hello(self, peer: Peer, hello: Hello) -> None:
-        if not peer.hellos.take(self.now_ns):
-            raise refusals.rate(f"{HELLOS_PER_S:g} hellos a second", "Wait for the answer.")
         if self.core.closing:
             raise refusals.busy("The server is stopping.")
-        if self.core.drain is not None and peer.session is None and hello.resume is None:
+        if self.core.draining and peer.session is None and hello.resume is None:
             raise refusals.busy("The server is draining.")
         if peer.session is not None:
             self._greet_again(peer.session, hello)
@@ -252,10 +235,9 @@ class SessionTurn:
 
     def _greet_again(self, session: Session, hello: Hello) -> None:
         """Answer a hello on a connection that has a session: the welcome was lost, or the client is confused."""
-        if hello.resume is None and not session.wishes(hello):
+        repeated = session.wishes(hello) if hello.resume is None else same(hello.resume, session.token)
+        if not repeated:
             raise refusals.state("This connection has a session.", "Say bye first, or open another connection.")
-        if hello.resume is not None and not same(hello.resume, session.token):
-            raise refusals.unknown_token("This connection has another session.", "Say bye first.", "resume")
         if session.life.state == "live":
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
             self._greet(session)
@@ -363,7 +345,6 @@ class SessionTurn:
 
     def _instruct(self, peer: Peer, message: Instruct) -> None:
         session = session_of(peer, message.session)
-        session.instructions.newest = message.instruction
         self._instruct_loop(session, message.instruction)
 
     def _instructed(self, event: ev.Instructed) -> None:
@@ -444,7 +425,7 @@ class SessionTurn:
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
             instructions.refusal = None
             self._refuse(peer, refusals.instruction_refused(why, message.seq_obs))
-        if life.leaving and not message.more and life.why in (None, LEAVING):
+        if life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more and life.why in (None, LEAVING):
             # Now the client acts by what is as new as can be.
             self._stop(session, LEAVING)
             self._send(peer, Bye(session=session.token, reason=LEAVING, reconnect=True))
@@ -463,18 +444,6 @@ class SessionTurn:
         instructions = event.session.instructions
         instructions.refusal = instructions.shown = event.why
 
-    def _understood(self, event: ev.Understood) -> None:
-        """Inform the client, unless it has overtaken its own sentence itself. If the session is not live, the next
-        welcome says what is active."""
-        session, answer = event.session, event.answer
-        overtaken = event.overtaken and event.sentence != session.instructions.newest
-        if session.life.state != "live" or overtaken:
-            return
-        if isinstance(answer, WireError):
-            self._refuse_client(session, answer)
-        elif session.client is not None:
-            self._send(session.client, answer)
-
     def _noted(self, event: ev.Noted) -> None:
         self._note(event.session, event.line, event.always)
 
@@ -490,16 +459,11 @@ class SessionTurn:
 
     # -- the end of a run: parked, resumed or ended -------------------------------------------------------------------
 
-    def _ran(self, event: ev.Ran) -> None:
-        event.session.instructions.ran(event.proven, event.newest)
-
     def _ended(self, event: ev.Ended) -> None:
         """Start the session again, park it, or end it."""
         session, life, error = event.session, event.session.life, event.error
         life.attached, life.why = False, life.why or event.why
-        if error is not None and error.field == "instruction" and life.welcomed and session.instructions.give_way():
-            # The decider cannot take the instruction that the run started with: the next one starts with the former.
-            error.retryable, error.fatal = True, False
+        session.instructions.ran(event.newest)
         passing = error is None or (error.retryable and not error.fatal)
         kept = passing and life.why is None and life.welcomed and not (self.core.closing or self.rules.outlives)
         if kept and error is None and session.peer is not None:
@@ -540,14 +504,11 @@ class SessionTurn:
 
     def _bye(self, peer: Peer, message: Bye) -> None:
         """End the session at once, so that the next hello on this connection finds it free."""
-        session = self.sessions.left(peer, message.session)
-        if session is None:
+        if peer.session is None:
             return
+        session = session_of(peer, message.session)
         peer.session = session.peer = None
-        parked = session.life.state == "parked"
         self._stop(session, BYE)
-        if parked:
-            self.out.append(ev.Say(f"{session.id}: over ({BYE})"))
         self._send(peer, Bye(session=session.token, reason=BYE))
 
     def _stop(self, session: Session, why: str) -> None:
@@ -561,20 +522,12 @@ class SessionTurn:
     # -- the end of the server ----------------------------------------------------------------------------------------
 
     def _drains(self, event: ev.Drains) -> None:
-        if self.core.drain is None:
-            count = max(1, sum(1 for _ in self.sessions))
-            self.core.drain = Draining(self.now_ns + event.grace_ns, min(BETWEEN_NS, LEAVE_NS // count))
-
-    def _send_away(self, drain: Draining) -> None:
-        """Let the next client connect to another server: after its next call, where it is live. Those without a call
-        until all had their turn leave without."""
-        drain.next_ns += drain.between_ns
-        remaining = [s for s in self.sessions if s.life.why is None]
-        staying = [s for s in remaining if not s.life.leaving][:1]
-        for session in staying or remaining:
-            if session.life.leaving or session.life.state != "live":
-                self._stop(session, LEAVING)
-            session.life.leaving = True
+        """Refuse new sessions. Each client connects to another server after the grace, in turn, after its next call."""
+        if not self.core.draining:
+            self.core.draining = True
+            sessions = list(self.sessions)
+            for n, session in enumerate(sessions):
+                session.life.leaves_ns = self.now_ns + event.grace_ns + n * min(BETWEEN_NS, LEAVE_NS // len(sessions))
 
     def _closes(self, event: ev.Closes) -> None:
         self.core.closing = True
@@ -584,8 +537,8 @@ class SessionTurn:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _woke(self, event: ev.Woke) -> None:
-        """Look after heartbeats, dead connections, sessions whose client did not return, and those that are sent
-        away."""
+        """Look after heartbeats, dead connections, sessions whose client did not return, and those that leave without
+        a call."""
         now = self.now_ns
         for session in self.sessions.expired(now):
             self.out.append(ev.Say(f"{session.id}: over (its client did not return)"))
@@ -596,8 +549,10 @@ class SessionTurn:
             elif peer.live and now - peer.out_ns >= self.rules.beat_ns:
                 peer.pings += 1
                 self._send(peer, Ping(id=peer.pings, t_ns=now))
-        if self.core.drain is not None and now >= self.core.drain.next_ns:
-            self._send_away(self.core.drain)
+        for session in self.sessions:
+            leaves_ns = session.life.leaves_ns
+            if leaves_ns and now > leaves_ns + PATIENCE_NS and session.life.why is None:
+                self._stop(session, LEAVING)
 
 
 def crowd_answer(word: str, why: str | None) -> str | None:
@@ -628,11 +583,9 @@ EVENTS: dict[type, Callable[[SessionTurn, Any], None]] = {
     ev.Emitted: SessionTurn._emitted,
     ev.Wrong: SessionTurn._wrong,
     ev.GaveWay: SessionTurn._gave_way,
-    ev.Understood: SessionTurn._understood,
     ev.Noted: SessionTurn._noted,
     ev.Commanded: SessionTurn._commanded,
     ev.Instructed: SessionTurn._instructed,
-    ev.Ran: SessionTurn._ran,
     ev.Ended: SessionTurn._ended,
     ev.Drains: SessionTurn._drains,
     ev.Closes: SessionTurn._closes,

@@ -8,7 +8,6 @@ from typing import Any
 
 from rtcontrol.serve.sessions import Connection, Need, Session
 from rtcontrol_client.wire import Message, WireError
-from rtcontrol_client.wire.messages import Instruct
 
 
 @dataclass(slots=True)
@@ -110,15 +109,6 @@ class GaveWay(OfSession):
 
 
 @dataclass(slots=True)
-class Understood(OfSession):
-    """An interpreter read `sentence`: a newer one has `overtaken` it, or this is the answer to the client."""
-
-    sentence: str
-    overtaken: bool
-    answer: Instruct | WireError
-
-
-@dataclass(slots=True)
 class Noted(OfSession):
     """The loop has a line for people, to be shown `always`, or as far as the rate of lines allows."""
 
@@ -144,19 +134,13 @@ class Instructed(OfSession):
 
 
 @dataclass(slots=True)
-class Ran(OfSession):
-    """The loop is over. `proven`: the last instruction that a decision was made by; `newest`: the last of all."""
-
-    proven: str
-    newest: str
-
-
-@dataclass(slots=True)
 class Ended(OfSession):
-    """The session's thread is done, for good if there is a `why`."""
+    """The session's thread is done, for good if there is a `why`. `newest`: the last instruction of the loop, if it
+    ran."""
 
     error: WireError | None = None
     why: str | None = None
+    newest: str | None = None
 
 
 # -- events of the server ---------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from rtcontrol.serve.sessions import Connection, Session
 from rtcontrol_client.wire import Code, Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
+LOOK_S = 0.05
 
 
 class SessionManager(SessionOwner):
@@ -80,14 +81,11 @@ class SessionManager(SessionOwner):
         self.tell(ev.Woke())
 
     def drain(self, grace_s: float) -> None:
-        """Refuse new sessions. After the grace end the others in turn, as their next servers open them, each after a
-        call, with a bye that lets its client connect again. Return at once where that was done before."""
-        if self.core.drain is not None:
-            return
+        """Refuse new sessions, and return when all are to end: after the grace in turn, as their next servers open
+        them, each after a call, with a bye that lets its client connect again."""
         self.tell(ev.Drains(round(grace_s * 1e9)))
-        while (drain := self.core.drain) is not None and self.core.draining:
-            time.sleep(max(0.0, (drain.next_ns - time.monotonic_ns()) / 1e9))
-            self.keep()
+        while any(session.life.why is None for session in self.core.sessions):
+            time.sleep(LOOK_S)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End every session with its safe call, its report and a bye."""

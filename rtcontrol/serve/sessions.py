@@ -13,8 +13,6 @@ from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
-# A client that says hello and bye in turns makes the server open and end a session each time.
-HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
 ENDING = 16  # sessions that may be ending, in addition to the limit
 GRACE_S = 30.0  # how long a session waits for its lost client
 MAX_STOPPED = 256  # remembered tokens of sessions that a person stopped
@@ -117,8 +115,8 @@ def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
 @dataclass(slots=True, eq=False)
 class Life:
     """How far a session is. `why` it ends, and cannot be resumed; `lost`: its client went while it opened or ran;
-    `attached`: there is a loop; `paused` by a person, whatever becomes of its client; `leaving`: its client goes to
-    another server after its next call; `runs` so far."""
+    `attached`: there is a loop; `paused` by a person, whatever becomes of its client; `leaves_ns`: from then on its
+    client goes to another server after its next call (0: it stays); `runs` so far."""
 
     state: Literal["opening", "live", "parked", "over"] = "opening"
     why: str | None = None
@@ -126,7 +124,7 @@ class Life:
     lost: bool = False
     attached: bool = False
     paused: bool = False
-    leaving: bool = False
+    leaves_ns: int = 0
     parked_ns: int = 0
     runs: int = 0
 
@@ -138,30 +136,20 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class SessionInstructions:
-    """`newest` of the client's; `first`: what the run started with (None: the terms'), `next`: what the next run starts
-    with, `proven`: the last that the run before decided by. `refusal`: why one was refused, until the client knows;
-    `shown`: the same, until its tick's error is due; `error`: what was reported last (seq, error)."""
+    """`first`: what the run started with (None: the terms'), `next`: what the next run starts with. `refusal`: why one
+    was refused, until the client knows; `shown`: the same, until its tick's error is due; `error`: what was reported
+    last (seq, error)."""
 
-    newest: str | None = None
     first: str | None = None
     next: str | None = None
-    proven: str | None = None
     refusal: str | None = None
     shown: str | None = None
     error: tuple[int | None, str] = (None, "")
 
-    def ran(self, proven: str, newest: str) -> None:
-        """Note how a run ended; one that came after its end stays the next."""
-        self.proven = proven
-        if self.next == self.first:
+    def ran(self, newest: str | None) -> None:
+        """Note the last instruction of a run that ended (None: it never started); a later one stays the next."""
+        if newest is not None and self.next == self.first:
             self.next = newest
-
-    def give_way(self) -> bool:
-        """Return whether the next run may start with the one before this, which the decider cannot take."""
-        again = self.proven is not None and bool({self.first, self.next} - {None, self.proven})
-        if again:
-            self.next = self.proven
-        return again
 
     def reports(self, seq: int | None, error: str, connected: bool) -> bool:
         """Return whether the client is to be informed of an undecided observation: once, and not of a refused
@@ -210,7 +198,6 @@ class Peer:
 
     connection: Connection
     messages: TokenBucket
-    hellos: TokenBucket
     errors: TokenBucket
     in_ns: int
     out_ns: int
@@ -224,9 +211,8 @@ class Peer:
     def of(cls, connection: Connection, rules: SessionRules, now_ns: int) -> Peer:
         """Return what is known of a new connection."""
         messages = TokenBucket(rules.messages_per_s, rules.messages_per_s, now_ns)
-        hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns)
         errors = TokenBucket(rules.errors_per_s, 2 * rules.errors_per_s, now_ns)
-        return cls(connection, messages, hellos, errors, now_ns, now_ns)
+        return cls(connection, messages, errors, now_ns, now_ns)
 
     def join(self, session: Session) -> None:
         """Own the session from now on, and still wait for its welcome."""
@@ -282,17 +268,6 @@ class Sessions:
                 "There is no such session (any more).", "Say hello without `resume`.", "resume"
             )
         return session
-
-    def left(self, peer: Peer, token: str | None) -> Session | None:
-        """Return the session that a bye ends, None where there is none. Raises WireError.
-
-        A client that closes right after its bye may be gone before the bye is read: the token then names the session,
-        which waits for its client or is ending.
-        """
-        if peer.session is not None:
-            return session_of(peer, token)
-        lost = (s for s in self if s.peer is None and s.key == peer.connection.key)
-        return next((s for s in lost if token is not None and same(token, s.token)), None)
 
     def pictured(self, peer: Peer, token: str) -> Session:
         """Return whose picture it is. It may come on a connection of its own, with the session's key. Raises

@@ -287,7 +287,6 @@ class SimSession(LoopSession):
             if run.ended_by is None:
                 run.loop()
             env.run = None
-            owner.tell(ev.Ran(self.facts, "go", "go"))
         owner.tell(ev.Ended(self.facts))
 
 

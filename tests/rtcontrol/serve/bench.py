@@ -237,8 +237,7 @@ class Bench(SessionOwner):
     def end(self, session: Session, error: WireError | None = None) -> None:
         """The session's loop is over, if it runs."""
         if (newest := self.running.pop(session.id, None)) is not None:
-            self.tell(ev.Ran(session, session.instructions.first or "go", newest))
-            self.tell(ev.Ended(session, error))
+            self.tell(ev.Ended(session, error, newest=newest))
 
 
 def bye(session: Session) -> Bye:

@@ -130,11 +130,10 @@ class Walk:
             error = WireError(Code.INVALID, "x")
             reports: list[Any] = [
                 ev.GaveWay(session, "it does not fit"),
-                ev.Understood(session, "left", False, result),
+                ev.Emitted(session, result),
                 ev.Emitted(session, ControlMessage(session=session.token, state="paused")),
                 ev.Wrong(session, error, "x"),
                 ev.Noted(session, "x"),
-                ev.Ran(session, "go", "left"),
             ]
             self.bench.tell(self.random.choice(reports))
 
