@@ -21,7 +21,7 @@ from rtcontrol.cli.command import command
 from rtcontrol.cli.figures import group
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import named_by_time
-from rtcontrol.serve import zmq_auth
+from rtcontrol.serve import key_files
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.settings import MISSING, setting
 from rtcontrol.telemetry.run_folder import Folder
@@ -207,13 +207,12 @@ def new(
     Example: `rtcontrol keys new left-arm`
     """
     with _keys(keys) as folder:
-        if name == zmq_auth.SERVER:
+        if name == key_files.SERVER:
             raise UserError(f"{name!r} is the server's key.", "Choose another name.")
-        zmq_auth.check_name(name)  # before the server's pair is made, which would stay
-        missing = [name] if (folder / f"{zmq_auth.SERVER}.key_secret").exists() else [zmq_auth.SERVER, name]
+        missing = [name] if (folder / f"{key_files.SERVER}.key_secret").exists() else [name, key_files.SERVER]
         for each in missing:
-            print(f"Key {each} {zmq_auth.fingerprint(zmq_auth.create(folder, each).public)} in {folder}")
-    print(f"Move {name}.key_secret to the client's machine, and copy {zmq_auth.SERVER}.key there (docs/security.md).")
+            print(f"Key {each} {key_files.fingerprint(key_files.create(folder, each).public)} in {folder}")
+    print(f"Move {name}.key_secret to the client's machine, and copy {key_files.SERVER}.key there (docs/security.md).")
 
 
 @command(key_app, name="list")
@@ -223,11 +222,11 @@ def show(keys: Path | None = KEYS) -> None:
     Example: `rtcontrol keys list`
     """
     with _keys(keys) as folder:
-        if not (server := folder / f"{zmq_auth.SERVER}.key").exists():
+        if not (server := folder / f"{key_files.SERVER}.key").exists():
             raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
-        each = {f"{zmq_auth.SERVER} (this server)": zmq_auth.load_public(server), **zmq_auth.clients(folder)}
+        each = {f"{key_files.SERVER} (this server)": key_files.load_public(server), **key_files.clients(folder)}
         for name, public in each.items():
-            print(f"{zmq_auth.fingerprint(public)}  {name}")
+            print(f"{key_files.fingerprint(public)}  {name}")
 
 
 @command(key_app)
@@ -240,7 +239,7 @@ def revoke(
     Example: `rtcontrol keys revoke left-arm`
     """
     with _keys(keys) as folder:
-        if name not in zmq_auth.clients(folder):
+        if name not in key_files.clients(folder):
             raise UserError(f"There is no key {name!r} in {folder}.", "See `rtcontrol keys list`.")
         (folder / f"{name}.key").unlink()  # this half admits
         (folder / f"{name}.key_secret").unlink(missing_ok=True)
@@ -250,9 +249,9 @@ def revoke(
 @contextmanager
 def _keys(keys: Path | None) -> Iterator[Path]:
     """Yield the key folder: that of the command, or the user's. Raises UserError."""
-    if (folder := keys or zmq_auth.default_folder()) is None:
+    if (folder := keys or key_files.default_folder()) is None:
         raise UserError("There is no home folder to keep keys in.", "Give --set serve.keys=FOLDER.")
     try:
         yield folder
-    except zmq_auth.KeyFileError as error:
+    except key_files.KeyFileError as error:
         raise UserError(error.what, error.remedy) from None

@@ -43,8 +43,10 @@ class LoopReports(Listener):
         loop = self._session.loop
         if loop is not None and loop.interpretation is not None:
             answer = interpreted(result, self._facts.token, loop.interpretation.interpreter.examples())
-            event = ev.Wrong if isinstance(answer, WireError) else ev.Emitted
-            self._session.owner.tell(event(self._facts, answer))
+            if isinstance(answer, WireError):
+                self._session.owner.tell(ev.Wrong(self._facts, answer))
+            else:
+                self._session.send(answer)
 
     def undecided(self, emission: Emission, seq: int | None) -> None:
         """Report that no decision could be made of observation `seq`."""

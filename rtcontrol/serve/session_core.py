@@ -71,7 +71,7 @@ class SessionCore:
         self.rules = rules
         self.sessions = Sessions(rules)
         self.peers: dict[Any, Peer] = {}  # by connection
-        self.counts: Counter[str] = Counter()  # sessions, errors_from_clients
+        self.count = 0  # sessions so far
         self.refused: Counter[str] = Counter()  # by code
         self.closing = False
         self.draining = False  # new sessions are refused
@@ -266,7 +266,7 @@ class SessionTurn:
         session = Session(name, token, hello, TokenBucket(1.0, 5.0, self.now_ns), peer.connection.key, crowd)
         peer.join(session)
         self.sessions.add(session)
-        self.core.counts["sessions"] += 1
+        self.core.count += 1
         self._open(session)
 
     # -- opening, and the welcome -------------------------------------------------------------------------------------
@@ -339,9 +339,6 @@ class SessionTurn:
     def _ping(self, peer: Peer, message: Ping) -> None:
         now = self.now_ns
         self._send(peer, Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now))
-
-    def _client_error(self, peer: Peer, message: ErrorMessage) -> None:
-        self.core.counts["errors_from_clients"] += 1
 
     def _instruct(self, peer: Peer, message: Instruct) -> None:
         session = session_of(peer, message.session)
@@ -594,8 +591,7 @@ EVENTS: dict[type, Callable[[SessionTurn, Any], None]] = {
 MESSAGES: dict[type, Callable[[SessionTurn, Peer, Any], None]] = {
     **dict.fromkeys((Observe, Executed, Reset, Picture, *OF_CROWDS), SessionTurn._to_world),
     Ping: SessionTurn._ping,
-    Pong: lambda core, peer, message: None,  # it shows that the client is there
-    ErrorMessage: SessionTurn._client_error,
+    **dict.fromkeys((Pong, ErrorMessage), lambda turn, peer, message: None),  # they show that the client is there
     Hello: SessionTurn._hello,
     Instruct: SessionTurn._instruct,
     ControlMessage: SessionTurn._control,

@@ -6,10 +6,9 @@ socket without an authenticator admits every key. Hence both are set here, in on
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import logging
-import os
-import re
+import resource
 import threading
 import time
 from collections.abc import Sequence
@@ -18,101 +17,39 @@ from pathlib import Path
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from rtcontrol.models.errors import UserError, home
-from rtcontrol_client.wire.curve import SERVER, KeyFileError, KeyPair, load_pair, load_public
-from rtcontrol_client.wire.endpoint import Endpoint, EndpointError, is_local
-
-__all__ = ["NAME", "SERVER", "KeyFileError", "KeyPair", "load_pair", "load_public"]
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def default_folder() -> Path | None:
-    """$XDG_CONFIG_HOME/rtcontrol/keys, or ~/.config/rtcontrol/keys; None where nobody knows a home."""
-    own, base = home(), os.environ.get("XDG_CONFIG_HOME")
-    config = Path(base) if base else own and own / ".config"
-    return config and config / "rtcontrol" / "keys"
-
-
-def fingerprint(public: str) -> str:
-    """What people compare: 16 hexadecimal digits of the SHA-256 of the public key."""
-    return hashlib.sha256(public.encode("ascii")).hexdigest()[:16]
-
-
-def check_name(name: str) -> None:
-    """Raises KeyFileError: no name for a key."""
-    if not NAME.fullmatch(name) or name.endswith((".key", ".key_secret")):
-        raise KeyFileError(f"{name[:80]!r} is no name for a key.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
-
-
-def create(folder: Path, name: str) -> KeyPair:
-    """Write a new pair `name` into the folder (made with mode 0700). Raises KeyFileError: bad name, name in use."""
-    check_name(name)
-    public_file, secret_file = folder / f"{name}.key", folder / f"{name}.key_secret"
-    public, secret = (part.decode("ascii") for part in zmq.curve_keypair())
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path, mode, text in (
-            (secret_file, 0o600, _text("secret: keep it to its owner", public, secret)),
-            (public_file, 0o644, _text("public", public)),
-        ):
-            # The mode is there from the first byte on, whatever the umask; an existing file is never replaced.
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-                file.write(text)
-    except FileExistsError as error:
-        raise KeyFileError(
-            f"There is a key {name!r} already ({error.filename}).",
-            f"Choose another name, or revoke it first: rtcontrol keys revoke {name}",
-        ) from None
-    except OSError as error:
-        raise KeyFileError(f"The key could not be written ({error}).", "Choose another folder with --keys.") from None
-    return KeyPair(public, secret)
-
-
-def _text(kind: str, public: str, secret: str | None = None) -> str:
-    lines = [f"#   rtcontrol CURVE key ({kind})", "metadata", "curve", f'    public-key = "{public}"']
-    if secret:
-        lines.append(f'    secret-key = "{secret}"')
-    return "\n".join(lines) + "\n"
-
-
-def clients(folder: Path) -> dict[str, str]:
-    """The allow-list: name -> public key (Z85). Files that are no certificates are left out: they let nobody in."""
-    keys: dict[str, str] = {}
-    try:
-        paths = sorted(folder.glob("*.key"))
-    except OSError:
-        return {}
-    for path in paths:
-        if path.stem != SERVER:
-            try:
-                keys[path.stem] = load_public(path)
-            except KeyFileError:
-                continue
-    return keys
-
+from rtcontrol.hosts.decoder_link import router_socket
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.key_files import SERVER, KeyFileError, KeyPair, clients, default_folder, fingerprint, load_pair
+from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError, is_local
 
 DOMAIN = "rtcontrol"
 REREAD_S = 0.25
+HIGH_WATER, BACKLOG, HANDSHAKE_MS = 64, 256, 2_000
 log = logging.getLogger(__name__)
 
 
 class ZmqAuth:
-    """Applies the rule to a socket before it is bound, and watches the allow-list while it is open: the folder's public
-    keys, read again when asked and older than REREAD_S."""
+    """Guards the socket that is bound to these endpoints, one for each context, and watches the allow-list while it is
+    open: the public keys of a folder, read again when needed and older than REREAD_S.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path | None) -> None:
-        self._folder, self._lock = folder, threading.Lock()
+    Raises UserError: an endpoint that is none, or is beyond this machine and no keys; no server's key pair.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None) -> None:
+        for endpoint in endpoints:
+            check_endpoint(endpoint, keyed=keys is not None)
+        self._context, self._folder, self._lock = context, keys, threading.Lock()
         self._by_key: dict[str, str] = {}
         self._read_s = -1.0
         self._pair: KeyPair | None = None
         self._auth: ThreadAuthenticator | None = None
-        if folder is not None:
+        if keys is not None:
             try:
-                self._pair = load_pair(folder / f"{SERVER}.key_secret")
+                self._pair = load_pair(keys / f"{SERVER}.key_secret")
             except KeyFileError as error:
                 raise UserError(error.what, error.remedy) from None
-            if not clients(folder):
-                log.warning("No client's key is in %s yet: nobody can connect until `rtcontrol keys new NAME`.", folder)
+            if not clients(keys):
+                log.warning("No client's key is in %s yet: nobody can connect until `rtcontrol keys new NAME`.", keys)
             quiet = logging.getLogger(f"{__name__}.zap")
             quiet.setLevel(logging.ERROR)  # pyzmq logs whole requests at DEBUG; ours names fingerprints
             # In its own thread: one in an event loop stalls every handshake while that loop is busy.
@@ -120,41 +57,40 @@ class ZmqAuth:
             self._auth.start()
             self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
 
-    @classmethod
-    def for_endpoints(
-        cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None
-    ) -> ZmqAuth:
-        """Return the guard for a socket that will be bound to these; one for each context.
-
-        Raises UserError: an endpoint that is none, or is beyond this machine and no keys; a folder without a server's
-        key pair.
-        """
-        for endpoint in endpoints:
-            try:
-                Endpoint.parse(endpoint)
-            except EndpointError as error:
-                raise UserError(f"--bind {error.what}", error.remedy) from None
-            if keys is None and not is_local(endpoint):
-                raise UserError(
-                    f"--bind {endpoint} can be reached from other machines, and there are no keys.",
-                    "Make a key for each client (rtcontrol keys new NAME) and add --keys "
-                    f"{default_folder() or 'FOLDER'}. Or give --bind tcp://127.0.0.1:5555 and tunnel by ssh -L.",
-                )
-        return cls(context, keys)
-
-    def apply(self, socket: zmq.Socket[bytes]) -> None:
-        """Set the socket's security options; call it before bind."""
+    def router(self, max_message_bytes: int) -> zmq.Socket[bytes]:
+        """Return a guarded ROUTER, not bound yet."""
+        _raise_file_limit()
+        socket = router_socket(self._context)
+        socket.linger = 0
+        socket.sndhwm = socket.rcvhwm = HIGH_WATER
+        socket.maxmsgsize = max_message_bytes
+        socket.handshake_ivl = HANDSHAKE_MS
+        # No ZMTP heartbeats: libzmq 4.3.5 ends the process by an assertion when one falls due on a connection that is
+        # closed while its queue is full. The protocol's own ping finds silent peers.
+        socket.router_mandatory = 1
+        socket.backlog = BACKLOG
         socket.zap_domain = DOMAIN.encode()
         if self._pair is not None:
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
             socket.curve_server = True
             socket.curve_publickey = self._pair.public.encode()
             socket.curve_secretkey = self._pair.secret.encode()
+        return socket
 
-    @property
-    def keyed(self) -> bool:
-        """Whether clients need keys."""
-        return self._folder is not None
+    def receive(self, socket: zmq.Socket[bytes]) -> tuple[bytes, str | None, list[bytes]] | None:
+        """Return a message's routing id, its peer's key and its parts; None if there is none."""
+        try:
+            if self._folder is None:
+                identity, *parts = socket.recv_multipart(zmq.NOBLOCK)
+                return identity, None, parts
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        key: str | None = None
+        with contextlib.suppress(zmq.ZMQError):  # a frame without a user has no key
+            key = str(frames[-1].get("User-Id"))
+        identity, *parts = (frame.bytes for frame in frames)
+        return identity, key, parts
 
     def allowed(self, key: str | None) -> bool:
         """Return whether the holder of this public key (Z85) may stay; a revoked one may not, within 0.25 s. Without
@@ -177,11 +113,38 @@ class ZmqAuth:
         name = self.name(public)
         if name is None:
             log.warning("Refused a client whose key (fingerprint %s) is not listed.", fingerprint(public))
-        else:
-            log.info("Admitted %s (fingerprint %s).", name, fingerprint(public))
         return name is not None
 
     def close(self) -> None:
         if self._auth is not None:
             self._auth.stop()
             self._auth = None
+
+
+def check_endpoint(endpoint: str, keyed: bool) -> None:
+    """Raise UserError for an address that is none, or that others can reach and no keys guard."""
+    try:
+        Endpoint.parse(endpoint)
+    except EndpointError as error:
+        raise UserError(f"--bind {error.what}", error.remedy) from None
+    if not keyed and not is_local(endpoint):
+        problem = f"--bind {endpoint} can be reached from other machines, and there are no keys."
+        hint = f"Make a key for each client (rtcontrol keys new NAME) and add --keys {default_folder() or 'FOLDER'}."
+        raise UserError(problem, f"{hint} Or give --bind tcp://127.0.0.1:5555 and tunnel by ssh -L.")
+
+
+def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
+    """Bind the socket, and return its address. Raises UserError."""
+    socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        raise UserError(f"--bind {endpoint} failed ({error}).", f"Write {FORM}; is the port free?") from None
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _raise_file_limit() -> None:
+    """Take as many files as the system lets this process have: a thousand idle peers are no reason to refuse others."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems have a lower bound than they report
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

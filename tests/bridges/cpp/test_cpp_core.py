@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from rtcontrol.serve import zmq_auth
+from rtcontrol.serve import key_files
 from tests.bridges import vectors
 from tests.bridges.behaviour import Shell, TalkCore, cases, check, options_of
 from tests.bridges.cpp.conftest import DRIVER, FOLDER, INCLUDE, WARNINGS, Driver, run
@@ -102,7 +102,7 @@ def test_mistake_in_the_options_is_told_with_its_field(core: Driver, options: di
 
 
 def test_keys_are_those_of_the_files_and_a_file_that_is_none_is_named(core: Driver, tmp_path: Path) -> None:
-    server, arm = (zmq_auth.create(tmp_path, name) for name in (zmq_auth.SERVER, "arm"))
+    server, arm = (key_files.create(tmp_path, name) for name in (key_files.SERVER, "arm"))
     secret = tmp_path / "arm.key_secret"
     assert core.ask(f"keys {secret}") == [server.public, arm.public, arm.secret]
     secret.chmod(0o640)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.serve import zmq_auth
+from rtcontrol.serve import key_files
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.cpp.conftest import FOLDER, INCLUDE, WARNINGS, Driver, Start, run
@@ -76,8 +76,8 @@ def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Proc
 
 def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    for name in (zmq_auth.SERVER, "arm", "stranger"):
-        zmq_auth.create(keys, name)
+    for name in (key_files.SERVER, "arm", "stranger"):
+        key_files.create(keys, name)
     (keys / "stranger.key").unlink()
     server = Process(tmp_path, free_port(), "--keys", str(keys))
     server.start()

@@ -22,7 +22,7 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.user_files import fit
-from rtcontrol.serve import zmq_auth
+from rtcontrol.serve import key_files
 from rtcontrol_client.console import printable
 from tests.helpers.processes import cli, python
 
@@ -142,9 +142,9 @@ def test_new_list_revoke_in_the_default_folder(
         return "".join(capsys.readouterr())
 
     made = keys("new", "arm")
-    server, client = zmq_auth.load_pair(folder / "server.key_secret"), zmq_auth.load_pair(folder / "arm.key_secret")
+    server, client = key_files.load_pair(folder / "server.key_secret"), key_files.load_pair(folder / "arm.key_secret")
     listed = keys("list")
-    assert zmq_auth.fingerprint(client.public) in listed and zmq_auth.fingerprint(server.public) in listed
+    assert key_files.fingerprint(client.public) in listed and key_files.fingerprint(server.public) in listed
     revoked = keys("revoke", "arm")
     assert sorted(p.name for p in folder.iterdir()) == ["server.key", "server.key_secret"]
     again = keys("revoke", "arm", status=2)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.serve import zmq_auth
+from rtcontrol.serve import key_files
 from rtcontrol.serve.sessions import Need, weigh
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
@@ -32,7 +32,7 @@ from tests.rtcontrol.serve.wire_peer import WirePeer
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys") / "keys"
     for name in ("server", "arm", "leg"):
-        zmq_auth.create(folder, name)
+        key_files.create(folder, name)
     return folder
 
 
@@ -45,7 +45,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Pro
 
 
 def test_client_without_listed_key_is_refused(locked: Process, keys: Path, tmp_path: Path) -> None:
-    zmq_auth.create(tmp_path, "stranger")
+    key_files.create(tmp_path, "stranger")
     given: dict[str, Any] = {**OWN, "connect_timeout_s": 0.7}
     with pytest.raises(ClientError, match="does not accept this key"):
         Client.connect(locked.endpoint, **given, keys=tmp_path / "stranger.key_secret", server_key=keys / "server.key")
@@ -84,7 +84,7 @@ def test_revoked_key_loses_its_session_alone(locked: Process, keys: Path) -> Non
 
 
 def test_logs_and_records_hold_no_secret(locked: Process, keys: Path) -> None:
-    secret = zmq_auth.load_pair(keys / "arm.key_secret")
+    secret = key_files.load_pair(keys / "arm.key_secret")
     with Client.connect(locked.endpoint, **OWN, pacing="client", ttl_ms=0, keys=keys / "arm.key_secret") as client:
         token = client.welcome.session
         assert client.decide("left 1").status == "fresh"
@@ -92,7 +92,7 @@ def test_logs_and_records_hold_no_secret(locked: Process, keys: Path) -> None:
     assert "arm" in locked.logs()
     written = [p for p in locked.out.rglob("*") if p.is_file()]
     assert {p.suffix for p in written} == {".txt", ".json", ".mcap"}
-    server = zmq_auth.load_pair(keys / "server.key_secret")
+    server = key_files.load_pair(keys / "server.key_secret")
     for path in written:
         text = str([*read_record(path)]) if path.suffix == ".mcap" else path.read_text(errors="replace")
         for what in (token, secret.secret, server.secret, secret.public):

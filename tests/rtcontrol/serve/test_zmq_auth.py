@@ -19,15 +19,8 @@ from zmq.auth import load_certificate
 
 from rtcontrol.hosts.decoder_link import router_socket
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.zmq_auth import (
-    KeyFileError,
-    KeyPair,
-    ZmqAuth,
-    clients,
-    create,
-    load_pair,
-    load_public,
-)
+from rtcontrol.serve.key_files import KeyFileError, KeyPair, clients, create, load_pair, load_public
+from rtcontrol.serve.zmq_auth import ZmqAuth
 from tests.helpers.processes import until
 
 
@@ -67,9 +60,8 @@ class Guarded:
 
 def guarded(keys: Path | None) -> Iterator[Guarded]:
     context = zmq.Context()
-    guard = ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:0"], keys)
-    router = context.socket(zmq.ROUTER)
-    guard.apply(router)
+    guard = ZmqAuth(context, ["tcp://127.0.0.1:0"], keys)
+    router = guard.router(1 << 20)
     yield Guarded(router, guard, router.bind_to_random_port("tcp://127.0.0.1"))
     guard.close()
     context.destroy(linger=0)
@@ -149,13 +141,13 @@ def test_bytes_of_scanners_reach_no_one(request: pytest.FixtureRequest, folder: 
 
 def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
     with zmq.Context() as context, pytest.raises(UserError, match="rtcontrol keys new"):
-        ZmqAuth.for_endpoints(context, ["tcp://0.0.0.0:5555"], tmp_path)
+        ZmqAuth(context, ["tcp://0.0.0.0:5555"], tmp_path)
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0"])
 def test_reachable_endpoint_without_keys_is_refused(endpoint: str) -> None:
     with zmq.Context() as context, pytest.raises(UserError, match=r"rtcontrol keys new NAME.*--keys.*ssh -L"):
-        ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None)
+        ZmqAuth(context, ["tcp://127.0.0.1:5556", endpoint], None)
 
 
 def test_key_files_are_readable_by_owner_and_zmq(tmp_path: Path) -> None:
@@ -206,12 +198,10 @@ def test_errors_and_representations_hold_no_secret(tmp_path: Path) -> None:
 
 UNREAD = """
 import sys, time, zmq
-from rtcontrol.hosts.decoder_link import router_socket
-from rtcontrol.serve.zmq_server import _profile
-from rtcontrol_client.wire import Limits
+from rtcontrol.serve.zmq_auth import ZmqAuth
 
-router = router_socket(zmq.Context())
-_profile(router, Limits())
+context = zmq.Context()
+router = ZmqAuth(context, [], None).router(1 << 20)
 print(router.bind_to_random_port("tcp://127.0.0.1"), flush=True)
 time.sleep(2.5)
 while router.poll(500):
@@ -256,6 +246,6 @@ def test_unread_flood_that_closes_leaves_the_router_alive() -> None:
 
 def test_log_names_connections_without_routing_ids(running: Any) -> None:
     running.enter()
-    routing_ids = running.server.router._connections
+    routing_ids = running.server.router.connections
     assert [connection.peer for connection in routing_ids.values()] == ["zmq-1"]
     assert not any(routing_id.hex() in line for routing_id in routing_ids for line in running.lines)

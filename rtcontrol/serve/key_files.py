@@ -1,0 +1,64 @@
+"""Files of CURVE keys: the server's pair, and the allow-list, one public key for each client."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import zmq
+
+from rtcontrol.models.errors import home
+from rtcontrol_client.wire.curve import SERVER, KeyFileError, KeyPair, load_pair, load_public
+
+__all__ = ["NAME", "SERVER", "KeyFileError", "KeyPair", "load_pair", "load_public"]
+NAME = re.compile(r"(?!.*\.key(_secret)?$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def default_folder() -> Path | None:
+    """Return $XDG_CONFIG_HOME/rtcontrol/keys, or ~/.config/rtcontrol/keys; None where no home is known."""
+    folder, base = home(), os.environ.get("XDG_CONFIG_HOME")
+    config = Path(base) if base else folder and folder / ".config"
+    return config and config / "rtcontrol" / "keys"
+
+
+def fingerprint(public: str) -> str:
+    """Return what people compare: 16 hexadecimal digits of the SHA-256 of the public key."""
+    return hashlib.sha256(public.encode("ascii")).hexdigest()[:16]
+
+
+def create(folder: Path, name: str) -> KeyPair:
+    """Write a new pair `name` into the folder (made with mode 0700). Raises KeyFileError: bad name, name in use."""
+    if not NAME.fullmatch(name):
+        raise KeyFileError(f"{name[:80]!r} is no name for a key.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
+    public, secret = (part.decode("ascii") for part in zmq.curve_keypair())
+    head = f'metadata\ncurve\n    public-key = "{public}"\n'
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(folder / f"{name}.key_secret", 0o600, f'# keep it to its owner\n{head}    secret-key = "{secret}"\n')
+        _write(folder / f"{name}.key", 0o644, head)
+    except FileExistsError as error:
+        problem = f"There is a key {name!r} already ({error.filename})."
+        raise KeyFileError(problem, f"Choose another name, or first: rtcontrol keys revoke {name}") from None
+    except OSError as error:
+        raise KeyFileError(f"The key could not be written ({error}).", "Choose another folder with --keys.") from None
+    return KeyPair(public, secret)
+
+
+def _write(path: Path, mode: int, text: str) -> None:
+    """Write a new file, which has its mode from the first byte on, whatever the umask."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        file.write(text)
+
+
+def clients(folder: Path) -> dict[str, str]:
+    """Return the allow-list: name -> public key (Z85). Files that are no certificates admit no client."""
+    keys: dict[str, str] = {}
+    for path in sorted(folder.glob("*.key")):
+        if path.stem != SERVER:
+            try:
+                keys[path.stem] = load_public(path)
+            except KeyFileError:
+                continue
+    return keys
