@@ -10,12 +10,12 @@ from typing import Any
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteData
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.runner import wall_clock
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import goal_tools
-from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.pools import host_for
@@ -37,7 +37,7 @@ class LoopSession(SessionThread):
         env = self.make_env(terms)
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
         interpreter = owner.interpreters.of(terms.agent) if terms.interprets else None
-        with terms.decidable(), refusals.placed(life.welcomed):
+        with terms.decidable():
             host = host_for(owner.pool, self.id, terms)
         try:
             recorder, self.record = open_record(self.id, life.runs, terms, config, self.note, env.pictures.recorded)
@@ -75,10 +75,11 @@ class LoopSession(SessionThread):
         loop = self.loop
         assert loop is not None, "it is open"
         try:
-            with refusals.placed(self.facts.life.welcomed):
-                loop.run()
+            loop.run()
         except DecisionFailed as error:
             raise self.terms.undecodable(error) from None
+        except DecoderUnavailable:
+            raise
         except UserError as error:
             raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction", fatal=True) from None
         finally:

@@ -144,7 +144,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     Raises WireError naming field, rule and hint."""
     agent, named = _agent(hello, options)
     model = _model(hello, options, agent, named)
-    agent = replace(shown(agent, model), model=model)
+    agent = replace(shown(agent, model), model=model, observe=_reader(agent.observe))
     warnings = list(agent.tools.warnings())
     config = gated(_config(hello, options, agent, named, out, warnings), model, agent.tools.schemas)
     if (notice := training_notice(agent.tools.schemas, model)) is not None:
@@ -153,9 +153,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
         limit = f"ttl_ms {ttl_ms:g} is below a period and the deadline, {least_ms:g} ms"
         warnings.append(f"{limit}: calls run out between two ticks.")
-    if hello.protocol[1] == 0 and len(agent.fallback.safe_calls) > 1:
-        warnings.append("A client of protocol 1.0 executes the first safe call only: use one of 1.1.")
-    source = _source(config, agent, model)
+    with refused_as(Code.MODEL, "model"):
+        source = assembly.decider(config, agent, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, agent, warnings)
     trained = trained_on(agent.tools.schemas, model)
@@ -186,7 +185,7 @@ def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
     agent = known[name]
     instruction = agent.instruction if hello.instruction is None else hello.instruction
     fallback = _fallback(hello, agent.tools, agent.fallback)
-    return replace(agent, observe=_reader(agent.observe), instruction=instruction, fallback=fallback), agent.name
+    return replace(agent, instruction=instruction, fallback=fallback), agent.name
 
 
 def _of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
@@ -203,30 +202,24 @@ def _of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
         problem = f"The tools are not function definitions ({reason})."
         raise _refused(Code.TOOLS, problem, f"Write each as {form}.", "tools") from None
     fallback = _fallback(hello, tools, Fallback(None))
-    agent = tools_only_agent(hello.client.name, tools, hello.instruction, fallback)
-    return replace(agent, observe=_reader(agent.observe))
+    return tools_only_agent(hello.client.name, tools, hello.instruction, fallback)
 
 
 def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
     hold_ms = default.hold_ms if hello.hold_ms is None else hello.hold_ms
-    if hello.safe_calls:
-        return Fallback(hold_ms=hold_ms, calls=legal_calls(tools, hello.safe_calls, "safe_calls[{}]", fatal=True))
-    if hello.safe_call is not None:
-        return Fallback(hold_ms=hold_ms, calls=legal_calls(tools, [hello.safe_call], "safe_call", fatal=True))
+    calls = hello.safe_calls or ([] if hello.safe_call is None else [hello.safe_call])
+    if calls:
+        return Fallback(hold_ms=hold_ms, calls=legal_calls(tools, calls, fatal=True))
     return replace(default, hold_ms=hold_ms)
 
 
-def legal_calls(tools: Tools, calls: Sequence[FunctionCall], field: str, fatal: bool = False) -> list[Call]:
-    """Return safe calls as the tools take them. Raises WireError (tools) naming the `field` of an illegal one."""
-    legal = []
-    for i, call in enumerate(calls):
-        try:
-            legal.append(tools.validate(Call(call.name, dict(call.arguments))))
-        except InvalidCall as error:
-            hint = "Give a call that the tools allow, with all arguments that are required."
-            problem = f"The safe call is illegal: {error}."
-            raise WireError(Code.TOOLS, problem, hint, field=field.format(i), fatal=fatal) from None
-    return legal
+def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
+    """Return safe calls as the tools take them. Raises WireError (tools)."""
+    try:
+        return [tools.validate(Call(call.name, dict(call.arguments))) for call in calls]
+    except InvalidCall as error:
+        problem, hint = f"A safe call is illegal: {error}.", "Give calls that the tools allow, with all arguments."
+        raise WireError(Code.TOOLS, problem, hint, field="safe_calls", fatal=fatal) from None
 
 
 def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:
@@ -245,13 +238,6 @@ def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None)
     return model
 
 
-def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
-    with refused_as(Code.MODEL, "model"):
-        if model == "expert" and agent.expert is None and agent.name not in assembly.EXPERTS:
-            raise UserError(f"The agent {agent.name} has no scripted expert.", "Choose another model.")
-        return assembly.decider(config, agent, model)
-
-
 def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
     def read(data: Mapping[str, Any]) -> str:
         text = getattr(data, "text", None)
@@ -266,13 +252,15 @@ def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[st
 def _config(
     hello: Hello, options: ServeOptions, agent: Agent, named: str | None, out: Path, warnings: list[str]
 ) -> RunConfig:
-    local: dict[str, Any] = {"calls_per_tick": _calls_per_tick(hello, options, agent, warnings)}
-    local |= {"standby": False, "backup": None}  # these are the pool's
+    most_calls = min(options.calls_per_tick, agent.history + 1)
+    calls_per_tick = _at_most("calls_per_tick", hello.calls_per_tick or 1, most_calls, warnings)
+    local = {"calls_per_tick": calls_per_tick, "standby": False, "backup": None}  # the last two are the pool's
+    hz = options.hz if hello.hz is None else hello.hz
     with refused_as(Code.INVALID):
         return RunConfig(
             env="remote",
             out=out,
-            hz=_hz(hello, options, warnings),
+            hz=hz if hello.pacing == "client" else _at_most("hz", hz, options.hz_max, warnings),
             deadline_ms=hello.deadline_ms,
             max_age_ms=hello.max_age_ms,
             instruction=agent.instruction,
@@ -287,27 +275,11 @@ def _config(
         )
 
 
-def _hz(hello: Hello, options: ServeOptions, warnings: list[str]) -> float:
-    hz = options.hz if hello.hz is None else hello.hz
-    if hello.pacing == "server" and hz > options.hz_max:
-        warnings.append(f"{hz:g} Hz is above what this server allows: the session runs at {options.hz_max:g} Hz.")
-        hz = options.hz_max
-    period_ms = 1e3 / hz
-    if hello.deadline_ms is not None and not 0 < hello.deadline_ms <= period_ms:
-        problem = f"hello.deadline_ms {hello.deadline_ms:g} is not above 0 and at most the period, {period_ms:g} ms."
-        raise _refused(Code.INVALID, problem, "Leave it out for the period, or ask for a lower rate.", "deadline_ms")
-    if hello.max_age_ms == 0:
-        raise _refused(Code.INVALID, "hello.max_age_ms must be above 0.", "Leave it out.", "max_age_ms")
-    return hz
-
-
-def _calls_per_tick(hello: Hello, options: ServeOptions, agent: Agent, warnings: list[str]) -> int:
-    wished = hello.calls_per_tick or 1
-    calls = min(wished, options.calls_per_tick, agent.history + 1)
-    if calls < wished:
-        why = "this server's loop.calls_per_tick" if calls == options.calls_per_tick else "the agent's history"
-        warnings.append(f"calls_per_tick {wished} is above what {why} allows: the session gets {calls}.")
-    return calls
+def _at_most(name: str, wished: float, most: float, warnings: list[str]) -> Any:
+    """Return what the client gets of what it wished."""
+    if wished > most:
+        warnings.append(f"{name} {wished:g} is above what is allowed here: the session gets {most:g}.")
+    return min(wished, most)
 
 
 def _optional(options: ServeOptions, agent: Agent, named: str | None, warnings: list[str]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from rtcontrol.models.runners import registry
 from rtcontrol.serve.sessions import SessionRules
 from rtcontrol.settings import ServeGroup
 from rtcontrol_client.wire import LIMITS, Limits
-from rtcontrol_client.wire.endpoint import is_local
 
 ANY_PORT = "tcp://127.0.0.1:*"  # of replicas
 # What a session's run takes from the server's options.
@@ -36,9 +35,6 @@ class ServeOptions(ServeGroup):
         super().__post_init__()
         if self.hz > self.hz_max:
             raise UserError(f"loop.hz={self.hz:g} is above serve.hz_max={self.hz_max:g}.", "Lower it.")
-        idle = [name for name in ("allow_origin", "token_file", "require_token", "static") if getattr(self, name)]
-        if self.http is None and self.replicas is None and idle:
-            raise UserError(f"serve.{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
 
     def shared(self) -> dict[str, Any]:
         """Return what a session's run takes from here, by name."""
@@ -76,20 +72,6 @@ class ServeOptions(ServeGroup):
         names = (path.name.removeprefix("session-") for path in self.out.glob("session-*"))
         return max((int(name) for name in names if name.isdigit()), default=0)
 
-    @property
-    def loads(self) -> str | None:
-        """Return the model that is loaded before there are sessions: one that is named, where tools are brought."""
-        from rtcontrol.hosts.deciders import PLAIN
-        from rtcontrol.hosts.remote_api import is_endpoint
-
-        named = self.takes_tools and self.model not in PLAIN and not is_endpoint(self.model)
-        return self.model if named else None
-
-    @property
-    def takes_tools(self) -> bool:
-        """Return whether clients or requests may bring tools."""
-        return self.agent is None or self.http is not None or self.replicas is not None
-
     def check(self) -> None:
         """Raise UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
@@ -116,17 +98,15 @@ class ServeOptions(ServeGroup):
             self._check_replicas()
 
     def _check_replicas(self) -> None:
+        from rtcontrol.serve.zmq_auth import check_endpoint
+
         replicas_between(self.replicas)
         for name in ("host.standby", "serve.require_token"):
             if getattr(self, name.partition(".")[2]):
                 raise UserError(f"--replicas and {name} exclude each other.", "Leave one of them out.")
         if len(self.bind) > 1:
             raise UserError("--replicas takes one --bind.", f"Give one, such as {ANY_PORT}.")
-        if self.keys is None and not is_local(self.bind[0]):
-            raise UserError(
-                f"--bind {self.bind[0]} can be reached from other machines, and there are no keys.",
-                "Make a key for each client (`rtcontrol keys new NAME`) and give --keys, on each machine.",
-            )
+        check_endpoint(self.bind[0], keyed=self.keys is not None)
 
 
 def replicas_between(text: str | None) -> tuple[int, int]:

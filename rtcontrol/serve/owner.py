@@ -16,7 +16,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.runs import Totals
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import Need, Session
-from rtcontrol_client.wire import WireError
+from rtcontrol_client.wire import Code, WireError
 
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
 
@@ -65,9 +65,12 @@ class SessionOwner:
         session = action.session
         if session.runner is None:
             session.runner = self._kind(session, self)
-        if session.runner.start(action.first):
+        try:
+            session.runner.start(action.first)
             return None
-        return ev.Ended(session, refusals.no_thread(session.life.welcomed))
+        except RuntimeError as error:  # no thread is left; a session that was welcomed is kept
+            refusal = WireError(Code.BUSY, f"{error}.", refusals.AGAIN, retryable=True, fatal=not session.life.welcomed)
+            return ev.Ended(session, refusal)
 
     def _deliver(self, action: ev.Deliver) -> ev.Failed | None:
         try:

@@ -30,6 +30,7 @@ class Pools:
 
     def __init__(self, options: ServeOptions) -> None:
         self.name, self._options = options.host, options
+        self._needed = options.model not in PLAIN and not is_endpoint(options.model)
         self._inline = InProcessPool(options.max_sessions + SPARE, workers=0)
         self._lock = threading.Lock()
         self._models: DecoderPool | None = None
@@ -38,7 +39,7 @@ class Pools:
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         self._stopped = stopped
-        if self._options.model not in PLAIN and not is_endpoint(self._options.model):
+        if self._needed:
             self._ready()
         return {}
 
@@ -63,11 +64,10 @@ class Pools:
     def _load(self, models: DecoderPool) -> None:
         """Load the model that is named. What every session would be refused is raised here."""
         options = self._options
-        if options.loads is None or self._stopped():
+        if options.model is None or not self._needed or self._stopped():
             return
-        spec = DeciderSpec(
-            options.loads, (FREE_VALUE,), engine=options.engine, dtype=options.dtype, threads=options.threads
-        )
+        engine, dtype, threads = options.engine, options.dtype, options.threads
+        spec = DeciderSpec(options.model, (FREE_VALUE,), engine=engine, dtype=dtype, threads=threads)
         self._model = models.open("the model", STSource(spec))
         if options.default_tools:
             models.open("the tools", STSource(replace(spec, tools=options.default_tools))).close()

@@ -55,12 +55,6 @@ def instruction_refused(why: str, seq: int | None) -> WireError:
     return WireError(Code.INSTRUCTION, f"The instruction was refused: {why}", hint, field="instruction", seq=seq)
 
 
-def no_thread(welcomed: bool) -> WireError:
-    """No thread could be started for it. A session that was welcomed is kept: its client says hello again."""
-    problem = "The server cannot start another thread."
-    return WireError(Code.BUSY, problem, AGAIN, retryable=True, fatal=not welcomed)
-
-
 def unavailable(error: DecoderUnavailable, welcomed: bool) -> WireError:
     """The place of decision is full or away. A session that was welcomed is kept."""
     code = Code.BUSY if error.full else Code.DECODER
@@ -80,26 +74,19 @@ def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
     """Raise the WireError of this code for a UserError in here."""
     try:
         yield
+    except DecoderUnavailable:  # it is no error of the client's
+        raise
     except UserError as error:
         raise WireError(code, error.what, error.remedy, field=field, fatal=True) from None
-
-
-@contextmanager
-def placed(welcomed: bool) -> Iterator[None]:
-    """Raise the WireError for a decoder that is full or away in here."""
-    try:
-        yield
-    except DecoderUnavailable as error:
-        raise unavailable(error, welcomed) from None
 
 
 def error_message(error: WireError, dropped: int) -> ErrorMessage:
     """Return the error as it is sent; `dropped`: how many before it were not sent."""
     return ErrorMessage(
         code=error.code.value,
-        message=cut(error.message, MAX_TEXT),
-        remedy=cut(error.remedy, MAX_TEXT),
-        field=error.field and cut(error.field, MAX_FIELD),
+        message=error.message[:MAX_TEXT],
+        remedy=error.remedy[:MAX_TEXT],
+        field=error.field and error.field[:MAX_FIELD],
         seq=error.seq,
         t_client_ns=error.t_client_ns,
         retryable=error.retryable,
@@ -107,11 +94,3 @@ def error_message(error: WireError, dropped: int) -> ErrorMessage:
         dropped=dropped,
         members=list(error.members) or None,
     )
-
-
-def cut(text: str, limit: int) -> str:
-    """Return the text, or its start and its end where it has more than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = (limit - 5) // 2
-    return f"{text[:half]} ... {text[-half:]}"

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.serve import refusals
@@ -66,15 +67,12 @@ class SessionThread(ABC):
 
     # -- its thread ---------------------------------------------------------------------------------------------------
 
-    def start(self, first: bool) -> bool:
-        """Open the session on its thread, for the `first` time or again. Return False if there is no thread."""
+    def start(self, first: bool) -> None:
+        """Open the session on its thread, for the `first` time or again. Raises RuntimeError if there is no thread."""
         turn = self.owner.turns[first]
-        self.thread = threading.Thread(target=self._work, args=(turn,), name=self.id, daemon=True)
-        try:
-            self.thread.start()
-        except RuntimeError:
-            return False
-        return True
+        thread = threading.Thread(target=self._work, args=(turn,), name=self.id, daemon=True)
+        thread.start()
+        self.thread = thread
 
     def _work(self, turn: threading.Semaphore) -> None:
         error: WireError | None = None
@@ -85,6 +83,8 @@ class SessionThread(ABC):
                 self._run(loop)
         except WireError as refusal:
             error = refusal
+        except DecoderUnavailable as away:
+            error = refusals.unavailable(away, self.facts.life.welcomed)
         except BaseException as fault:  # also SystemExit of a user's agent
             log.exception("%s failed", self.id)
             error = refusals.failure(fault)

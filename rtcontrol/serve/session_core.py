@@ -56,7 +56,7 @@ MAX_WITHOUT_SESSION = 1024
 WITHOUT_SESSION_NS = 120_000_000_000  # such a connection is dropped after so much silence
 BETWEEN_NS, LEAVE_NS = 100_000_000, 2_000_000_000  # two sessions that end because the server drains; all of them, about
 PATIENCE_NS = 500_000_000  # for the last call of a session that leaves
-LINES_PER_S = 2.0  # refusals that are shown to people; all are counted
+LINES_PER_S = 2.0  # that are shown to people
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")  # what people, or a client for them, may say to a session
 CONTROL = "control"
 OF_CROWDS = (Join, Leave, ObserveMany)
@@ -263,7 +263,7 @@ class SessionTurn:
         name = f"session-{self.core.last:04d}"
         token = base64.urlsafe_b64encode(hmac.digest(self.core.seed, name.encode(), "sha256")[:24]).decode()
         crowd = hello.crowd is not None and not self.rules.outlives
-        session = Session(name, token, hello, TokenBucket(1.0, 5.0, self.now_ns), peer.connection.key, crowd)
+        session = Session(name, token, hello, peer.connection.key, crowd)
         peer.join(session)
         self.sessions.add(session)
         self.core.count += 1
@@ -447,7 +447,7 @@ class SessionTurn:
     def _note(self, session: Session, line: str, always: bool = False) -> None:
         """Show people a line of the session, as far as the rate allows: what a client does wrong in every tick must not
         fill the log."""
-        if session.lines.take(self.now_ns) or always:
+        if self.core.lines.take(self.now_ns) or always:
             self.out.append(ev.Say(f"{session.id}: {line}"))
 
     def _refuse_client(self, session: Session, error: WireError) -> None:

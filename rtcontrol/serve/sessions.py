@@ -104,12 +104,10 @@ def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
     if not taken or sum(taken) + need.busy <= most:
         return None
     hz = (most - sum(taken)) / need.share_s
-    slower = f"Ask for at most {hz:.2g} Hz, or come" if hz >= 1 else "Come"
-    return refusals.busy(
-        f"The decoder is taken for {sum(taken):.0%} of its time by {len(taken)} other session(s), and this one needs "
-        f"{need.busy:.0%} ({need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision): calls of others would be late.",
-        hint=f"{slower} again when another session has ended: {most:.0%} are given away.",
-    )
+    problem = f"Other sessions take {sum(taken):.0%} of the decoder's time; this one needs {need.busy:.0%}"
+    rate = f"{need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision"
+    hint = f"Come again when another session has ended, or ask for at most {max(0.0, hz):.2g} Hz."
+    return refusals.busy(f"{problem} ({rate}): calls would be late.", hint=hint)
 
 
 @dataclass(slots=True, eq=False)
@@ -164,13 +162,12 @@ class SessionInstructions:
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
     """One client's session. `token` resumes it, with the CURVE `key` of its first connection; `peer`: the connection
-    that owns it, None while there is none; `lines`: what it may log; `crowd`: it has many members; `agreed`: its hello
-    became terms; `runner`: what the shell runs it with."""
+    that owns it, None while there is none; `crowd`: it has many members; `agreed`: its hello became terms; `runner`:
+    what the shell runs it with."""
 
     id: str
     token: str
     hello: Hello
-    lines: TokenBucket
     key: str | None = None
     crowd: bool = False
     runner: Any = None
@@ -264,9 +261,8 @@ class Sessions:
         if by_hand or any(same(token, other) for other in self._stopped):
             raise refusals.stopped()
         if session is None or session.life.why is not None or session.key != key or not session.agreed:
-            raise refusals.unknown_token(
-                "There is no such session (any more).", "Say hello without `resume`.", "resume"
-            )
+            hint = "Say hello without `resume`."
+            raise refusals.unknown_token("There is no such session (any more).", hint, "resume")
         return session
 
     def pictured(self, peer: Peer, token: str) -> Session:

@@ -55,9 +55,8 @@ class SingleSession(LoopSession):
         super().__init__(facts, owner)
         self._arrived = arrived
 
-    def start(self, first: bool) -> bool:
+    def start(self, first: bool) -> None:
         self._arrived(self)
-        return True
 
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner: Partner | None = None) -> int:

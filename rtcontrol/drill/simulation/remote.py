@@ -255,9 +255,8 @@ class SimSession(LoopSession):
         super().__init__(facts, owner)
         self._world = world
 
-    def start(self, first: bool) -> bool:
+    def start(self, first: bool) -> None:
         self._world.opening.append(self)
-        return True
 
     def negotiate(self) -> Terms:
         return terms_of(self._world.scenario, self.facts.hello)

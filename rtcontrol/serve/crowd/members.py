@@ -228,7 +228,7 @@ class Members:
         agent = self.terms.agent
         if member.safe_calls is None:
             return wire_calls(agent.fallback.safe_calls)
-        legal_calls(agent.tools, member.safe_calls, "safe_calls[{}]")
+        legal_calls(agent.tools, member.safe_calls)
         return member.safe_calls
 
     def leave(self, message: Leave) -> None:

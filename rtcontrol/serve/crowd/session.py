@@ -9,7 +9,7 @@ from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import refusals, session_events
+from rtcontrol.serve import session_events
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Members, crowd_terms
@@ -33,7 +33,7 @@ class CrowdSession(SessionThread):
 
     def open(self, instruction: str | None) -> CrowdLoop:
         owner, terms, life = self.owner, self.terms, self.facts.life
-        with terms.decidable(), refusals.placed(life.welcomed):
+        with terms.decidable():
             host = owner.pool.open(self.id, terms.source)
         try:
             members, k = self._members()
@@ -65,8 +65,8 @@ class CrowdSession(SessionThread):
             crowd.run()
             if crowd.host.gave_up is not None:
                 raise DecoderUnavailable(crowd.host.gave_up, "Start the server again.")
-        except DecoderUnavailable as error:
-            raise refusals.unavailable(error, self.facts.life.welcomed) from None
+        except DecoderUnavailable:
+            raise
         except UserError as error:
             raise self.terms.undecodable(error) from None
         finally:

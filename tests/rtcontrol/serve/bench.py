@@ -73,15 +73,14 @@ class FakeRunner:
     def running(self) -> bool:
         return self.session.id in self.bench.running
 
-    def start(self, first: bool) -> bool:
+    def start(self, first: bool) -> None:
         bench = self.bench
         bench.states[self.session.id] = self.session
         if bench.no_thread:
-            return False
+            raise RuntimeError("can't start new thread")
         bench.waiting.append(self.session)
         if not bench.slow:
             bench.later.append(bench.opens)
-        return True
 
     def take(self, message: Message) -> None:
         self.note("take", message)

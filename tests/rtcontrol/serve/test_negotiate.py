@@ -116,9 +116,7 @@ def test_welcome_says_whether_tools_were_trained() -> None:
     assert welcome(terms(**OWN)).trained is None and not welcome(terms(**OWN)).model_trained_on_tools
 
 
-@pytest.mark.parametrize("minor", [0, 1])
-def test_several_safe_calls_are_told_and_warned_of(minor: int) -> None:
+def test_welcome_has_all_safe_calls() -> None:
     calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
-    result = welcome(terms(**OWN, safe_calls=calls, protocol=[1, minor]))
+    result = welcome(terms(**OWN, safe_calls=calls))
     assert (result.safe_call, result.safe_calls) == (STOP, calls)
-    assert any("first safe call only" in w for w in result.warnings) == (minor == 0)

@@ -90,7 +90,7 @@ def test_wrong_part_is_refused_and_the_others_taken(bench: Bench) -> None:
         ("hasty", "invalid", "hz"),
         ("late", "invalid", "deadline_ms"),
         ("mute", "instruction", "instruction"),
-        ("unsafe", "tools", "safe_calls[0]"),
+        ("unsafe", "tools", "safe_calls"),
         ("odd", "invalid", "priority"),
         (None, "invalid", "id"),
     }
