@@ -31,7 +31,7 @@ def fingerprint(public: str) -> str:
 def create(folder: Path, name: str) -> KeyPair:
     """Write a new pair `name` into the folder (made with mode 0700). Raises KeyFileError: bad name, name in use."""
     if not NAME.fullmatch(name):
-        raise KeyFileError(f"{name[:80]!r} is no name for a key.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
+        raise KeyFileError(f"{name[:80]!r} is not a name for a key.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
     public, secret = (part.decode("ascii") for part in zmq.curve_keypair())
     head = f'metadata\ncurve\n    public-key = "{public}"\n'
     try:

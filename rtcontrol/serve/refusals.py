@@ -74,7 +74,7 @@ def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
     """Raise the WireError of this code for a UserError in here."""
     try:
         yield
-    except DecoderUnavailable:  # it is no error of the client's
+    except DecoderUnavailable:  # not an error of the client
         raise
     except UserError as error:
         raise WireError(code, error.what, error.remedy, field=field, fatal=True) from None

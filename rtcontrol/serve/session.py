@@ -68,7 +68,7 @@ class SessionThread(ABC):
     # -- its thread ---------------------------------------------------------------------------------------------------
 
     def start(self, first: bool) -> None:
-        """Open the session on its thread, for the `first` time or again. Raises RuntimeError if there is no thread."""
+        """Open the session on its thread, for the `first` time or again. Raises RuntimeError without a thread."""
         turn = self.owner.turns[first]
         thread = threading.Thread(target=self._work, args=(turn,), name=self.id, daemon=True)
         thread.start()
