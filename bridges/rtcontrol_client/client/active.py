@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,7 +19,8 @@ class Standing:
     `status`: `fresh` (the last decision's call is active), `held` (the last tick brought none, the call before is still
     active) or `safe`, with the `cause`. `age_ms` is since the observation that the call answers was captured, `left_ms`
     until it expires (None: never). `tick` names it to `executed()`; None: the client started it by itself. `more`:
-    further safe calls, where there are several actuators. What is to be done are all `calls`, not `call` alone.
+    further safe calls, where there are several actuators; `before`: calls of the same observation that came before,
+    where it may have several. What is to be done are all `calls`, not `call` alone.
     """
 
     call: FunctionCall | None
@@ -30,6 +32,7 @@ class Standing:
     age_ms: float | None = None
     left_ms: float | None = None
     more: tuple[FunctionCall, ...] = ()
+    before: tuple[FunctionCall, ...] = ()
 
     @property
     def name(self) -> str | None:
@@ -43,8 +46,8 @@ class Standing:
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """All that is to be done, in order: one call, or all safe ones, or nothing."""
-        return () if self.call is None else (self.call, *self.more)
+        """All that is to be done, in order: one call, or several of one observation, or all safe ones, or nothing."""
+        return () if self.call is None else (*self.before, self.call, *self.more)
 
 
 def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
@@ -80,6 +83,7 @@ class ActiveStanding:
         """Start a new session, not a resumed one: ticks count from 0, and the call of the session before ends."""
         ended = self.kind == "call"
         self.safe_calls, self.last_tick = tuple(safe_calls), -1
+        self._more_follows = False  # by the last message, another one of its tick comes
         self.reset(epoch, "no_call_yet")
         return ended
 
@@ -106,20 +110,24 @@ class ActiveStanding:
         if message.epoch != self.epoch or message.tick <= self.last_tick:
             return self.expire(now_ns), False
         self.last_tick = message.tick
+        further, self._more_follows = self._more_follows and self.kind == "call", bool(message.more)
         if message.status == "safe":
             return self.end(message.cause or "safe", message.tick, all_of(message.calls, message.call)), False
         fresh, call = message.status == "fresh", message.call
         too_old = fresh and expired(message.t_obs_ns, message.ttl_ms, now_ns)
-        starts = fresh and not too_old and call is not None
-        if starts:
-            self._set("call", Standing(call, "fresh", None, message.tick, message.seq_obs, message.confidence))
+        starts = False
+        if fresh and not too_old and call is not None:
+            before = self._now.calls if further else ()
+            standing = Standing(call, "fresh", None, message.tick, message.seq_obs, message.confidence, before=before)
+            self._set("call", standing)
+            starts = True
         else:  # first: a decision to continue does not revive what has run out
             starts = self.expire(now_ns)
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
             self._stamp_ns = message.t_obs_ns or 0
             self.expires_ns = self._end_ns(message.ttl_ms, now_ns)
-        elif self.kind == "call":
+        elif self.kind == "call" and not further:  # else its tick brought one
             self._now = replace(self._now, status="held", cause=message.cause or "late")
         return starts, too_old and call is not None
 
@@ -174,14 +182,20 @@ class CallQueue:
     def __init__(self, on_call: bool, on_safe: bool) -> None:
         self._on_call, self._on_safe = on_call, on_safe
         self.next: dict[bool, Standing] = {}  # by whether it is for the handler of safe calls alone
+        self._further: deque[Standing] = deque()  # of the same observation, after what waits for `on_call`
         self.owed: dict[int, FunctionCall | None] = {}  # of this epoch, by tick: not acknowledged yet
 
-    def offer(self, standing: Standing) -> Standing | None:
+    def offer(self, standing: Standing) -> list[Standing]:
         """Queue what starts to act; return what it supersedes."""
         of_safe = self._on_safe and standing.status == "safe"
         if not (of_safe or self._on_call):
-            return None
-        superseded = self.next.get(of_safe)
+            return []
+        waiting = self.next.get(of_safe)
+        if waiting is not None and any(waiting.call is call for call in standing.before):
+            self._further.append(standing)
+            return []
+        superseded = [] if waiting is None else [waiting, *self._further]
+        self._further.clear()
         self.next[of_safe] = standing
         return superseded
 
@@ -190,9 +204,12 @@ class CallQueue:
         waiting = self.next.pop(of_safe, None)
         if waiting is None:
             return None, None
-        both_safe = now.status == "safe" and waiting.status == "safe"
-        continues = both_safe or (now.status != "safe" and now.call is waiting.call)
-        return (waiting, None) if continues else (None, waiting)
+        if self._further and not of_safe:
+            self.next[of_safe] = self._further.popleft()
+        continues = now.status != "safe" and any(waiting.call is call for call in now.calls)
+        if now.status == "safe" if waiting.status == "safe" else continues:
+            return replace(waiting, before=()), None
+        return None, waiting
 
     def owe(self, tick: int, call: FunctionCall | None) -> None:
         """Note that the server waits for the outcome of a call."""

@@ -156,7 +156,8 @@ class Core:
             return
         if self.options.acknowledges:
             self.send(report)
-        if outcome == "failed" and self.active.kind == "call" and self.active.at(now_ns).call is call:
+        active = self.active.at(now_ns).calls if self.active.kind == "call" else ()
+        if outcome == "failed" and any(each is call for each in active):
             self._hand_out(self.active.end("failed"), now_ns)
 
     def _hand_out(self, starts: bool, now_ns: int) -> None:
@@ -165,7 +166,7 @@ class Core:
             return
         self.version += 1
         standing = self.active.at(now_ns)
-        if (superseded := self.handover.offer(standing)) is not None:
+        for superseded in self.handover.offer(standing):
             self.acknowledge(superseded, "expired", now_ns, error="superseded while the handler was busy")
         if standing.tick is not None:  # last: what was superseded may have the number, of a session before
             self.handover.owe(standing.tick, standing.call)
@@ -379,7 +380,7 @@ class Core:
             self.tally.ignored[reason] += 1
             return
         self.tally.count[message.status] += 1
-        if self.unanswered is not None and message.seq_obs == self.unanswered.seq:
+        if self.unanswered is not None and message.seq_obs == self.unanswered.seq and not message.more:
             self.unanswered = None
         if message.status == "fresh" and message.t_obs_ns is not None:
             self.tally.latency_ns.append(now_ns - message.t_obs_ns)

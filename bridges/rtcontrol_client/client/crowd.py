@@ -28,7 +28,7 @@ STAMPS, REFUSALS = 64, 256
 class CrowdOptions(Options):
     """As `Options`, for all members that bring nothing else; `members`: so many at most (None: as the server takes)."""
 
-    without: ClassVar = ("pacing", "on_call", "on_safe", "look", "acknowledge")
+    without: ClassVar = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
     members: int | None = None
 

@@ -31,6 +31,9 @@ class Options:
     `agent`: the server's agent of this name; or `tools`: OpenAI-style definitions; neither: the server's.
     `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
     for each actuator.
+    `calls_per_tick`: several calls of one observation, so many at most, where the server gives them (the welcome says).
+    `on_call` gets each on its own, in order; else `calls` of what is active are all so far, and decide() waits for the
+    last.
     `on_call`: called with each new active call, and with safe, in its own thread; what it returns is reported as the
     result, an exception as a failure, after which safe is active (`Declined`: as refused, and the call stays active).
     One at a time: a slow one delays the next, safe too. It gets each of several safe calls on its own; one that raises
@@ -63,6 +66,7 @@ class Options:
     max_age_ms: float | None = None
     on_miss: Literal["hold", "safe"] | None = None
     hold_ms: float | None = None
+    calls_per_tick: int | None = None
     robot: str | None = None
     name: str = "rtcontrol_client"
     on_call: Callable[[Any], Any] | None = None

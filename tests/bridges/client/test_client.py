@@ -6,6 +6,7 @@ import runpy
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgpack
@@ -16,7 +17,7 @@ from rtcontrol_client import Client, Standing
 from rtcontrol_client.client.connect import NamedServer, NoServer, read_answer, tools_hint
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire import Message
-from rtcontrol_client.wire.messages import Bye, Hello, Instruct, Reset
+from rtcontrol_client.wire.messages import Bye, FunctionCall, Hello, Instruct, Reset
 from tests.bridges.client.worlds import OWN, ROOT, STRAIGHT, Process, joined, until
 from tests.bridges.program import Events
 from tests.bridges.web_ends import check_first_server, check_next_server, fronted, names
@@ -131,6 +132,22 @@ def test_flood_of_calls_does_not_keep_what_is_active_from_ending(stand: Stand) -
             if client.call().cause == "expired":
                 break
         assert client.call().cause == "expired"
+
+
+def test_decide_waits_for_the_last_call_of_its_observation_and_no_longer_than_it_may(stand: Stand) -> None:
+    left, right = (FunctionCall(name="turn", arguments={"side": side}) for side in ("left", "right"))
+    with ThreadPoolExecutor(1) as pool, joined(stand, pacing="client", calls_per_tick=3, ttl_ms=0) as client:
+        for last in (right, None):  # the second time no further call follows
+            asked = pool.submit(client.decide, "left 1", timeout=10.0)
+            look = stand.observation()
+            stand.call(look, call=left, more=True, ttl_ms=0.0)
+            stand.pump(0.1)
+            assert not asked.done()
+            stand.call(look, call=last, status="held" if last is None else "fresh", ttl_ms=0.0)
+            standing = asked.result()
+            assert standing.calls == ((left,) if last is None else (left, right)) and standing.status == "fresh"
+        answer = client.decide("left 1", timeout=0.2)
+        assert (answer.status, answer.cause, answer.arguments) == ("safe", "no_answer", STRAIGHT["arguments"])
 
 
 def test_socket_that_fails_ends_safe_though_no_goodbye_can_be_sent(stand: Stand) -> None:

@@ -146,6 +146,20 @@ def test_acknowledgement_of_a_call_of_the_session_before_is_none_of_one_with_its
     assert said(core, 3 * S + MS) == ["executed"]
 
 
+def test_one_of_several_calls_that_fails_makes_it_safe_and_the_next_call_stands_for_itself() -> None:
+    core = Core(Options(**OWN, acknowledge=True, calls_per_tick=2), S)
+    greeted(core)
+    observed = {"seq_obs": core.observe(look(S)).seq, "t_obs_ns": S}
+    left, right = FunctionCall(name="left"), FunctionCall(name="right")
+    core.receive(call_message(0, call=left, more=True, **observed), S + MS)
+    core.receive(call_message(1, call=right, **observed), S + 2 * MS)
+    assert core.active.at(S + 3 * MS).calls == (left, right)
+    core.acknowledge(0, "failed", S + 3 * MS)  # the first, which acts next to the second
+    assert core.active.at(S + 3 * MS).status == "safe"
+    core.receive(call_message(2, call=left, **observed), S + 4 * MS)
+    assert core.active.at(S + 4 * MS).calls == (left,)
+
+
 def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:
     core.lost(S, "cut")
     for i in range(3000):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rtcontrol_client import Declined, Standing
-from rtcontrol_client.wire.messages import Bye, Executed, Hello
+from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import OWN, STRAIGHT, environment, joined, until
 from tests.conformance.check.stand import Stand
 
@@ -86,6 +86,40 @@ def test_handler_of_safe_is_called_while_on_call_has_not_returned(stand: Stand) 
     assert not go.is_set() and safe[0].status == "safe"
     go.set()
     assert fleet.told(tick).outcome == "executed"
+    fleet.end()
+
+
+LEFT, RIGHT, AHEAD = (FunctionCall(name="turn", arguments={"side": side}) for side in ("left", "right", "ahead"))
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_each_of_several_calls_acts_once_in_order_unless_a_newer_observation_overtakes(
+    stand: Stand, overtaken: bool
+) -> None:
+    seen: list[Standing] = []
+    go = threading.Event()
+
+    def on_call(standing: Standing) -> str:
+        seen.append(standing)
+        go.wait(10)
+        return f"did {standing.arguments.get('side')}"
+
+    fleet = Fleet(stand, on_call=on_call, on_safe=print, calls_per_tick=3)
+    fleet.client.observe(text="left 1")
+    look, last = stand.observation(), AHEAD
+    more = ((LEFT, True), (RIGHT, True), (AHEAD, False))
+    first, *waiting = (stand.call(look, call=call, more=on, ttl_ms=LONG_MS).tick for call, on in more)
+    until(lambda: bool(seen) and fleet.client.call().calls == (LEFT, RIGHT, AHEAD), "they were not heard")
+    if overtaken:
+        fleet.client.observe(text="left 2")
+        newer, last = stand.call(stand.observation(), call=LEFT, ttl_ms=LONG_MS).tick, LEFT
+        assert {fleet.told(tick).outcome for tick in waiting} == {"expired"}
+        waiting = [newer]
+    go.set()
+    assert [fleet.told(tick).outcome for tick in (first, *waiting)] == ["executed"] * (1 + len(waiting))
+    assert fleet.told(waiting[-1]).result == f"did {last.arguments['side']}"
+    acted = [(LEFT,), (LEFT,)] if overtaken else [(LEFT,), (RIGHT,), (AHEAD,)]
+    assert [standing.calls for standing in seen] == acted
     fleet.end()
 
 
