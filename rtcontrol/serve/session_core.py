@@ -18,6 +18,7 @@ from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import (
     BY_HAND,
     BYE,
+    HELLOS_PER_S,
     LEAVING,
     LOST,
     STOPPED,
@@ -222,6 +223,8 @@ class SessionTurn:
     # -- hello: admitted or refused -----------------------------------------------------------------------------------
 
     def _hello(self, peer: Peer, hello: Hello) -> None:
+        if not peer.hellos.take(self.now_ns):
+            raise refusals.rate(f"{HELLOS_PER_S:g} hellos a second", "Wait for the answer.")
         if self.core.closing:
             raise refusals.busy("The server is stopping.")
         if self.core.draining and peer.session is None and hello.resume is None:

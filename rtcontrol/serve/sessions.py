@@ -13,6 +13,8 @@ from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
+# A client that says hello and bye in turns makes the server open and end a session each time.
+HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
 ENDING = 16  # sessions that may be ending, in addition to the limit
 GRACE_S = 30.0  # how long a session waits for its lost client
 MAX_STOPPED = 256  # remembered tokens of sessions that a person stopped
@@ -195,6 +197,7 @@ class Peer:
 
     connection: Connection
     messages: TokenBucket
+    hellos: TokenBucket
     errors: TokenBucket
     in_ns: int
     out_ns: int
@@ -208,8 +211,9 @@ class Peer:
     def of(cls, connection: Connection, rules: SessionRules, now_ns: int) -> Peer:
         """Return what is known of a new connection."""
         messages = TokenBucket(rules.messages_per_s, rules.messages_per_s, now_ns)
+        hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns)
         errors = TokenBucket(rules.errors_per_s, 2 * rules.errors_per_s, now_ns)
-        return cls(connection, messages, errors, now_ns, now_ns)
+        return cls(connection, messages, hellos, errors, now_ns, now_ns)
 
     def join(self, session: Session) -> None:
         """Own the session from now on, and still wait for its welcome."""
