@@ -33,8 +33,6 @@ FIRST, BACKUP = "first", "backup"
 NAMES = {FIRST: "first decider", BACKUP: "backup"}
 # A request that is not answered by then is lost, and another may be under way in its place.
 GIVE_UP_NS = 2_000_000_000
-# After so many failures in a row the first decider is asked only so often, until it answers again.
-FAILURES, RETRY_NS = 8, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +82,10 @@ class BackupCore(LayeredCore):
     """The deciders FIRST and BACKUP. Each answer of the first one is reported, whatever becomes of it."""
 
     def __init__(self, terms: Handover) -> None:
-        super().__init__(NAMES, BACKUP)
+        super().__init__("backup", NAMES, BACKUP)
         self.recent: deque[bool] = deque(maxlen=RECENT)  # whether the first decider was in time
         self._terms = terms
         self._pending: dict[int, PairedRequest] = {}  # of the first decider, by number
-        self._failures = self._tried_ns = 0
         self._calls: dict[int, int] = {}  # by tick: how many were requested before
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -116,11 +113,9 @@ class BackupCore(LayeredCore):
         self.do(Ask(BACKUP, replace(request, tick=number)))
 
     def _ask_first(self, number: int, question: PairedRequest, now_ns: int) -> None:
-        """Ask the first decider, unless so many requests are under way, or it is lost, or fails."""
-        resting = self._failures >= FAILURES and now_ns - self._tried_ns < RETRY_NS
-        if resting or len(self._pending) >= self._terms.in_flight or not self.status[FIRST].alive:
+        """Ask the first decider, unless so many requests are under way, or it is lost."""
+        if len(self._pending) >= self._terms.in_flight or not self.status[FIRST].alive:
             return
-        self._tried_ns = now_ns
         question.sent, self._pending[number] = True, question
         # A planner has a step of a plan by the instant until which it is awaited.
         within_ns = max(question.due_ns - now_ns, 0) if self._terms.plans else question.patience_ns
@@ -154,7 +149,6 @@ class BackupCore(LayeredCore):
             fields["confidence"] = round(least, 4)
             outcome = _outcome(question, now_ns)
         self.recent.append(decision is not None and ended_ns <= question.late_ns)
-        self._failures = 0 if decision is not None else self._failures + 1
         if request.tick >= 0:
             self.do(Report(ended_ns, fields | {"outcome": outcome}))
 

@@ -5,10 +5,8 @@ Its waits are exact to the microsecond.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import logging
-import os
 import pickle
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ import zmq
 
 from rtcontrol.hosts.pool import PooledHost
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
-from rtcontrol.hosts.waiting import Files, WakeFile
+from rtcontrol.hosts.sockets import Files, WakeFile
 
 log = logging.getLogger("rtcontrol.host")
 NUMBERS = itertools.count()
@@ -26,31 +24,6 @@ READY_MS = 2_000
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 READY = b""
-
-
-def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
-    """Return a new ROUTER that numbers its peers from a random start.
-
-    libzmq 4.3.5 gives each peer a number that counts up from two values of the C library's rand(), which it never
-    seeds. A peer that claims the next number as its own id ends the process by an assertion, so rand() is seeded here.
-    """
-    # PyDLL keeps the interpreter's lock: no Python thread uses rand() between the two lines.
-    ctypes.PyDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
-    return context.socket(zmq.ROUTER)
-
-
-def dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socket[bytes]:
-    """Return a connected DEALER, `identity` to its ROUTER, that keeps no message for a peer that is away."""
-    sock: zmq.Socket[bytes] = _CONTEXT.socket(zmq.DEALER)
-    sock.linger = 0
-    sock.immediate = 1
-    sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
-    if identity:
-        sock.routing_id = identity
-    sock.curve_serverkey = curve_key
-    sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
-    sock.connect(endpoint)
-    return sock
 
 
 def pack_reply(reply: DecisionReply) -> bytes:
@@ -71,7 +44,14 @@ class DecoderLink:
     def __init__(self, life: Mapping[str, Any], session_key: bytes, wake: WakeFile) -> None:
         self._wake = wake
         try:
-            self._socket = dealer(life["endpoint"], life["key"], b"%s/%d" % (session_key, next(NUMBERS)))
+            self._socket = sock = _CONTEXT.socket(zmq.DEALER)
+            sock.linger = 0
+            sock.immediate = 1  # it keeps no message for a peer that is away
+            sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
+            sock.routing_id = b"%s/%d" % (session_key, next(NUMBERS))
+            sock.curve_serverkey = life["key"]
+            sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
+            sock.connect(life["endpoint"])
         except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
             hint = "Close some, or raise `ulimit -n`."
             raise DecoderUnavailable(f"No socket to the decoder ({error}).", hint) from None

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from queue import Empty, Queue
 from typing import Any
 
@@ -69,9 +70,6 @@ class InProcessPool(Pool):
     def threads(self) -> list[tuple[int, int]]:
         return [(os.getpid(), thread.native_id) for thread in self._threads if thread.native_id is not None]
 
-    def alive(self) -> bool:
-        return super().alive() and all(thread.is_alive() for thread in self._threads)
-
     def close(self) -> None:
         """End the workers. A decision under way ends with the process: they are daemons."""
         with self.changed:
@@ -103,7 +101,9 @@ class InProcessPool(Pool):
 
 
 class InProcessHost(PooledHost):
-    """One session of an `InProcessPool`; without one it has a pool of its own, with so many workers."""
+    """One session of an `InProcessPool`; without one it has a pool for itself, with so many workers."""
+
+    threads = property(attrgetter("pool.threads"))
 
     def __init__(self, source: DeciderSource, workers: int = 1, pool: Any = None, session: str = "the run") -> None:
         super().__init__(pool or InProcessPool(1, workers, preload=False), source, session, pool is None)
@@ -111,11 +111,6 @@ class InProcessHost(PooledHost):
         self.deciding: set[int] = set()  # ticks under way that are not cancelled
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
-
-    @property
-    def threads(self) -> list[tuple[int, int]]:
-        threads: list[tuple[int, int]] = self.pool.threads
-        return threads
 
     def submit(self, request: DecisionRequest) -> None:
         pool = self.pool

@@ -29,8 +29,8 @@ class LayeredHost:
     gave_up, wake_ns = property(attrgetter("core.state.gave_up")), property(attrgetter("core.wake_ns"))
     shares, threads = property(attrgetter("main.shares")), property(attrgetter("main.threads"))
 
-    def __init__(self, name: str, core: ev.LayeredCore, inner: Mapping[str, Host]) -> None:
-        self.name, self.core, self.inner = name, core, inner
+    def __init__(self, core: ev.LayeredCore, inner: Mapping[str, Host]) -> None:
+        self.name, self.core, self.inner = core.state.name, core, inner
         reports = [host.reports for host in inner.values() if isinstance(host, LayeredHost)]
         self.reports: deque[Report | Notify] = reports[0] if reports else deque(maxlen=MOST_REPORTS)
         self.replies: deque[DecisionReply] = deque()
@@ -126,29 +126,23 @@ class BackupHost(LayeredHost):
 
     def __init__(self, first: Host, backup: Host, terms: Handover) -> None:
         core = BackupCore(replace(terms, plans=executes_plans(first)))
-        super().__init__("backup", core, {FIRST: first, BACKUP: backup})
+        super().__init__(core, {FIRST: first, BACKUP: backup})
 
 
 class PlanHost(LayeredHost):
     """A planner whose plans are executed step by step. `legal` judges a call."""
 
     def __init__(self, planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
-        super().__init__("plans", PlanCore(terms, legal), {PLANNER: planner})
+        super().__init__(PlanCore(terms, legal), {PLANNER: planner})
 
 
 class StandbyHost(LayeredHost):
     """A decoder and its warm standby."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
-        super().__init__("ray", ev.StandbyCore(), dict(zip(ev.PAIR, hosts, strict=True)))
+        super().__init__(ev.StandbyCore(), dict(zip(ev.PAIR, hosts, strict=True)))
 
 
 def executes_plans(host: Host) -> bool:
     """Return whether the host's replies are steps of plans."""
     return isinstance(host, PlanHost)
-
-
-def reports_of(host: Host) -> deque[Report | Notify]:
-    """Return what a host reports besides its replies, for the loop to take; empty for most hosts."""
-    reports: deque[Report | Notify] = getattr(host, "reports", deque())
-    return reports

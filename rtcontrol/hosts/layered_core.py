@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent, HostState
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostBase, HostEvent
 
 # So much of a tick's time is left when a better answer is waited for no longer: the one that is there has to act.
 RESERVE, LEAST_NS = 8, 1_000_000
@@ -32,30 +32,26 @@ class Status(NamedTuple):
 # -- events; a request of the loop (`DecisionRequest`) is one, too -----------------------------------------------------
 
 
-@dataclass(slots=True)
-class Replied:
+class Replied(NamedTuple):
     """The inner host `name` replied."""
 
     name: str
     reply: DecisionReply
 
 
-@dataclass(slots=True)
-class Cancelled:
+class Cancelled(NamedTuple):
     """The loop does not wait for this tick any more."""
 
     tick: int
 
 
-@dataclass(slots=True)
-class Changed:
+class Changed(NamedTuple):
     """The status of an inner host is another than before."""
 
     status: Mapping[str, Status]
 
 
-@dataclass(slots=True)
-class Woke:
+class Woke(NamedTuple):
     """The time is `wake_ns`."""
 
 
@@ -65,32 +61,28 @@ Event = DecisionRequest | Replied | Cancelled | Changed | Woke
 # -- actions -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Ask:
+class Ask(NamedTuple):
     """Submit a request to an inner host. An error is its reply."""
 
     name: str
     request: DecisionRequest
 
 
-@dataclass(slots=True)
-class Withdraw:
+class Withdraw(NamedTuple):
     """Cancel a request of an inner host."""
 
     name: str
     tick: int
 
 
-@dataclass(slots=True)
-class Report:
+class Report(NamedTuple):
     """A line for the record: its instant (CLOCK_MONOTONIC) and its fields."""
 
     t_ns: int
     fields: dict[str, Any]
 
 
-@dataclass(slots=True)
-class Notify:
+class Notify(NamedTuple):
     """A line for people."""
 
     text: str
@@ -139,9 +131,9 @@ class LayeredCore:
 
     watching = False
 
-    def __init__(self, names: Collection[str], main: str) -> None:
+    def __init__(self, name: str, names: Collection[str], main: str) -> None:
         self.main = main
-        self.state = HostState(up=True)
+        self.state = HostBase(name, up=True)
         self.status: Mapping[str, Status] = dict.fromkeys(names, Status())
         self.open: dict[int, Any] = {}  # questions without a reply, by number
         self._actions: list[Action] = []
@@ -222,7 +214,7 @@ class StandbyCore(LayeredCore):
     """
 
     def __init__(self) -> None:
-        super().__init__(PAIR, PAIR[0])
+        super().__init__("ray", PAIR, PAIR[0])
         self._incarnation = 0  # of the main one
         self._mirrored = self._mirrored_ns = 0
 

@@ -24,7 +24,7 @@ from rtcontrol.hosts.layered_core import (
     is_usual,
     remember,
 )
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostState
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 
 PLANNER = "planner"
@@ -84,7 +84,7 @@ class PlanCore(LayeredCore):
     """The ticks of one session over one PLANNER. `legal` judges a call. Every plan is reported."""
 
     def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
-        super().__init__([PLANNER], PLANNER)
+        super().__init__("plans", [PLANNER], PLANNER)
         self._terms, self._legal = terms, legal
         self._pending: dict[int, PendingRequest] = {}  # not answered by the planner yet
         self._plan: ActivePlan | None = None
@@ -124,8 +124,9 @@ class PlanCore(LayeredCore):
                 del self.open[tick]
 
     def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
-        planner = self.status[PLANNER]
-        self.state = HostState(planner.alive, planner.incarnation, planner.gave_up, list(planner.events))
+        state, planner = self.state, self.status[PLANNER]
+        state.up, state.incarnation, state.gave_up = planner.alive, planner.incarnation, planner.gave_up
+        state.events = list(planner.events)
 
     def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
         tick = self._pending.pop(reply.tick, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rtcontrol.models.call import Call, Decision, pickled_by_fields
@@ -158,15 +158,28 @@ class Host(Protocol):
         """Free the decider, and end the pool where it is this host's own."""
 
 
-@dataclass(eq=False)
-class HostState:
-    """What a host shows of its decider: whether it is `up`, its losses and returns. It is away since `lost_ns`."""
+class HostBase:
+    """Keep what every host shows of its decider: whether it is `up`, its losses and returns, its decisions' times."""
 
-    up: bool = False
-    incarnation: int = 0
-    gave_up: str | None = None
-    events: list[HostEvent] = field(default_factory=list)
-    lost_ns: int | None = None
+    def __init__(self, name: str, up: bool = False) -> None:
+        self.name = name
+        self.up = up
+        self.incarnation = 0
+        self.gave_up: str | None = None
+        self.events: list[HostEvent] = []
+        self.lost_ns: int | None = None  # since when the decider is away
+        self._shares: deque[float] = deque(maxlen=SHARES)
+
+    @property
+    def shares(self) -> deque[float]:
+        return self._shares
+
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]:
+        return ()
+
+    def alive(self) -> bool:
+        return self.up
 
     def lost(self, now_ns: int) -> None:
         """Note that the decider is gone."""
@@ -180,26 +193,6 @@ class HostState:
             self.events.append(HostEvent(now_ns, "restarted", (now_ns - self.lost_ns) / 1e9))
             self.lost_ns = None
         self.up = True
-
-
-class HostBase(HostState):
-    """Keep what every host shows: the state of its decider, and its decisions' times."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-        self._shares: deque[float] = deque(maxlen=SHARES)
-
-    @property
-    def shares(self) -> deque[float]:
-        return self._shares
-
-    @property
-    def threads(self) -> Sequence[tuple[int, int]]:
-        return ()
-
-    def alive(self) -> bool:
-        return self.up
 
     def received(self, reply: DecisionReply | None) -> DecisionReply | None:
         """Return the reply, and note its part of the decider's time."""

@@ -15,12 +15,12 @@ from typing import Any
 import zmq
 
 from rtcontrol.hosts.deciders import Worker, answer
-from rtcontrol.hosts.decoder_link import READY, pack_reply, router_socket
+from rtcontrol.hosts.decoder_link import READY, pack_reply
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.pool import Turn
 from rtcontrol.hosts.processes import Heartbeat, keep_loaded, yield_processor
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.waiting import Files, WakeFile
+from rtcontrol.hosts.sockets import Files, WakeFile, router_socket
 
 BUILD, PING = "build", "ping"  # groups of calls, each with a thread
 WARM_ROUNDS = 3

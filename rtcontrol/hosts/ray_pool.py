@@ -15,7 +15,7 @@ from rtcontrol.hosts.pool import Pool, started
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_process import DecoderProcess
 from rtcontrol.hosts.ray_start import HINT, POLL_S, RaySession, Stopped
-from rtcontrol.hosts.waiting import PING_EVERY_S, Heart, WakeFile
+from rtcontrol.hosts.sockets import PING_EVERY_S, Heart, WakeFile
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -78,7 +78,7 @@ class RayPool(Pool):
     def close(self) -> None:
         with self.changed:
             self.end()
-            self._notify()
+            self.changed.notify_all()
         self._woken.set()
         if self._watcher is not None:
             self._watcher.join()
@@ -99,10 +99,8 @@ class RayPool(Pool):
                 self._serve(life)
                 life = None if self.closed else self._replaced(life["pid"])
         except Exception as error:
-            known = isinstance(error, DecoderUnavailable)
             why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
-            if not known or not self.sessions:  # whose loops would report it
-                log.error("no more decisions: %s", why, exc_info=not known)
+            log.error("no more decisions: %s", why)
             with self.changed:
                 self.end(why)
                 self._notify()
@@ -157,8 +155,6 @@ class RayPool(Pool):
             self.lost(time.monotonic_ns())
             self._unneeded.clear()
         life = self.process.replace(lambda: self.closed)
-        if life is not None:
-            log.warning("decoder's process is back (pid %d)", life["pid"])
-            with self.changed:
-                self.restored(life)
+        with self.changed:
+            self.restored(life)
         return life

@@ -38,8 +38,7 @@ class DecoderProcess:
             self._options = _options(self._gpus)
             return self._launch(stopped)
         except ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".")
-            raise DecoderUnavailable(f"Ray cannot run the decoder's process: {reason}.", HINT) from error
+            raise DecoderUnavailable(f"Ray cannot run the decoder's process: {error}", HINT) from error
 
     def replace(self, closed: Callable[[], bool]) -> dict[str, Any] | None:
         """Kill a lost actor and start another; None when the pool is closed.

@@ -15,7 +15,6 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Emission, Environment
-from rtcontrol.hosts.layered import reports_of
 from rtcontrol.hosts.layered_core import Notify
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.loop.actuator import Actuator
@@ -123,7 +122,7 @@ class LoopRunner:
         self._news = 0  # of the actuator's core
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
         self._epoch = -1  # whose episodes the core knows
-        self._reports = reports_of(ports.host)
+        self._reports: deque[Any] = getattr(ports.host, "reports", deque())  # besides its replies
 
     def run(self, collector: SlackCollector | None) -> None:
         """Run until the core is over."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from rtcontrol.hosts.decoder_link import router_socket
+from rtcontrol.hosts.sockets import router_socket
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.key_files import SERVER, KeyFileError, KeyPair, clients, default_folder, fingerprint, load_pair
 from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError, is_local

@@ -13,7 +13,7 @@ from typing import Any
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import DecoderActor
-from rtcontrol.hosts.waiting import WakeFile
+from rtcontrol.hosts.sockets import WakeFile
 from rtcontrol.models.call import Call, Decision
 
 KEY = b"7"

@@ -12,7 +12,7 @@ from cart import Scripted
 from pooled import reply_of
 from simulated import MS, SimulatedHost, Simulation, call_of
 
-from rtcontrol.hosts.backup import BACKUP, FAILURES, FIRST, RETRY_NS, BackupCore, Handover
+from rtcontrol.hosts.backup import BACKUP, FIRST, BackupCore, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.layered import BackupHost
 from rtcontrol.hosts.layered_core import is_usual
@@ -108,22 +108,6 @@ def test_unsure_answer_leaves_decision_to_backup(pair: Pair, sure: float, by: st
     assert pair.decided(0) == (by, 5.0 if by == BACKUP else 1.0)
     (event,) = pair.reports
     assert (event["outcome"], event["confidence"], event["answer_ms"]) == (outcome, sure, 1.0)
-
-
-def test_failing_first_is_asked_seldom(pair: Pair) -> None:
-    pair.fail(pair.first, "refused")
-    for tick in range(FAILURES + 4):
-        assert pair.decided(tick, 4.0)[0] == BACKUP
-    assert len(pair.first.requests) == FAILURES and set(pair.outcomes().values()) == {"failed"}
-    pair.run(RETRY_NS / MS)
-    assert pair.decided(20, 4.0)[0] == BACKUP and pair.outcomes()[20] == "failed"
-    pair.run(RETRY_NS / MS)
-    pair.first.decide = call_of(FIRST)
-    pair.decided(21)
-    assert pair.outcomes()[21] == "in_time"
-    for tick in range(22, 40):
-        pair.decided(tick)
-    assert pair.decided(40) == (FIRST, 1.0), "it is waited for again"
 
 
 def test_first_alone_decides_though_unsure_or_late(pair: Pair) -> None:

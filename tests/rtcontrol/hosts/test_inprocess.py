@@ -22,7 +22,7 @@ from rtcontrol.hosts.decoder_link import DecoderLink, pack_reply
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
-from rtcontrol.hosts.waiting import WakeFile
+from rtcontrol.hosts.sockets import WakeFile
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.run import assembly

@@ -114,13 +114,6 @@ def test_source_travels_and_shows_no_key(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- what is wrong at the start ----------------------------------------------------------------------------------------
 
 
-def test_key_does_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY, "a-secret-of-the-tests")
-    with pytest.raises(UserError, match="in the clear"):
-        source("ws://10.0.0.7:8000")
-    assert source("wss://10.0.0.7:8000").key == "a-secret-of-the-tests"
-
-
 UNFIT = {
     "two numbers an action": (np.zeros((4, 2), np.float32), r"\(4, 2\); floats of the shape \[steps, 1\] are mapped"),
     "whole numbers": (np.zeros((4, 1), np.int64), "are int64 of the shape"),

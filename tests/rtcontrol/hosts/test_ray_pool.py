@@ -31,8 +31,8 @@ from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_pool import RayPool
+from rtcontrol.hosts.sockets import WakeFile
 from rtcontrol.hosts.standby import StandbyPool
-from rtcontrol.hosts.waiting import WakeFile
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, environment, until

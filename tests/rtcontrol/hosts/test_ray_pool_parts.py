@@ -1,8 +1,7 @@
-"""Decoder pools with real threads, a real Ray actor and small checkpoints: sessions, requests of /v1, questions."""
+"""Decoder pools with real threads, a real Ray actor and small checkpoints: sessions, batches."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from dataclasses import replace
@@ -11,14 +10,13 @@ from typing import Any
 import pytest
 from pooled import assert_equal, called, naming, reply_of, request, st_request, tools
 
-from rtcontrol.hosts.deciders import ANSWERS, QuestionSource, STSource, answer_together, encode_questions
+from rtcontrol.hosts.deciders import STSource, answer_together
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.standby import single_host
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.questions import StateQuestion
 
 pytestmark = pytest.mark.serial
 
@@ -130,26 +128,3 @@ def test_closed_pool_decides_nothing_and_opens_no_session(kind: Any, ray_pool: R
     host.close()
     with pytest.raises(UserError, match="closed"):
         pool.open("c", naming("third"))
-
-
-QUESTIONS = [StateQuestion("go left?", ("true", "false")), StateQuestion("which?", ("red", "green blue", "green red"))]
-
-
-def test_questions_are_answered_wherever_it_decides(pool: DecoderPool, sources: list[STSource]) -> None:
-    host = pool.open("questions", QuestionSource(sources[0].spec))
-    here = QuestionSource(sources[0].spec).build()
-    for tick, state in enumerate(("x 1", "x 1", "zürich \ud7ff")):
-        request = DecisionRequest(tick, 0, state, encode_questions(QUESTIONS))
-        host.submit(request)
-        reply, expected = reply_of(host), here.decide(request).call
-        assert (
-            reply.error is None
-            and reply.decision is not None
-            and reply.decision.call is not None
-            and expected is not None
-        )
-        assert reply.decision.call.name == ANSWERS and reply.decision.forward_passes == 1
-        answers: Any = reply.decision.call.arguments["probabilities"]
-        assert [math.fsum(p) for p in answers] == [1.0, 1.0]
-        for p, q in zip(answers, expected.arguments["probabilities"], strict=True):
-            assert p == pytest.approx(q, abs=1e-4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from jobs import FakeWeb
@@ -149,6 +150,8 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "secret" not in f"{parsed!r}{decider.info()}{caught.value}"
     with pytest.raises(UserError, match=r"would travel to api\.example\.com in the clear"):
         EndpointSource.parse("decisions:http://api.example.com/v1", (GO,))
+    with pytest.raises(UserError, match="in the clear"):
+        remote_api.secret(remote_api.KEY, urlsplit("ws://10.0.0.7:8000"))
     for host in ("https://api.example.com", "http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"):
         EndpointSource.parse(f"decisions:{host}/v1", (GO,))
 

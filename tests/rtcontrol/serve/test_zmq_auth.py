@@ -17,7 +17,7 @@ import pytest
 import zmq
 from zmq.auth import load_certificate
 
-from rtcontrol.hosts.decoder_link import router_socket
+from rtcontrol.hosts.sockets import router_socket
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.key_files import KeyFileError, KeyPair, clients, create, load_pair, load_public
 from rtcontrol.serve.zmq_auth import ZmqAuth

@@ -1,4 +1,4 @@
-"""Wait for several files at once: exactly to the microsecond, or for the end of a decoder's process."""
+"""Sockets of the decoder's process, and waits for several files: to the microsecond, or for its end."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ import contextlib
 import ctypes
 import os
 import select
+import struct
 import time
 from collections.abc import Sequence
 from typing import Any
+
+import zmq
 
 PING_EVERY_S = 1.0
 # A process that was silent in so many rounds is lost; fewer may be those of a live one on a starved machine.
 SILENT_ROUNDS = 10
 
 
-class _Poll(ctypes.Structure):
-    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
+def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
+    """Return a new ROUTER that numbers its peers from a random start.
 
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
+    libzmq 4.3.5 gives each peer a number that counts up from two values of the C library's rand(), which it never
+    seeds. A peer that claims the next number as its own id ends the process by an assertion, so rand() is seeded here.
+    """
+    # PyDLL keeps the interpreter's lock: no Python thread uses rand() between the two lines.
+    ctypes.PyDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
+    return context.socket(zmq.ROUTER)
 
 
 class Files:
     """Wait for files to be readable. poll() counts in whole ms, and select() knows no descriptors above 1023."""
 
     def __init__(self, files: Sequence[int]) -> None:
-        self._files = (_Poll * len(files))(*(_Poll(fd, select.POLLIN, 0) for fd in files))
+        # struct pollfd of each: file, events, revents
+        polled = b"".join(struct.pack("ihh", fd, select.POLLIN, 0) for fd in files)
+        self._files, self._count = ctypes.create_string_buffer(polled), len(files)
         self._ppoll = ctypes.CDLL(None).ppoll
 
     def wait(self, timeout_ns: int) -> bool:
         """Return whether a file is readable within the time. A signal ends the wait."""
-        timeout = _Timespec(*divmod(timeout_ns, 1_000_000_000))
-        return bool(self._ppoll(self._files, len(self._files), ctypes.byref(timeout), None) > 0)
+        timespec = (ctypes.c_long * 2)(*divmod(timeout_ns, 1_000_000_000))
+        return bool(self._ppoll(self._files, self._count, timespec, None) > 0)
 
 
 class WakeFile:
