@@ -82,7 +82,7 @@ def _root(
         list[str] | None, typer.Option(help="PATH=VALUE: a setting, such as loop.hold_ms=300; may be repeated.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags and --set win.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write a command's figures here.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write a command's figures here; - is standard output.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_versions)

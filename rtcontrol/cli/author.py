@@ -124,7 +124,7 @@ def check_tools(
     check_decodable(taken.schemas, checkpoint.tokenizer)
     if model is not None:
         check_context(taken.schemas, checkpoint)
-    hints, console = taken.remedies(), for_people()
+    hints, console = taken.remedies(), for_people(line.json)
     entries: list[dict[str, Any]] = []
     for cost in costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
         each, kind = [*hints[cost.name], *cost.remedies], "closed" if cost.closed else "free"

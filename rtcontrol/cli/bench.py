@@ -78,7 +78,7 @@ def _measure(what: str, arguments: tuple[Any, ...], line: CommandLine) -> None:
     module = importlib.import_module(f"rtcontrol.bench.{what}")
     with Progress("measuring: {percent} %") as progress:
         document = module.measure(*arguments, progress)
-    console = for_people()
+    console = for_people(line.json)
     for table in TABLES[document["bench"]](document):
         show_table(console, table)
     save(line.json, {**document, "measured": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine})

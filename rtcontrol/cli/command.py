@@ -18,7 +18,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.settings import GROUPS, Setting, read_file, required, settings_of
 
 ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`, for each of `rtcontrol settings`."
-FIGURES = "`--json FILE` writes all figures."
+FIGURES = "`--json FILE` writes all figures; - is standard output."
 METAVARS = {float: "FLOAT", int: "INTEGER", Path: "PATH", str: "TEXT"}
 SOURCES: list[Any] = []  # what has settings: options classes and functions of commands
 # Commands in modules of their own, imported at the first use.

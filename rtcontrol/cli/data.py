@@ -73,7 +73,7 @@ def convert(
     rows: Iterable[Row] = count_rows(converting.rows(samples, tally, purpose, seed))
     if shares is not None:
         rows = converting.balanced(list(rows), shares, seed, tally)
-    count, console = write_rows(out, _some(rows, tally)), for_people()
+    count, console = write_rows(out, _some(rows, tally)), for_people(line.json)
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})
@@ -134,7 +134,7 @@ def synthesise(
     from rtcontrol.models.data.synthesis import rows as synthesised
 
     check_writable(out)
-    sets, tally, console = read_tools(tools), Tally(), for_people()
+    sets, tally, console = read_tools(tools), Tally(), for_people(line.json)
     shares = shares_of(balance or "paper")
     count = write_rows(out, count_rows(synthesised(sets, rows, seed, tally, shares)))
     _show_tally(console, tally)

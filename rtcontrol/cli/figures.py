@@ -22,6 +22,7 @@ from rtcontrol_client.console import printable
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
 
+STDOUT = Path("-")
 LOG_WIDTH = 160  # of tables in a log file
 
 
@@ -38,6 +39,8 @@ def group(**more: Any) -> typer.Typer:
 
 def check_writable(path: Path) -> None:
     """Raise UserError for a file that could not be written, before anything is measured."""
+    if path == STDOUT:
+        return
     try:
         existed = path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,21 +52,25 @@ def check_writable(path: Path) -> None:
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
-    """Write the figures with the machine to the file of --json, if there is one. Raises UserError."""
+    """Write the figures with the machine to the file of --json, if there is one; `-` is standard output. UserError."""
     if path is None:
         return
     from rtcontrol.telemetry.run_folder import describe
 
+    text = json.dumps({"machine": describe()} | document, indent=1) + "\n"
+    if path == STDOUT:
+        sys.stdout.write(text)
+        return
     try:
-        replace_file(path, json.dumps({"machine": describe()} | document, indent=1) + "\n")
+        replace_file(path, text)
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Make room, or give another path.") from None
     print(f"All figures: {path}")
 
 
-def for_people() -> Console:
-    """Return standard output as a console. A log file has no width: its tables are wide."""
-    console = Terminal()
+def for_people(json_file: Path | None = None) -> Console:
+    """Return where tables go: standard output, unless the figures do. A log file has no width: its tables are wide."""
+    console = Terminal(stderr=json_file == STDOUT)
     if not console.is_terminal:
         console.width = max(console.width, LOG_WIDTH)
     return console

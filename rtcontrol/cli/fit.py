@@ -53,7 +53,7 @@ def fit(
     from rtcontrol.training.fit import TRAINING
     from rtcontrol.training.fit import fit as work
 
-    console = for_people()
+    console = for_people(line.json)
     module = {} if teacher is None else vars(load_module(teacher, "fit.teacher"))
     if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
         what = f"{teacher} has no {' and no '.join(lacks)}."

@@ -160,7 +160,7 @@ def train(
 
     from rtcontrol.models.train.finetune import TRAINING, Job, finetune
 
-    console = for_people()
+    console = for_people(line.json)
 
     def report(step: dict[str, Any]) -> None:
         if "resumed" in step:

@@ -129,7 +129,7 @@ def replay(
     from rtcontrol.run.replay import recording
     from rtcontrol.run.replay import replay as decide_again
 
-    recorded, console = recording(file), for_people()
+    recorded, console = recording(file), for_people(line.json)
     chosen = None if agent is None else assembly.agent(agent)
     with Progress("{done} of {total} decisions") as shown:
         result, _ = decide_again(recorded, model, lambda done: shown(done, len(recorded.seen)), chosen)

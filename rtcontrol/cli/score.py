@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Progress, check_writable, for_people, group, save
+from rtcontrol.cli.figures import STDOUT, Progress, check_writable, for_people, group, save
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MAX_HZ, MISSING, setting
 from rtcontrol_client.console import printable
@@ -60,8 +60,10 @@ def score(
     from rtcontrol.score.score import Scoring, Settings
     from rtcontrol.score.tables import tables
 
+    if line.json == STDOUT:
+        raise UserError("--json - cannot hold a score, which is kept while it grows.", "Name a file.")
     scoring = Scoring(Settings(env, agent, models, hz, seeds, goals, phrasings, engine=engine), line.json)
-    console = for_people()
+    console = for_people(line.json)
     for warning in scoring.warnings:
         print(printable(warning), file=sys.stderr)
     status = 0
@@ -126,7 +128,7 @@ def evaluate(
             keep = partial(evaluating.write_answer, opened.enter_context(out.open("w", encoding="utf-8")))
         answers = evaluating.answer_all(read.rows, answerer, keep, progress)
     document = evaluating.document(read, answers, answerer.about)
-    console = for_people()
+    console = for_people(line.json)
     for table in evaluating.tables(document):
         console.print(table)
     save(line.json, document)

@@ -54,11 +54,9 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
         "a value that its parameter does not take": 1,
     }
     assert "4 rows" in capsys.readouterr().out
-    assert (
-        call("data", "convert", f"openai={chats}", "--set", "data.for=eval", "--out", str(out), "--json", str(counts))
-        == 0
-    )
-    found = json.loads(counts.read_text())
+    judged = ("data", "convert", f"openai={chats}", "--set", "data.for=eval", "--out", str(out))
+    assert call(*judged, "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["rows_written"] == 5 and len(found["noted"]) == 1
 
 
