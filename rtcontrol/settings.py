@@ -258,27 +258,14 @@ def _folder(text: str) -> str:
 class SharedOptions:
     """What runs and servers have in common. Raises UserError for values that are not legal, or exclude each other."""
 
-    agent: str | None = setting(
-        "loop", None, "Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's, or a client's)"
-    )
+    agent: str | None = setting("loop", None, "A name or a .py file. (default: the environment's, or a client's)")
     hz: float = setting("loop", 16.0, "Ticks a second, also of clients that name no rate.", ge=MIN_HZ, le=MAX_HZ)
-    calls_per_tick: int = setting(
-        "loop",
-        1,
-        "Calls per observation at most, by the deadline; at most one more than the calls that the agent's model is "
-        "shown (its `history`: none for the bundled agents).",
-        ge=1,
-        le=MAX_CALLS,
-    )
+    calls_per_tick: int = setting("loop", 1, "Calls per observation at most, by the deadline.", ge=1, le=MAX_CALLS)
     hysteresis: Annotated[str, AfterValidator(_margin_text)] | None = setting(
         "loop", None, "A value changes only if another is more probable by this: margin=0.2 (docs/safety.md)."
     )
-    interpreter: str | None = setting(
-        "loop", None, "Maps an instruction to a goal, once: a checkpoint, or chat:URL#NAME (docs/safety.md)."
-    )
-    seed: int = setting(
-        "loop", 0, "Seed of the first episode, and of `random`; the next episodes have the next ones.", ge=0
-    )
+    interpreter: str | None = setting("loop", None, "Maps words to a goal: a checkpoint, or chat:URL#NAME.")
+    seed: int = setting("loop", 0, "Seed of the first episode; the next ones have the next seeds.", ge=0)
 
     model: str | None = setting(
         "host",
@@ -286,49 +273,37 @@ class SharedOptions:
         "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
         "systemone:URL#NAME, openpi:ws://HOST:PORT#MAPPING. (default: the agent's)",
     )
-    tools: str | None = setting(
-        "host", None, "Tools instead of the agent's, or for clients that bring none: .json, .py, mcp:COMMAND, mcp:URL."
-    )
+    tools: str | None = setting("host", None, "Tools in place of the agent's: .json, .py, mcp:COMMAND, mcp:URL.")
     skip_unsupported: bool = setting("host", False, "Leave out tools that cannot be taken, and name them.")
     host: str = setting("host", "ray", "Where it decides.", leaf="kind", choices=("ray", "inprocess"))
     engine: str = setting("host", "torch", f"What runs the model: {', '.join(ENGINES)}.")
     dtype: str = setting("host", "auto", "Numbers of the model: auto, fp32 or bf16 (docs/engines.md).")
     threads: int | None = setting("host", None, "CPU threads of torch. (default: one for a small model)", ge=1)
     standby: bool = setting("host", False, "Keep a second decoder warm (ray only), which takes over at once.")
-    backup: str | None = setting(
-        "host", None, "A local model that is also requested each tick: it decides if the first is late or unsure."
-    )
+    backup: str | None = setting("host", None, "A local model: it decides if the first is late or unsure.")
 
     out: Path = setting("record", Path(), "Folder of record and report. (default: runs/NAME-TIME)", parse=_folder)
     record_observations: str = setting(
-        "record",
-        "yes",
-        "no: keep neither what was observed nor what the model read of it; nothing to replay.",
-        leaf="observations",
-        choices=("yes", "no"),
+        "record", "yes", "no: keep nothing of what was observed.", leaf="observations", choices=("yes", "no")
     )
     record_max: Annotated[str, AfterValidator(_size_text)] = setting(
         "record", "1G", "Bytes of the record, or with k, M, G; beyond it the oldest part is removed.", leaf="max"
     )
-    record_pictures: float = setting(
-        "record", 0.0, "A client's pictures a second to keep, at most.", leaf="pictures", ge=0, le=100
-    )
+    record_pictures: float = setting("record", 0.0, "Pictures a second to keep.", leaf="pictures", ge=0, le=100)
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
         for name, entry in settings_of(kind).items():
             if (value := getattr(self, name)) != entry.default:
                 object.__setattr__(self, name, entry.checked(value, f"{name}={value!r}"))
-        for clash, what in (
-            (self.standby and self.host != "ray", "host.standby and host.kind=inprocess"),
-            (
-                self.hysteresis is not None and self.calls_per_tick > 1,
-                "loop.hysteresis and several loop.calls_per_tick",
-            ),
-            (self.record_pictures and self.record_observations == "no", "record.pictures and record.observations=no"),
-        ):
-            if clash:
-                raise UserError(f"{what} exclude each other.", "Leave one of them out.")
+        unlike = {
+            "host.standby and host.kind=inprocess": self.standby and self.host != "ray",
+            "host.standby and host.backup": self.standby and self.backup is not None,
+            "loop.hysteresis and several loop.calls_per_tick": self.hysteresis is not None and self.calls_per_tick > 1,
+            "record.pictures and record.observations=no": self.record_pictures and self.record_observations == "no",
+        }
+        for which in (which for which, clash in unlike.items() if clash):
+            raise UserError(f"{which} exclude each other.", "Leave one of them out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,19 +315,11 @@ class LoopGroup(SharedOptions):
     episodes: int | None = setting("loop", None, "End after so many. (default: 5, or no end with --duration)", ge=1)
     duration_s: float | None = setting("loop", None, "End after so many seconds.", flag="duration", gt=0, le=LONGEST)
     clock: str = setting("loop", "wall", "wall: the world runs on; lockstep: it waits.", choices=("wall", "lockstep"))
-    deadline_ms: float | None = setting(
-        "loop", None, "From release to deadline. (default: the period)", gt=0, le=LONGEST
-    )
-    max_age_ms: float | None = setting(
-        "loop", None, "Older observations are stale. (default: 4 periods, at least 250)", gt=0, le=LONGEST
-    )
+    deadline_ms: float | None = setting("loop", None, "From release on. (default: the period)", gt=0, le=LONGEST)
+    max_age_ms: float | None = setting("loop", None, "Older is stale. (default: 4 periods)", gt=0, le=LONGEST)
     pipeline: int = setting("loop", 1, "Decisions in flight; deadline <= pipeline x period.", ge=1, le=64)
-    on_miss: str = setting(
-        "loop", "hold", "Hold the last call, execute the safe call, or stop the run.", choices=("hold", "safe", "stop")
-    )
-    hold_ms: float | None = setting(
-        "loop", None, "Hold at most so long, then the safe call; 0: at once. (default: the agent's)", ge=0, le=LONGEST
-    )
+    on_miss: str = setting("loop", "hold", "Hold the call, act safely, or stop.", choices=("hold", "safe", "stop"))
+    hold_ms: float | None = setting("loop", None, "The longest hold. (default: the agent's)", ge=0, le=LONGEST)
     max_miss_rate: float | None = setting("loop", None, "Exit status 3 above it.", ge=0, le=1)
     min_confidence: Annotated[Confidence, AfterValidator(_probabilities)] | None = setting(
         "loop",
@@ -379,18 +346,12 @@ class ServeGroup(SharedOptions):
     bind: tuple[str, ...] = BIND
     keys: Path | None = KEYS
     http: str | None = setting("serve", None, "Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")
-    replicas: str | None = setting(
-        "serve", None, "Whole servers by Ray Serve, at --http: N, or MIN:MAX by their load (docs/scaling.md)."
-    )
+    replicas: str | None = setting("serve", None, "Servers by Ray Serve: N, or MIN:MAX (docs/scaling.md).")
     token_file: Path | None = setting("serve", None, "Access token of other origins and machines.")
-    require_token: bool = setting(
-        "serve", False, "Programs and pages of this machine show the token, too: needed with a proxy."
-    )
+    require_token: bool = setting("serve", False, "This machine shows the token, too: needed with a proxy.")
     allow_origin: tuple[str, ...] = setting("serve", (), "Origins whose pages may connect, with the token.")
     static: Path | None = setting("serve", None, "Serve the pages of this folder, too.")
-    hz_max: float = setting(
-        "serve", 100.0, "The highest rate of a session that the server paces.", ge=MIN_HZ, le=MAX_HZ
-    )
+    hz_max: float = setting("serve", 100.0, "Highest rate of a paced session.", ge=MIN_HZ, le=MAX_HZ)
     max_sessions: int = setting("serve", 64, "Sessions at once.", ge=1)
     value_tokens: int = setting("serve", 64, "Tokens of a free value at most, for /v1 requests.", ge=1)
     heartbeat_s: float = setting("serve", 1.0, "Seconds between heartbeats.", gt=0)

@@ -43,12 +43,7 @@ def convert(
         ),
     ],
     out: Path = setting("data", MISSING, OUT),
-    purpose: Literal["train", "eval"] = setting(
-        "data",
-        "train",
-        "train: calls shuffled, wrong rows dropped; eval: as given, all that can be shown kept.",
-        leaf="for",
-    ),
+    purpose: Literal["train", "eval"] = setting("data", "train", "eval: as given, all that can be shown.", leaf="for"),
     balance: str | None = setting("data", None, BALANCE),
     seed: int = setting("data", 0, "Seed of whatever is sampled."),
 ) -> None:

@@ -45,14 +45,10 @@ def adopt(
     checkpoint: Annotated[
         str | None, typer.Argument(help="A published SimpleTool checkpoint: folder or hub id.")
     ] = None,
-    template_from: Path | None = setting(
-        "train", None, "The authors' server file (.py), or a text file with {tools_json}."
-    ),
+    template_from: Path | None = setting("train", None, "The authors' server file, or a text with {tools_json}."),
     base: str | None = setting("train", None, "Make an ST checkpoint, to be trained, of this model: folder or hub id."),
     out: Path | None = setting("train", None, "Folder or file to write to. (default: next to the weights)"),
-    system: str | None = setting(
-        "train", None, "Format v2: the domain's prompt, text or a text file. (default: the file's)"
-    ),
+    system: str | None = setting("train", None, "Format v2: the domain's prompt, text or file. (default: the file's)"),
 ) -> None:
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
@@ -96,9 +92,7 @@ def quantize(
     scheme: str = setting("train", "gptq", "awq or gptq (4-bit weights), int8 (8-bit weights)."),
     out: Path = setting("train", MISSING, "The new folder."),
     agent: str | None = setting("train", None, "Agent whose prompts calibrate it. (default: the model's)"),
-    python: Path | None = setting(
-        "train", None, "The interpreter that has llmcompressor. (default: $RTCONTROL_QUANT_PYTHON)"
-    ),
+    python: Path | None = setting("train", None, "Python with llmcompressor. (default: $RTCONTROL_QUANT_PYTHON)"),
 ) -> None:
     """Quantise a checkpoint with llmcompressor on an agent's prompts; then count how often it decides as before.
 

@@ -29,17 +29,11 @@ def score(
     line: CommandLine,
     env: str = setting("score", MISSING, "World: a bundled one (`rtcontrol envs`), or a .py file."),
     agent: str = setting("score", "", "A name, or a .py file with goals and expert. (default: the world's)"),
-    models: tuple[str, ...] = setting(
-        "score", (), "Model or endpoint; may be repeated. (default: the agent's, if it has one)", flag="model"
-    ),
+    models: tuple[str, ...] = setting("score", (), "May be repeated. (default: the agent's)", flag="model"),
     seeds: int = setting("score", 10, "Episodes per goal.", ge=1),
     hz: float = setting("score", 0.0, "Ticks a second; 0: the model's, or 16.", ge=0, le=MAX_HZ),
-    goals: tuple[str, ...] = setting(
-        "score", (), "Score these alone, or `all` of your world. (default: the world's list)", flag="goal"
-    ),
-    phrasings: str | None = setting(
-        "score", None, "JSONL file of what people say, or the world's list: held-out (of your world: unseen)."
-    ),
+    goals: tuple[str, ...] = setting("score", (), "These alone, or `all` of your world. (default: the world's list)"),
+    phrasings: str | None = setting("score", None, "JSONL file of what people say, or the world's list: held-out."),
     engine: str = setting("host", "torch", "What runs the model."),
 ) -> int:
     """Run a model in lockstep on seeds that it was not trained on: goal by goal next to expert, no-op and random, and

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -123,32 +123,20 @@ def bridge() -> None:
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-@bridges.command(
-    context_settings=PASSED_ON,
-    help="A ROS 2 robot, as a node: needs rclpy. See `rtcontrol bridge ros2 --help`.",
-    add_help_option=False,
-)
-def ros2(context: typer.Context) -> None:
-    _ends(ros2_cli.main, context.args, "rtcontrol bridge ros2")
+def _pass_on(main: Callable[..., int], name: str, help: str) -> None:
+    def call(context: typer.Context) -> None:
+        sys.stdout.flush()
+        try:
+            status = main(context.args, f"rtcontrol bridge {name}")
+        except SystemExit as ended:  # argparse's, which has shown its help or what is wrong
+            status = int(ended.code or 0)
+        raise typer.Exit(status)
+
+    bridges.command(name, context_settings=PASSED_ON, help=help, add_help_option=False)(call)
 
 
-@bridges.command(
-    context_settings=PASSED_ON,
-    help="A car in the CARLA simulator, for a server elsewhere. See `rtcontrol bridge carla --help`.",
-    add_help_option=False,
-)
-def carla(context: typer.Context) -> None:
-    _ends(carla_cli.main, context.args, "rtcontrol bridge carla")
-
-
-def _ends(main: Callable[..., int], *given: Any) -> NoReturn:
-    sys.stdout.flush()
-    try:
-        status = main(*given)
-    except SystemExit as ended:
-        # argparse's, which has shown its help or a mistake
-        status = int(ended.code or 0)
-    raise typer.Exit(status)
+_pass_on(ros2_cli.main, "ros2", "A ROS 2 robot, as a node: needs rclpy. See `rtcontrol bridge ros2 --help`.")
+_pass_on(carla_cli.main, "carla", "A car in the CARLA simulator, for a server elsewhere. See `... carla --help`.")
 
 
 app_mcp = group()

@@ -230,23 +230,15 @@ def reads_data(source: DeciderSource) -> bool:
 # -- hosts ------------------------------------------------------------------------------------------------------------
 
 
-def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
+def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent) -> Host:
     """Return where it decides; with a backup, that of the agent `chosen`. Raises UserError."""
-    if config.backup is None or chosen is None:
+    if config.backup is None:
         return planned(config, source, _place(config, source, model), chosen)
-    if is_endpoint(config.backup):
-        problem = f"host.backup={config.backup} is an endpoint: it may be as late as any."
-        raise UserError(problem, "Give a model of this machine.")
     backup_model = model_for(chosen.tools.schemas, config.backup)
     backup, local = decider(config, chosen, backup_model), isinstance(source, STSource)
     if not local or config.host == "inprocess":
         # A decider that is far away only waits, and a script takes no time: no process is needed for that.
         return backed(config, source, _place(config, backup, backup_model), chosen)
-    if config.standby:
-        raise UserError(
-            "host.standby and host.backup exclude each other: the backup decides at once where the first is lost.",
-            "Leave one of them out.",
-        )
     from rtcontrol.hosts.standby import two_hosts
 
     return BackupHost(*two_hosts(source, backup, config.pipeline), _handover(config, local))
@@ -259,9 +251,9 @@ def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent
     return BackupHost(first, backup, terms)
 
 
-def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:
+def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent) -> Host:
     """Return the host; where its answers may be plans, one that executes them."""
-    if not reads_data(source) or config.calls_per_tick > 1 or chosen is None:
+    if not reads_data(source) or config.calls_per_tick > 1:
         return host
 
     def legal(call: Call) -> bool:

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from rtcontrol.hosts.processes import Guardian
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import CARLA, STANDIN, RunOptions
 from rtcontrol.run.run import INTERNAL
-from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
+from rtcontrol_client.shutdown import Interrupted, Shutdown
 
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
@@ -136,11 +135,8 @@ class BridgeProcess:
         over = self._closing or (self._loop is not None and self._loop.ended_by is not None)
         if self._error is not None:  # it said bye to its session first, so the run may be ending already
             self._give_up(str(self._error))
-        elif not over and status in (0, *STATUS.values()):
-            self._give_up("The CARLA bridge ended before the run.")
         elif not over:
-            how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
-            self._give_up(f"The CARLA bridge died ({how}).")
+            self._give_up(f"The CARLA bridge ended before the run (exit status {status}).")
 
     def _receive(self, line: str) -> None:
         try:
@@ -241,20 +237,15 @@ def run_carla(
 
 def _command(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
     """Return the bridge's command line."""
-    command = [sys.executable, "-m", "rtcontrol_client.carla", "--supervised", "--connect", endpoint]
-    command += [f"--carla-host={host}", "--carla-port", str(port)]
-    # The server has one agent: whichever it is.
-    command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{options.hz:g}", "--clock", options.clock]
-    command += ["--seed", str(options.seed)]
-    if options.town is not None:
-        command.append(f"--town={options.town}")
-    if options.trace:
-        command += ["--trace", str(options.out / "trace.jsonl")]
-    if options.carla_standin:
-        command.append("--standin")
-        if options.clock == "lockstep":
-            command.append("--reload")  # its lights change since it was started: from their first state again
-    return command
+    values = {"once": True, "endpoint": endpoint, "host": host, "port": port, "connect_timeout_s": 0}
+    values |= {"hz": options.hz, "clock": options.clock, "seed": options.seed, "town": options.town}
+    values["agent"] = ""  # the server has one agent: whichever it is
+    values["trace"] = options.out / "trace.jsonl" if options.trace else None
+    values["standin"] = options.carla_standin
+    # The lights of the stand-in change since it was started: from their first state again.
+    values["reload"] = options.carla_standin and options.clock == "lockstep"
+    settings = (f"--set={name}={value}" for name, value in values.items() if value is not None)
+    return [sys.executable, "-m", "rtcontrol_client.carla", *settings]
 
 
 def _keep(state: Path, out: Path) -> None:

@@ -32,6 +32,7 @@ from rtcontrol_client.console import MAX_LINE, printable
 
 # A program of a room above this one: nothing of it is imported here, and its threads share nothing with the loop's.
 PROGRAM = "rtcontrol.gateway.viewer"
+LOGGER = logging.getLogger("rtcontrol")  # its warnings are shown while there is a view
 EVERY_S = 0.25
 START_S, END_S = 30.0, 3.0  # of the page's process
 MOST_DATA = 64  # fields of an observation that the page draws by
@@ -172,7 +173,8 @@ class LiveView(logging.Handler):
 
     def watch(self, loop: ControlLoop) -> None:
         """Show this loop; stdin is read where somebody can type, or where the options say so."""
-        _log(self, propagate=False)
+        LOGGER.addHandler(self)
+        LOGGER.propagate = False
         self._thread = threading.Thread(target=self._run, args=(loop,), name="view", daemon=True)
         self._thread.start()
         if self._viewer is not None:
@@ -186,7 +188,8 @@ class LiveView(logging.Handler):
             self._viewer.close()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
-        _log(self, propagate=True)
+        LOGGER.removeHandler(self)
+        LOGGER.propagate = True
 
     def _run(self, loop: ControlLoop) -> None:
         last_s = -LOG_EVERY_S
@@ -240,13 +243,6 @@ class LiveView(logging.Handler):
             (f"{may}type an instruction, /help /pause /resume /stop", "dim"),
         )
         return Text("\n").join(Text(printable(line, MAX_LINE), style) for line, style in lines)
-
-
-def _log(view: LiveView, propagate: bool) -> None:
-    """Let the package's warnings go to the view, or to where they went before."""
-    logger = logging.getLogger("rtcontrol")
-    (logger.removeHandler if propagate else logger.addHandler)(view)
-    logger.propagate = propagate
 
 
 def _can_read_stdin(piped: bool) -> bool:

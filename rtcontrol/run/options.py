@@ -33,9 +33,7 @@ class RunOptions(RunConfig):
 
     bind: tuple[str, ...] = BIND
     keys: Path | None = KEYS
-    goal: str | None = setting(
-        "loop", None, "What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."
-    )
+    goal: str | None = setting("loop", None, "What is judged, and the instruction unless --instruct is given.")
     overwrite: bool = setting("record", False, "The folder may hold a run: replace it.")
     live: bool = setting("view", True, "Live view, or log lines.")
     view: bool = setting("view", False, "A page in the browser: what goes on; pause, resume, stop.", leaf="page")
@@ -59,12 +57,8 @@ class RunOptions(RunConfig):
             raise UserError(f"{paths[name]} is not for --env {kind}.", "Leave it out (docs/clients.md).")
         if self.instruction is not None and not self.instruction.strip():
             raise UserError("--instruct is empty.", "Write it, or leave it out for the agent's instruction.")
-        if self.view_port and not self.view:
-            raise UserError("view.port is for --view, which is not given.", "Add --view.")
         if self.tools is not None and self.model == "expert":
             raise UserError("--model expert calls the tools that it was written for, not --tools.", "Give another.")
-        if self.carla_standin and {"carla_host", "carla_port"} & changed:
-            raise UserError("carla.standin starts its server: carla.host and carla.port have no effect.", "Leave them.")
 
     def at(self, out: Path) -> Self:
         """Return the options for this folder, with what depends on the other options filled in."""

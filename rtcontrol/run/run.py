@@ -118,14 +118,7 @@ def _agent(options: RunOptions, thread: WorldThread) -> Agent:
             raise UserError("--tools without an agent: nothing says what to do.", "Say it: --instruct TEXT.")
         return tools_only_agent(Path(str(options.tools)).stem, tools, options.instruction, Fallback(None))
     chosen = assembly.agent(options.agent or assembly.default_agent(options.env), options.env, thread)
-    if tools is None:
-        return chosen
-    try:
-        return replace(chosen, tools=tools)
-    except UserError as error:
-        problem = f"--tools {options.tools} cannot take the place of the tools of {chosen.name}. {error.what}"
-        hint = "Keep what the agent names as it is, or write an --agent FILE.py of these tools."
-        raise UserError(problem, hint) from None
+    return chosen if tools is None else replace(chosen, tools=tools)
 
 
 def run_loop(
@@ -231,15 +224,16 @@ def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None,
         messages.append(f"The record lacks {recorder.lost} lines: the disk takes no more ({recorder.file.error}).")
     if ended == "host":
         messages.append("The decoder was lost for good: start the run again, or use `--host inprocess`.")
-    elif ended == "miss":
+    if ended == "miss":
         messages.append("Ended by a miss, as loop.on_miss=stop asks.")
-    elif above:
+    if above:
         messages.append(f"Miss rate {account.miss_rate:.4f} is above {limit:g}.")
     if erred:
-        most = max(account.errors.values(), key=lambda error: error["count"], default=None)
-        where = f" ({most['where']})" if most is not None and most["where"] else ""
-        often = "" if most is None else f", most often: {most['error'].rstrip('.')}{where}"
-        messages.append(f"ERRORS: {account.erred} of {account.ticks} ticks ended in one{often}. Correct it there.")
+        most = max(account.errors.values(), key=lambda error: error["count"], default={"error": "", "where": ""})
+        messages.append(
+            f"ERRORS: {account.erred} of {account.ticks} ticks ended in one, most often: {most['error'].rstrip('.')} "
+            f"({most['where']}). Correct it there."
+        )
     for message in messages:
         print(printable(message), file=sys.stderr)
     return interrupt.status if interrupt is not None and code not in (UNSAFE, HOST, INCOMPLETE) else code

@@ -84,8 +84,8 @@ def test_killed_run_takes_the_bridge_with_it(tmp_path: Path, programs: list[Prog
         program = rig.run(tmp_path, standin.port, *RANDOM)
         programs.append(program)
         program.says("ego vehicle")
-        bridge = next(c for c in psutil.Process(program.popen.pid).children() if "--supervised" in c.cmdline())
-        folder = Path(next(a for a in bridge.cmdline() if a.startswith("ipc://"))[6:]).parent
+        bridge = next(c for c in psutil.Process(program.popen.pid).children() if "--set=once=True" in c.cmdline())
+        folder = Path(next(a for a in bridge.cmdline() if "=ipc://" in a).partition("ipc://")[2]).parent
         assert folder.is_dir()
         program.popen.send_signal(signal.SIGKILL)
         until(lambda: standin.state()["alive"] == [] and not standin.state()["settings"]["synchronous"], "left behind")
@@ -126,7 +126,7 @@ def test_bridge_error_ends_the_run_and_is_undone(make: Make, tmp_path: Path) -> 
     assert list(tmp_path.glob("*.left")) == []
 
 
-@pytest.mark.parametrize(("status", "told"), [(0, "ended before the run"), (1, r"died \(exit status 1\)")])
+@pytest.mark.parametrize(("status", "told"), [(0, "ended before the run"), (1, r"before the run \(exit status 1\)")])
 def test_bridge_that_ends_before_the_run_is_reported(make: Make, status: int, told: str) -> None:
     with make(f"sys.exit({status})") as bridged, pytest.raises(UserError, match=told):
         bridged.await_ready()

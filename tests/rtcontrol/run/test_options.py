@@ -145,7 +145,6 @@ def test_mistakes_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
         ("remote", {"carla_standin": True}),
         ("carla-bridge", {"episodes": 2}),
         ("carla-bridge", {"keys": Path("k")}),
-        ("carla-bridge", {"carla_standin": True, "carla_host": "there"}),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(env: str, options: dict[str, Any]) -> None:
