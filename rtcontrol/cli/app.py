@@ -177,10 +177,10 @@ def doctor() -> None:
     """
     from rtcontrol.cli.doctor import examine
 
-    for finding in examine():
-        print(f"{'ok  ' if finding.ok else '--  ' if finding.optional else 'no  '} {finding.what}")
-        if finding.remedy:
-            print(f"       {finding.remedy}")
+    for sign, text, hint in examine():
+        print(sign + text)
+        if hint:
+            print(f"       {hint}")
 
 
 def main() -> None:

@@ -94,9 +94,7 @@ def evaluate(
     out: Path | None = setting("eval", None, "A new file for the answers, one a line."),
     limit: int | None = setting("eval", None, "The first so many samples alone.", ge=1),
     engine: str = setting("host", "torch", "What runs the model."),
-    dtype: str = setting("host", "auto", "auto, fp32 or bf16."),
     device: str | None = setting("eval", None, "cpu, cuda or cuda:NUMBER. (default: a GPU if there is one)"),
-    threads: int | None = setting("host", None, "Of torch, on a CPU."),
     value_tokens: int = setting("eval", 64, "Tokens of a free value at most.", ge=1),
 ) -> None:
     """Count how often a model's calls are right, on a public set or a file of rows (docs/evaluation.md).
@@ -114,7 +112,7 @@ def evaluate(
             raise UserError(f"eval.out={out} is there already.", "Name a new file.")
         check_writable(out)
     read = evaluating.read(source, limit)
-    spec = DeciderSpec(model, (), engine, dtype, device, threads, value_tokens=value_tokens)
+    spec = DeciderSpec(model, (), engine, device=device, value_tokens=value_tokens)
     answerer = evaluating.Answerer(spec)
     with ExitStack() as opened, Progress("answered: {done} of {total}") as progress:
         keep: Callable[[Answer], object] = lambda answer: None  # noqa: E731

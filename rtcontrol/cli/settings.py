@@ -43,17 +43,17 @@ def settings(
 
 
 def _line(entry: Setting) -> str:
-    legal = f" ({entry.legal()})" if entry.legal() else ""
-    return f"{'' if has_default(entry) else '# '}{entry.leaf} = {_shown(entry)}  # {entry.help}{legal}"
+    default = _default(entry)
+    return f"{'' if default else '# '}{entry.leaf} = {default}  # {_meaning(entry)}"
 
 
-def has_default(entry: Setting) -> bool:
-    """Return whether a file can write the default down."""
-    return entry.default not in (None, MISSING, Path())
+def _default(entry: Setting) -> str:
+    """Return the default as a file has it; nothing where there is none that it can."""
+    return "" if entry.default in (None, MISSING, Path()) else json.dumps(entry.default)
 
 
-def _shown(entry: Setting) -> str:
-    return json.dumps(entry.default) if has_default(entry) else ""
+def _meaning(entry: Setting) -> str:
+    return f"{entry.help} ({entry.legal()})" if entry.legal() else entry.help
 
 
 def page() -> Iterator[str]:
@@ -63,9 +63,8 @@ def page() -> Iterator[str]:
         yield from ("", f"## {name}", "", GROUPS[name], "", HEAD, "|---|---|---|")
         for entry in each:
             python = "" if entry.name == entry.leaf else f" ({entry.name})"
-            legal = f" ({entry.legal()})" if entry.legal() else ""
-            default = f"`{_shown(entry)}`" if _shown(entry) else ""
-            cells = (f"`{entry.path}`{python}", default, entry.help + legal)
+            default = _default(entry) and f"`{_default(entry)}`"
+            cells = (f"`{entry.path}`{python}", default, _meaning(entry))
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
