@@ -176,18 +176,20 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """A thread's state (a letter; X: it is gone), and how long it ran and waited for a processor since its start. None
-    where the kernel does not say."""
+    """A thread's state (a letter; X: it is gone), and how long it ran and waited for a processor since its start. Since
+    the sample before: major faults, and how long its group was throttled. None where the kernel does not say."""
 
     role: str
     state: str | None = None
     ran_ns: int | None = None
     delayed_ns: int | None = None
+    major_faults: int | None = None
+    throttled_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSample:
-    """Evidence that only the process itself has, as of `t_ns`.
+    """Evidence that only the process itself has, as of `t_ns`; the sample before was of `before_ns`.
 
     `pauses` of the process (start, end, kind), `acting` of the actuator (start, end; 0: it goes on). `threads`: loop,
     actuator, those that decide (of this `incarnation` of the host) and those that carry. `apart`: the deciding ones
@@ -200,6 +202,7 @@ class EvidenceSample:
     threads: Sequence[ThreadReading] = ()
     apart: bool = False
     incarnation: int = 0
+    before_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ class ThreadUsage:
     ran_ms: float | None = None
     delayed_ms: float | None = None
     waking_ms: float | None = None
+    major_faults: int | None = None
+    throttled_ms: float | None = None
 
 
 USAGE = tuple(usage.name for usage in fields(ThreadUsage))
@@ -303,11 +305,16 @@ def _usages(tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
     # After a restart other threads decide.
     runs = tick.runs if tick.incarnation == sample.incarnation else tick.runs[:LOCAL]
     worst: dict[str, ThreadUsage] = {}
+    # Faults and throttling are counted since the sample before: what is older is not this tick's.
+    recent = sample.before_ns >= 2 * tick.release_ns - tick.deadline_ns
     for i, thread in enumerate(sample.threads):
         usage = ThreadUsage(thread.state)
         if i < len(runs) and thread.ran_ns is not None and thread.delayed_ns is not None:
             before = tick.runs_before[i] if i < min(LOCAL, len(tick.runs_before)) else None
             usage = _usage(thread, thread.ran_ns, thread.delayed_ns, runs[i], before)
+        if recent:
+            throttled = None if thread.throttled_ns is None else to_ms(thread.throttled_ns)
+            usage = replace(usage, major_faults=thread.major_faults, throttled_ms=throttled)
         if thread.role not in worst or (usage.delayed_ms or 0.0) > (worst[thread.role].delayed_ms or 0.0):
             worst[thread.role] = usage
     return worst
@@ -385,7 +392,9 @@ def _pause(e: Evidence, need: float) -> Verdict | None:
         return None
     # The heartbeat misses its turn in a collection, too: only what is left is the stall's.
     collected = covered_ms([(b, end) for b, end, kind in e.pauses if kind == "gc"], windows)
-    return Verdict(Cause.PAUSE, "gc" if collected >= paused / 2 else "stall", paused)
+    if collected >= paused / 2:
+        return Verdict(Cause.PAUSE, "gc", paused)
+    return Verdict(Cause.PAUSE, "disk" if e.loop.major_faults else "stall", paused)
 
 
 def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
@@ -401,6 +410,9 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
     parts = {"scheduler": delayed, "executor": covered_ms(e.acting, windows)}
     if parts[largest := max(parts, key=lambda name: parts[name])] >= need:
         return Verdict(Cause.WAKE, largest, parts[largest])
+    missing = _sum(took, "wake", "deliver")
+    if e.loop.major_faults and missing - delayed >= need:
+        return Verdict(Cause.WAKE, "disk", missing - delayed)
     if e.arrival and took.get("wake", 0.0) >= need:
         return Verdict(Cause.DECIDE, "queued", took["wake"])
     return None
@@ -427,7 +439,7 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     noticed = still = covered_ms(e.gaps, [(submitted, until)])
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
-    still = max(still, _kept(e, e.decoder, queued + decide))
+    still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
     # While it stood still it neither decided nor kept the request waiting. The kernel alone does not say when that was:
     # such time is the decision's first.
     started = e.spans.get("begun", until if queued else submitted)

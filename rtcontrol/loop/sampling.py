@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
@@ -18,10 +19,9 @@ from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.attribution import ran_and_delayed
 from rtcontrol.records import EvidenceSample, ThreadReading
 
-PROC = Path("/proc")
+PROC, CONTROL_GROUPS = Path("/proc"), "/sys/fs/cgroup"
 SIZE = 96  # of a schedstat file
 SIZES, STARTS = repeat(SIZE), repeat(0)
-READ = os.O_RDONLY | os.O_CLOEXEC
 
 
 def socket_threads(pid: int) -> list[int]:
@@ -35,15 +35,27 @@ def socket_threads(pid: int) -> list[int]:
     return threads
 
 
-def _reading(role: str, schedule: int, stat: int) -> ThreadReading:
+def _reading(role: str, schedule: int, stat: int, group: int | None) -> ThreadReading:
     try:
         ran, delayed = ran_and_delayed(os.pread(schedule, SIZE, 0))
         # The name, in parentheses, may hold anything.
-        return ThreadReading(role, os.pread(stat, 4096, 0).rpartition(b")")[2].split()[0].decode(), ran, delayed)
+        fields = os.pread(stat, 4096, 0).rpartition(b")")[2].split()
+        throttled = None if group is None else _throttled_ns(os.pread(group, 4096, 0))
+        return ThreadReading(role, fields[0].decode(), ran, delayed, int(fields[9]), throttled)
     except ProcessLookupError:
         return ThreadReading(role, "X")
     except (OSError, ValueError, IndexError):
         return ThreadReading(role)
+
+
+def _throttled_ns(stat: bytes) -> int | None:
+    """Return the throttled time of a control group's cpu.stat (version 2)."""
+    _, name, rest = stat.partition(b"throttled_usec ")
+    return 1000 * int(rest.split(None, 1)[0]) if name else None
+
+
+def _since(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before
 
 
 class PauseWatch(Heartbeat):
@@ -97,7 +109,9 @@ class Sampler:
         self._watch, self._host, self._actuator = watch, host, actuator
         self._incarnation = 0  # of the host whose threads are followed
         self._fds: tuple[int, ...] = ()  # the threads' schedstat files
-        self._files: list[tuple[str, int, int]] = []  # role, schedstat, stat
+        self._files: list[tuple[str, int, int, int | None]] = []  # role, schedstat, stat, its group's cpu.stat
+        self._opened: list[int] = []
+        self._before: tuple[int, list[ThreadReading]] = (0, [])  # the last readings, and when
 
     def follow(self) -> None:
         """Follow the threads that count: this one, the actuator's, the host's, which are others after a restart, and
@@ -108,12 +122,15 @@ class Sampler:
         processes = {pid, *(process for process, _ in deciding)}
         threads += [("sockets", process, tid) for process in processes for tid in socket_threads(process)]
         self.close()
+        groups = {process: self._open_group(process) for process in processes}
         with suppress(OSError):
             for role, process, tid in threads:
                 folder = f"{PROC}/{process}/task/{tid}"
-                self._files.append((role, os.open(f"{folder}/schedstat", READ), os.open(f"{folder}/stat", READ)))
-        self._fds = tuple(schedule for _, schedule, _ in self._files)
+                schedule, stat = self._open(f"{folder}/schedstat"), self._open(f"{folder}/stat")
+                self._files.append((role, schedule, stat, groups[process]))
+        self._fds = tuple(schedule for _, schedule, _, _ in self._files)
         self._incarnation = self._host.incarnation
+        self._before = time.monotonic_ns(), [_reading(*files) for files in self._files]
 
     def runs(self) -> tuple[bytes, ...]:
         """Return what the threads' schedstat files hold, unread; nothing where a thread is gone."""
@@ -124,14 +141,34 @@ class Sampler:
 
     def sample(self, since_ns: int) -> EvidenceSample:
         """Return what is known now of the time since then."""
-        now, threads = time.monotonic_ns(), self._host.threads
+        now, deciding = time.monotonic_ns(), self._host.threads
         acting = [(start, end) for start, end in tuple(self._actuator.core.doings)]
-        apart = not threads or threads[0][0] != os.getpid()
+        apart = not deciding or deciding[0][0] != os.getpid()
         pauses, readings = self._watch.pauses(since_ns, now), [_reading(*files) for files in self._files]
-        return EvidenceSample(now, pauses, acting, readings, apart, self._incarnation)
+        threads = [
+            replace(
+                thread,
+                major_faults=_since(thread.major_faults, before.major_faults),
+                throttled_ns=_since(thread.throttled_ns, before.throttled_ns),
+            )
+            for thread, before in zip(readings, self._before[1], strict=False)
+        ]
+        before_ns, self._before = self._before[0], (now, readings)
+        return EvidenceSample(now, pauses, acting, threads, apart, self._incarnation, before_ns)
 
     def close(self) -> None:
-        files, self._files, self._fds = self._files, [], ()
-        for _, schedule, stat in files:
-            os.close(schedule)
-            os.close(stat)
+        opened, self._opened, self._files, self._fds = self._opened, [], [], ()
+        for fd in opened:
+            os.close(fd)
+
+    def _open_group(self, pid: int) -> int | None:
+        """Open the cpu.stat of the process's control group; None where there is none."""
+        with suppress(OSError, IndexError):
+            path = (PROC / f"{pid}/cgroup").read_text().partition("0::")[2].split()[0]
+            return self._open(f"{CONTROL_GROUPS}{path}/cpu.stat")
+        return None
+
+    def _open(self, path: str) -> int:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._opened.append(fd)
+        return fd

@@ -41,9 +41,9 @@ class CauseEntry:
 _DECIDE = ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES)
 _EXECUTE = ("raised", "slow", "busy", "expired", "refused", "failed")
 CAUSES: Mapping[Cause, CauseEntry] = {
-    Cause.PAUSE: CauseEntry("the loop's process was stopped", ("gc", "stall"), "outage"),
+    Cause.PAUSE: CauseEntry("the loop's process was stopped", ("gc", "stall", "disk"), "outage"),
     Cause.HOST: CauseEntry("the decoder was away", ("lost", "restarting", "gave_up"), "outage"),
-    Cause.WAKE: CauseEntry("the loop was woken late", ("scheduler", "executor"), "outage"),
+    Cause.WAKE: CauseEntry("the loop was woken late", ("scheduler", "disk", "executor"), "outage"),
     Cause.NO_OBSERVATION: CauseEntry("there was no observation yet", ("none_yet", "unreadable"), "always"),
     Cause.STALE_OBSERVATION: CauseEntry("the last observation was too old", ("frozen", "late"), "always"),
     Cause.DECIDE: CauseEntry("the decision took too long, or failed", _DECIDE),

@@ -89,6 +89,8 @@ kernels = st.builds(
     ran_ms=st.none() | ms,
     delayed_ms=st.none() | ms,
     waking_ms=st.none() | ms,
+    major_faults=st.none() | st.integers(0, 9),
+    throttled_ms=st.none() | ms,
 )
 
 
@@ -218,6 +220,7 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         # Meanwhile the decoder was at work: it would have been late all the same.
         (asked(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
         (asked(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
+        (asked(pauses=[(10.0, 50.0, "stall")], apart=False, loop=ThreadUsage(major_faults=2)), "pause.disk"),
         (answered(1.2, 90.0, 90.2), "decide.decoder_slow"),
         (answered(80.0, 90.0, 90.2), "decide.queued"),
         (answered(1.2, 90.0, 90.2, gaps=[(10.0, 85.0)]), "decide.decoder_stopped"),
@@ -226,6 +229,7 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (answered(1.2, 6.0, 90.0, loop=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
         (answered(1.2, 6.0, 90.0, sockets=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
         (answered(1.2, 6.0, 90.0, acting=[(5.0, 88.0)]), "wake.executor"),
+        (answered(1.2, 6.0, 90.0, loop=ThreadUsage(major_faults=3)), "wake.disk"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 10.0, "gc")]), "unknown"),
         # The heartbeat stands still in a collection, too, and a little longer.

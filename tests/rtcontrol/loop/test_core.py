@@ -636,6 +636,15 @@ def test_refused_call_is_not_compared_with(status: Any, why: Any, stands: bool) 
 # -- evidence that the core keeps -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("before_ms", "proves"), [(219.0, False), (221.0, True)])
+def test_kernel_counts_of_older_miss_prove_nothing(before_ms: float, proves: bool) -> None:
+    rig = Rig(on(12, Answer(error="no")))
+    before_ns = START_NS + MS + round(before_ms * MS)
+    rig.sample = EvidenceSample(threads=[ThreadReading("loop", "S", 0, 0, 3, 0)], before_ns=before_ns)
+    rig.run(300)
+    assert ("major_faults" in rig.ticks[12]["evidence"]["loop"]) is proves
+
+
 def test_other_threads_decide_after_a_restart() -> None:
     rig = Rig()
     restarted = (HostEvent(START_NS, "lost", 0.0), HostEvent(START_NS, "restarted", 0.1))
