@@ -28,10 +28,10 @@ KnownCause = tuple[Cause, str | None]
 class Tick:
     """A tick and its stamps; an instant is 0 where the tick did not get so far.
 
-    `skip`: the record's fields about releases that were skipped before it. `runs`: schedstat files of the loop's, the
-    actuator's and the deciding threads when it woke; `runs_before`: the same at the release before. `behind`: the host
-    was busy with older requests. `calls`: those of this tick that acted before (each further call has its own copy of
-    the tick). `requested_ns`: when the observation was made that decides the tick, where it is an older one.
+    `skip`: the record's fields about releases skipped before it. `runs`: schedstat files of the loop's, the actuator's
+    and the deciding threads when it woke, and at the release before. `behind`: the host was busy with older requests.
+    `calls`: those of this tick that acted before (each further call has its own copy of the tick). `requested_ns`: when
+    the observation was made that decides the tick, where it is an older one.
     """
 
     k: int
@@ -89,8 +89,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class SafeAttempt:
-    """One attempt of a safe call (None: the agent has none). `active`: now all that were demanded are; `acted`: False
-    where the world takes no calls; `over`: there, or where it makes no step with it."""
+    """One attempt of a safe call (None: the agent has none). `active`: now all that were demanded are. `over`: the
+    world takes no calls (not `acted`), or makes no step with it."""
 
     call: Call | None
     why: str
@@ -130,8 +130,8 @@ class TickOutcome:
 
 @dataclass(slots=True, eq=False)
 class OrderedCall:
-    """A tick whose call the actuator has, since `ordered_ns`. `late`: the tick was over before; `overdue`: its deadline
-    passed before the call ended, and `settled`: the tick is over since."""
+    """A tick whose call the actuator has. `late`: the tick was over before; `overdue`: its deadline passed before the
+    call ended, and `settled`: the tick is over since."""
 
     tick: Tick
     reply: DecisionReply
@@ -166,8 +166,8 @@ class PendingApproval:
 
 
 class Doubt(NamedTuple):
-    """Why a decision is withheld: head or parameter, its confidence, and the least that is accepted. A null function
-    that says that nothing was understood has `least` 1."""
+    """Why a decision is withheld: head or parameter, its confidence, and the least that is accepted (1: nothing was
+    understood)."""
 
     head: str
     confidence: float
@@ -192,8 +192,7 @@ class EvidenceSample:
     """Evidence that only the process itself has, as of `t_ns`; the sample before was of `before_ns`.
 
     `pauses` of the process (start, end, kind), `acting` of the actuator (start, end; 0: it goes on). `threads`: loop,
-    actuator, those that decide (of this `incarnation` of the host) and those that carry. `apart`: the deciding ones
-    are in another process.
+    actuator, those that decide (of this `incarnation`; `apart`: in another process) and those that carry messages.
     """
 
     t_ns: int = 0
@@ -239,9 +238,9 @@ class Advanced:
 class Observed:
     """Answers `Observe`, with the agent's `text`, or the `error` that its code raised.
 
-    `runs`: schedstat files of the threads that count. `acks`: a client's acknowledgements, which may grow at any time
-    and which the core alone takes. `episodes`: all that ended so far, in a new epoch. `acknowledged`: calls that the
-    world says were executed since the last time; None: one that was sent counts.
+    `acks`: a client's acknowledgements, which may grow at any time and which the core alone takes. `episodes`: all that
+    ended so far, in a new epoch. `acknowledged`: calls that the world says were executed since the last time; None: one
+    that was sent counts.
     """
 
     observation: Observation | None

@@ -95,7 +95,7 @@ class Actuator:
         """Expect the loop to call this again by `guard_ns` (None: no limit)."""
         with self._lock:
             first = self.core.guard_ns is None and guard_ns is not None
-            self.core.arm(guard_ns, parting)
+            self.core.guard_ns, self.core.parting = guard_ns, parting
         if first:  # else the thread wakes by itself
             self._bell.put(None)
 

@@ -1,12 +1,8 @@
 """Decide what reaches the environment, and when: state machines without thread, lock, clock or environment.
 
 `ActuatorCore` takes orders: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next` action, does it
-and reports the result: `performed` of a Command, `attempted`, `sent`. Instants are CLOCK_MONOTONIC nanoseconds. Not
-thread-safe: the shell (actuator.py) holds a lock around every use.
-
-At most one command waits: the newest wins. A demand for the safe calls clears it, and they act first (`SafeCalls`);
-other calls wait for all of them. Emissions are sent in order, each demand's before its calls. Where the loop does not
-come back by `guard_ns`, the safe calls are demanded here.
+and reports the result: `performed` of a Command, `attempted`, `sent`. The shell (actuator.py) holds a lock around every
+use. Instants are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import Literal
 
 from rtcontrol.envs.base import Effect, Emission
 from rtcontrol.models.call import Call
-from rtcontrol.records import Command, Completion, Fault, Instruct, OperatorCommand, SafeAttempt
+from rtcontrol.records import Command, Completion, Fault, Instruct, OperatorCommand, SafeAttempt, SafeState
 
 EXIT_RETRY_NS = 50_000_000  # between two attempts at the end of a run, where no clock of the world's says when
 # So long one of several safe calls is waited for before the next one starts; and where the world waits.
@@ -27,10 +23,8 @@ PATIENCE_NS, PATIENCE_LOCKSTEP_NS = 20_000_000, 1_000_000_000
 
 @dataclass(slots=True, eq=False)
 class SafeCall:
-    """One of the agent's safe calls, and how far it is.
-
-    `call`: None where the agent has none, and the world only receives an emission. `wanted`: demanded and not active;
-    `acted_ns`, `number`: when it acted, and with which attempt, while the world has yet to step with it."""
+    """One of the agent's safe calls (None: it has none, and the world only receives an emission). `wanted`: demanded
+    and not active. While the world has yet to step with it: when it acted, and the `number` of that attempt."""
 
     call: Call | None
     wanted: bool = False
@@ -41,8 +35,8 @@ class SafeCall:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Execute a safe call, unless it has acted (`acted_ns`); then ask a stepping world to settle it. Result:
-    `attempted`. `threaded`: on its own thread; `error`: what sending its demand's emission raised."""
+    """Execute a safe call, unless it has acted; then ask a stepping world to settle it. `threaded`: on its own thread;
+    `error`: what sending its demand's emission raised."""
 
     safe: SafeCall
     demand: int
@@ -65,7 +59,7 @@ class AttemptResult:
 
 @dataclass(slots=True)
 class Emit:
-    """Send it to the world. `demand`: the demand of the safe calls that it is of. Result: `sent`."""
+    """Send it to the world. `demand`: the demand of the safe calls that it is of."""
 
     emission: Emission
     demand: int = 0
@@ -91,13 +85,13 @@ class SafeCalls:
     """The safe calls, from a demand until they are active.
 
     One that fails is tried again every `retry_ns` (None: when the world has moved on) until it is active or a newer
-    call of its tool acted. One that acted in a world that has yet to step with it is not called again: the world is
-    asked so often whether it has, unless a newer call acts first. Several start in order, on a thread each: one that
-    hangs or fails holds up none of the others. Where the emission could not be sent, its calls have failed too.
+    call of its tool acted. One that acted is not called again: the world is asked so often whether it has stepped with
+    it. Several start in order, on a thread each: one that hangs or fails holds up none of the others. Where the
+    emission could not be sent, its calls have failed too.
 
-    `demand` counts demands, `number` the attempts since the last one. `due_ns`: when the next round opens, 0 at once;
-    `unsent`: the demand's emission waits among the jobs; `again`: it could not be sent. `over`: the world took no calls
-    any more, or made no step with one, since the last demand."""
+    `demand` counts demands, `number` the attempts since. `due_ns`: when the next round opens, 0 at once; `unsent`: the
+    demand's emission waits among the jobs; `again`: it could not be sent. `over`: since the demand, the world took no
+    calls any more, or made no step with one."""
 
     def __init__(self, calls: Sequence[Call], retry_ns: int | None, post: Callable[[SafeAttempt], None]) -> None:
         self.calls = [SafeCall(call) for call in calls] or [SafeCall(None)]
@@ -164,16 +158,14 @@ class SafeCalls:
         return self.round
 
     def start(self, now_ns: int, looks: bool = False) -> bool:
-        """Start a round of all that is wanted and not under way, and return whether there is any. `looks`: only of
-        those that have acted; the world is asked about them."""
+        """Start a round of all that is wanted and not under way (`looks`: and acted); return whether there is any."""
         left = deque(s for s in self.calls if s.wanted and not s.under_way and (s.acted_ns is not None or not looks))
         self.number += any(safe.acted_ns is None for safe in left)
         self.round = Round(left, now_ns, None if self.round is None else self.round.error)
         return bool(left)
 
     def look(self, now_ns: int) -> bool:
-        """Start a round that asks whether the world has stepped with the calls that acted, and return whether there
-        are any."""
+        """Start a round that asks whether the world has stepped with the calls that acted; return whether any have."""
         acted = any(safe.wanted and safe.acted_ns is not None for safe in self.calls)
         return acted and self.start(now_ns, looks=True)
 
@@ -225,12 +217,13 @@ class SafeCalls:
 
 
 class ActuatorCore:
-    """What waits, what is under way, and the results.
+    """What waits, what is under way, and the results. At most one command waits: the newest wins. A demand for the safe
+    calls clears it, and they act first; other calls wait for all of them. Emissions are sent in order.
 
     `effects`: the results, in order, which the loop takes; `news` grows with each, with a demand, and when an attempt
-    ends. `doings`: start and end (0: not yet) of the last calls. `shut`: why nothing but the safe calls may act;
-    `open_ns`: until then it was shut, and what was requested before does not act. `guard_ns`: by then the loop is to be
-    back (None: no limit); `parting`: what the world receives where it is not."""
+    ends. `doings`: start and end (0: not yet) of the last calls. `shut`: why only the safe calls may act; what was
+    requested before `open_ns` does not act. Where the loop is not back by `guard_ns` (None: no limit), the safe calls
+    are demanded, and the world receives `parting`."""
 
     def __init__(self, safe_calls: Sequence[Call], retry_ns: int | None) -> None:
         self.effects: deque[Report] = deque()
@@ -262,8 +255,7 @@ class ActuatorCore:
         return waiting is not None and waiting.tick == tick and self._clear() is not None
 
     def bar(self, why: str | None, now_ns: int) -> None:
-        """Let no command act from now on, nor the one that waits or is under way, and say why; None: those requested
-        from now on may act."""
+        """Let no command act from now on, nor one that waits or is under way; None: those requested from now on may."""
         self.shut = why
         if why is None:
             self.open_ns = now_ns
@@ -321,21 +313,12 @@ class ActuatorCore:
                 return job
         return None
 
-    def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
-        """Expect the loop to call this again by `guard_ns`."""
-        self.guard_ns, self.parting = guard_ns, parting
-
     # -- what the worker does -----------------------------------------------------------------------------------------
 
     @property
-    def attempting(self) -> bool:
-        """Whether safe calls are to be attempted now, or under way."""
-        return self.safe.due_ns == 0 or self.safe.busy
-
-    @property
-    def pending(self) -> bool:
-        """Whether safe calls were demanded that are not active yet."""
-        return self.attempting or self.safe.wanted
+    def state(self) -> SafeState:
+        attempting = self.safe.due_ns == 0 or self.safe.busy
+        return SafeState(attempting, attempting or self.safe.wanted)
 
     @property
     def done(self) -> bool:

@@ -2,9 +2,8 @@
 
     release -> observe -> request -> wait -> check -> dispatch -> execute -> settle, or miss -> account
 
-`advance` takes one event and returns what is to be done, in order. The runner (`runner.py`, or the simulation) answers
-an action that has an answer by an event, before it takes the next event. By `wake_ns` the core wants `Woke`, if nothing
-else comes before.
+The runner (`runner.py`, or the simulation) answers an action that has an answer by an event, before the next event. By
+`wake_ns` the core wants `Woke`, if nothing else comes before.
 
 To limit what may act: `_dispatch`, which every call passes. To add a cause of misses: name it in `telemetry.causes`;
 what the loop sees by itself is a `_miss` with that cause, what follows from times is a rule in `attribution`.
@@ -51,11 +50,9 @@ TOO_LATE = "the call was too late when the world was free for it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """The numbers of a run, in nanoseconds where not said otherwise. None: no limit, or not used.
-
-    `pipeline`: decisions under way at once. `records`: the record keeps observations. `emits`: the world receives an
-    emission of each tick. `steady`: there is hysteresis. `cuts`: a further call that would be too late is not made.
-    """
+    """The numbers of a run. `pipeline`: decisions under way at once. `records`: the record keeps observations. `emits`:
+    the world receives an emission of each tick. `steady`: there is hysteresis. `cuts`: a further call that would be too
+    late is not made."""
 
     instruction: str
     hz: float
@@ -81,12 +78,9 @@ class LoopSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What an agent brings, as functions and values.
-
-    `check` returns a legal call, ready to act, and its text; it raises ValueError for any other. `doubt` says why a
-    decision must not act (None: all may), `confirm` are the tools that wait for a yes. Requests show the last `history`
-    calls. `describe` returns an exception's text and place, `plain` a copy of a value for the record.
-    """
+    """What an agent brings. `check` returns a legal call, ready to act, and its text; it raises ValueError for any
+    other. `doubt` says why a decision must not act, `confirm` are the tools that wait for a yes. Requests show the last
+    `history` calls. `describe` returns an exception's text and place, `plain` a copy of a value for the record."""
 
     check: Callable[[Call], tuple[Call, str]]
     describe: Describe
@@ -100,10 +94,8 @@ class Rules:
 
 @dataclass(slots=True, eq=False)
 class OpenMiss:
-    """A tick that missed and is not recorded yet: it waits for evidence until `until_ns` at most.
-
-    Its `line` is recorded at `slot`. `measure`: what the fallback does.
-    """
+    """A tick that missed and is not recorded yet: it waits for evidence until `until_ns` at most. Its `line` is
+    recorded at `slot`; `measure` is what the fallback does."""
 
     outcome: TickOutcome
     slot: LineSlot
@@ -117,10 +109,8 @@ class OpenMiss:
 @dataclass(slots=True)
 class Outstanding:
     """Ticks whose decision is `pending` or `late`, calls that the actuator has (`ordered`), `misses` not yet recorded.
-
-    `newest_k`: the last release; `ordered_k`: the newest tick of which a call was ordered. `called`: one was ordered
-    since the safe call was demanded last, so it may act, or have acted and raised.
-    """
+    `newest_k`: the last release; `ordered_k`: the newest tick of which a call was ordered. `called`: one was since the
+    safe call was demanded last, so it may act, or have acted and raised."""
 
     pending: dict[int, Tick] = field(default_factory=dict)
     late: dict[int, Tick] = field(default_factory=dict)
@@ -137,11 +127,9 @@ class Outstanding:
 
 @dataclass(slots=True)
 class World:
-    """The state of the world, the decoder's host and the safe calls, as far as the core knows it.
-
-    `tick`: the newest, or the one whose further call is requested. `observation` (of `epoch`) is the newest, `runs` are
-    the schedstat files at its release. `retried`: the safe call was, at this release. `stopped`: no further tick
-    starts; `left`: only the safe call acts.
+    """What the core knows of the world, the decoder's host and the safe calls. `tick`: the newest, or the one whose
+    further call is requested. `observation` (of `epoch`): the newest; `runs`: the schedstat files at its release.
+    `retried`: the safe call was, at this release. `stopped`: no further tick starts; `left`: only the safe call acts.
     """
 
     host: HostChanged = field(default_factory=HostChanged)
@@ -180,11 +168,6 @@ class LoopCore:
             self.out.clear()
         HANDLERS[type(event)](self, event)
         return self.out
-
-    @property
-    def over(self) -> bool:
-        """Whether no further tick starts."""
-        return self.world.stopped
 
     @property
     def open(self) -> list[Tick]:
@@ -604,14 +587,13 @@ class LoopCore:
         self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
 
     def _ask_further(self, order: OrderedCall, done: Completion) -> None:
-        """Request the tick's next call (`calls_per_tick`): of the same observation, with those before it in its
-        history, by the same deadline. Not where that was the last, or the safe call was demanded meanwhile. It is cut
-        where the decoder is lost, or less time is left than the last decision took: it would be dropped, and keep the
-        decoder from the next tick."""
+        """Request the tick's next call (`calls_per_tick`), of the same observation and by the same deadline. Not where
+        the safe call was demanded meanwhile. It is cut where the decoder is lost, or less time is left than the last
+        decision took: it would be dropped, and keep the decoder from the next tick."""
         last, settings, now = order.tick, self.settings, self.now_ns
         if len(last.calls) + 1 == settings.calls_per_tick or not done.current:
             return
-        if self.operator.state != "running" or self.over:
+        if self.operator.state != "running" or self.world.stopped:
             return
         history = (*last.request.history, order.text)[-(self.rules.history or 1) :]
         request = replace(last.request, history=history, within_ns=last.deadline_ns - now)
@@ -774,7 +756,7 @@ class LoopCore:
             self.ledger.host_events(state.events)
             late = self.outstanding.late.values()
             self.outstanding.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
-        if state.gave_up is not None and not self.over:
+        if state.gave_up is not None and not self.world.stopped:
             self.out.append(ev.Notify(f"no more decisions: {state.gave_up}"))
             self._stop("host")
 

@@ -13,7 +13,6 @@ from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
 from rtcontrol.hosts.layered import executes_plans
 from rtcontrol.hosts.protocol import Host
-from rtcontrol.loop import errors
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import RunConfig, instruction_text
 from rtcontrol.loop.core import LoopCore
@@ -49,10 +48,10 @@ class Listener:
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What a loop may be given besides. `sample`: an observation to warm up with before the environment starts.
-    `notify` takes lines for people. `clock`: None: as the configuration says. `watch`: of the whole process, already
-    entered, where many loops share it and garbage is collected for all. `interpreter` is closed with the loop. `retake`
-    takes back signals that user code has taken, and returns the names of new ones. `goals`: the agent's, if any."""
+    """What a loop may have besides. `sample`: an observation to warm up with before the environment starts. `notify`
+    takes lines for people. `watch`: the process's, already entered, where many loops share it and garbage is collected
+    for all. `interpreter` is closed with the loop. `retake` takes back signals that user code took, and returns the
+    names of new ones. `goals`: the agent's, if any."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
@@ -66,9 +65,9 @@ class LoopOptions:
 
 @dataclass(slots=True)
 class RunState:
-    """How far a run is, and how it ended. `failure`: in one sentence, how the world broke down. `safe_active`: False
-    where the run was over and its safe call was not active; `unsafe`: the same, but for a world whose last episode had
-    ended by itself. `t_end_ns`: when the ticks were over."""
+    """How far a run is, and how it ended. `failure`: how the world broke down. `safe_active`: False where the run was
+    over and its safe call was not active; `unsafe`: the same, unless the world's last episode had ended by itself.
+    `t_end_ns`: when the ticks were over."""
 
     phase: str = "not started"
     warmup: Warmup = field(default_factory=Warmup)
@@ -247,10 +246,11 @@ class ControlLoop:
 def prepare(loop: ControlLoop) -> None:
     """Understand the first instruction, start the decoder, warm up. Raises UserError."""
     state = loop.state
-    if loop.interpretation is not None:
-        _understand(loop, loop.interpretation)
-        if state.stopped():
-            return
+    if (interpretation := loop.interpretation) is not None:
+        state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
+        interpretation.interpreter.start()
+        state.phase = "understanding the instruction"
+        loop.instructions.start(interpretation.first(loop.instruction, state.stopped))
     state.phase = f"starting the decoder (host {loop.host.name})"
     state.host_info = loop.host.start(state.stopped)
     if note := state.host_info.get("prefix_note"):
@@ -258,18 +258,6 @@ def prepare(loop: ControlLoop) -> None:
     if not state.stopped():
         state.phase = "warming up"
         _warm_up(loop, loop.options.sample)
-
-
-def _understand(loop: ControlLoop, interpretation: Interpretation) -> None:
-    """Replace the first instruction by its canonical words. UserError where it is not understood."""
-    state = loop.state
-    if state.stopped():
-        return
-    state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
-    interpretation.interpreter.start()
-    if not state.stopped():
-        state.phase = "understanding the instruction"
-        loop.instructions.start(interpretation.first(loop.instruction, state.stopped))
 
 
 def launch(loop: ControlLoop) -> None:
@@ -373,12 +361,9 @@ def write_end(loop: ControlLoop) -> None:
 
 def broke_down(loop: ControlLoop, error: WorldError) -> str:
     """Record that the world's code raised. Return what people are told, in one sentence."""
-    cause = error.__cause__ or error
-    text, place = errors.text(cause), errors.where(cause)
-    line = {"fault": "world", "t_s": loop.now_s(), "error": text}
-    if place is not None:
-        line["where"] = place
+    line: dict[str, Any] = {"fault": "world", "t_s": loop.now_s()}
+    loop.runner.core.ledger.put_error(line, error.__cause__ or error, None)
     loop.recorder.write(line)
-    shown = text if place is None else f"{text} ({place})"
+    shown = f"{line['error']} ({line['where']})" if "where" in line else line["error"]
     end = "The run ends with the safe call" if loop.state.launched else "It never started"
     return f"The environment {loop.env.name} broke down: {shown.rstrip('.')}. {end}; correct it there."

@@ -118,7 +118,7 @@ class LoopRunner:
         self.inbox: deque[ev.Event] = deque()
         self._world = ports.env if isinstance(ports.env, Acknowledging) else None
         self._retake_ns = 0
-        self._safe: tuple[bool, bool] | None = None
+        self._safe: ev.SafeState | None = None
         self._news = 0  # of the actuator's core
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
         self._epoch = -1  # whose episodes the core knows
@@ -129,7 +129,7 @@ class LoopRunner:
         core, clock, host = self.core, self.clock, self.ports.host
         self.ports.sampler.follow()
         self.dispatch(ev.Started())
-        while not core.over:
+        while not core.world.stopped:
             if (halt := self.halt) is not None:
                 self.halt = None
                 if (why := self.ports.operator.suspend(not core.grid.enforced, self.collect, halt)) is not None:
@@ -167,9 +167,9 @@ class LoopRunner:
             self.dispatch(HostChanged(*state[:3], tuple(host.events)))
         if actuator.news != self._news:
             self._news = actuator.news
-            if (safe := (actuator.attempting, actuator.pending)) != self._safe:
+            if (safe := actuator.state) != self._safe:
                 self._safe = safe
-                self.dispatch(ev.SafeState(*safe))
+                self.dispatch(safe)
         while self.inbox:
             self.dispatch(self.inbox.popleft())
         while actuator.effects:

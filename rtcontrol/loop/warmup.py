@@ -51,28 +51,19 @@ class Warmup:
         if config.hz > MARGIN * self.max_hz:
             limit, hint = f"--hz {config.hz:g} is above", f"lower --hz to {MARGIN * self.max_hz:.3g}"
         elif self.p90_ms > MARGIN * config.deadline_ns / 1e6:
-            limit, hint = (
-                f"loop.deadline_ms={config.deadline_ns / 1e6:g} is below",
-                f"give {self.p90_ms / MARGIN:.3g} ms",
-            )
+            limit, hint = f"--deadline-ms {config.deadline_ns / 1e6:g} is below", f"give {self.p90_ms / MARGIN:.3g} ms"
         else:
             return None
-        return (
-            f"{limit} what this machine reaches with this model: in warm-up one of ten decisions took "
-            f"{self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second). Expect misses; {hint}, or use a smaller "
-            "model."
-        )
+        took = f"in warm-up one of ten decisions took {self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second)"
+        return f"{limit} what this machine reaches: {took}. Expect misses; {hint}, or use a smaller model."
 
     def to_dict(self) -> dict[str, Any]:
         times = self.round_trip_ms
-        return {
-            "decisions": len(times),
-            "first_ms": round(times[0], 3) if times else None,
-            "median_ms": round(statistics.median(times), 3) if times else None,
-            "p90_ms": round(self.p90_ms, 3) if times else None,
-            "max_ms": round(max(times), 3) if times else None,
-            "max_hz": round(self.max_hz, 1),
-        }
+        if not times:
+            return {"decisions": 0}
+        spread = {"first": times[0], "median": statistics.median(times), "p90": self.p90_ms, "max": max(times)}
+        shown = {f"{name}_ms": round(ms, 3) for name, ms in spread.items()}
+        return {"decisions": len(times), **shown, "max_hz": round(self.max_hz, 1)}
 
     def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int, seconds: float = 0.0) -> None:
         """Decide `rounds` times, `pipeline` requests at once, and up to `MOST` while the `seconds` are not over; `ask`

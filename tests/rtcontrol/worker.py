@@ -132,6 +132,9 @@ class Worker:
     def execute(self, tick: int, call: Call = MOVE, **more: Any) -> Command | None:
         return self.core.execute(Command(tick, call, 1, None, requested_ns=self.now_ns, **more))
 
+    def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
+        self.core.guard_ns, self.core.parting = guard_ns, parting
+
     @contextmanager
     def performing(self, tick: int = 0, **more: Any) -> Iterator[None]:
         """A command is under way meanwhile."""

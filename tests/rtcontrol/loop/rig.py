@@ -159,7 +159,7 @@ class Rig:
         """Run until then, and end as a run does."""
         until_ns = START_NS + MS + round(ms * MS)
         self._dispatch(ev.Started())
-        while not self.core.over:
+        while not self.core.world.stopped:
             wake_ns = self.core.wake_ns
             nxt = self._heap[0][0] if self._heap else until_ns
             if wake_ns is not None and wake_ns <= nxt:
@@ -178,7 +178,7 @@ class Rig:
                     self._dispatch(event)
                 if not self.core.grid.enforced:
                     self._dispatch(ev.Woke())
-        end_ns = max(self.now_ns, until_ns) if not self.core.over else self.now_ns
+        end_ns = max(self.now_ns, until_ns) if not self.core.world.stopped else self.now_ns
         self.now_ns = end_ns
         self._dispatch(ev.Left())
         self._settle_safe()

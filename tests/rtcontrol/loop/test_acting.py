@@ -136,9 +136,9 @@ def test_command_is_performed_emitted_and_reported_once() -> None:
 def test_newer_demand_starts_the_safe_call_again() -> None:
     actuator, world, woken = shell()
     actuator.order(ActuatorCore.demand, "miss", Emission(1, 1, 1, 0, "safe"))
-    assert actuator.core.attempting and actuator.core.pending and not actuator.wait_safe(0)
+    assert actuator.core.state.attempting and actuator.core.state.pending and not actuator.wait_safe(0)
     actuator.work()
-    assert actuator.wait_safe(0) and not actuator.core.pending and not actuator.core.safe.over and woken
+    assert actuator.wait_safe(0) and not actuator.core.state.pending and not actuator.core.safe.over and woken
     assert [type(heard) for heard in world.heard] == [int, tuple]
     actuator.order(ActuatorCore.demand, "exit", None)
     assert not actuator.wait_safe(0)

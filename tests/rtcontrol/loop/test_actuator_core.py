@@ -66,7 +66,7 @@ def test_failed_safe_call_is_retried_until_active() -> None:
     worker.at(400)
     assert worker.log == [(0, "stop:raise"), (50, "stop:raise"), (100, "stop:raise"), (150, "stop")]
     assert worker.numbers == [("stop!", 1, False), ("stop!", 2, False), ("stop!", 3, False), ("stop", 4, True)]
-    assert worker.core.safe.active and not worker.core.pending
+    assert worker.core.safe.active and not worker.core.state.pending
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_newer_call_of_its_tool_ends_retries(safe_calls: tuple[Call, ...], call:
     worker.execute(1, call)
     worker.at(200)
     assert ("stop" in worker.names) is tried is worker.core.safe.active
-    assert not worker.core.pending and worker.completions == [(1, "acted", True)]
+    assert not worker.core.state.pending and worker.completions == [(1, "acted", True)]
 
 
 def test_world_without_calls_ends_attempts_and_is_over() -> None:
@@ -89,7 +89,7 @@ def test_world_without_calls_ends_attempts_and_is_over() -> None:
     worker.script(open="over")
     worker.core.demand("exit", None)
     worker.at(200)
-    assert worker.core.safe.over and worker.core.safe.active and not worker.core.pending
+    assert worker.core.safe.over and worker.core.safe.active and not worker.core.state.pending
     assert [(one.acted, one.over, one.active) for one in worker.attempts] == [
         (True, False, False),
         (False, True, False),
@@ -103,11 +103,11 @@ def test_lockstep_retry_comes_when_the_world_moves() -> None:
     worker = Worker(STOP, retry_ms=None)
     worker.script(stop="raise raise")
     worker.core.demand("miss", None)
-    assert worker.core.attempting
+    assert worker.core.state.attempting
     worker.at(5000)
-    assert worker.names == ["stop:raise"] and not worker.core.attempting and worker.core.pending
+    assert worker.names == ["stop:raise"] and not worker.core.state.attempting and worker.core.state.pending
     for again in (True, True, False):
-        assert worker.core.retry() is again is worker.core.attempting
+        assert worker.core.retry() is again is worker.core.state.attempting
         worker.work()
     assert worker.names == ["stop:raise", "stop:raise", "stop"] and worker.core.safe.active
 
@@ -128,7 +128,7 @@ def test_acted_call_waits_for_the_worlds_step() -> None:
     worker.script(stop="wait wait")
     worker.core.demand("miss", None)
     worker.at(60)
-    assert worker.core.pending and worker.attempts == []
+    assert worker.core.state.pending and worker.attempts == []
     worker.at(200)
     assert worker.log == [(0, "stop:wait"), (50, "look stop:wait"), (100, "look stop")]
     assert worker.numbers == [("stop", 1, True)]
@@ -151,7 +151,7 @@ def test_world_settles_before_a_newer_call(looked: str, log: list[str], numbers:
     worker.execute(1)
     worker.at(300)
     assert worker.names == ["stop:wait", *log] and worker.numbers == numbers
-    assert worker.core.safe.over is (looked == "never") and not worker.core.pending
+    assert worker.core.safe.over is (looked == "never") and not worker.core.state.pending
 
 
 def test_demand_during_settling_reports_the_act_once() -> None:
@@ -187,7 +187,7 @@ def test_unsent_demand_fails_and_is_sent_again(calls: tuple[Call, ...]) -> None:
     worker.script(emit="raise raise")
     worker.core.demand("miss", said(0))
     worker.at(70)
-    assert worker.core.pending and not worker.core.safe.active
+    assert worker.core.state.pending and not worker.core.safe.active
     worker.at(400)
     names = [NAMES[call.text()] for call in calls]
     assert worker.names == ["emit 0:raise", *names, "emit 0:raise", *names, "emit 0", *names]
@@ -228,7 +228,7 @@ def test_hung_safe_call_holds_up_no_other(why: str, retry_ms: float | None, pati
     worker.execute(1)
     worker.core.tell(said(2))
     worker.at(10_000)
-    assert worker.names[4:] == [] and worker.core.attempting, "what hangs would act after it"
+    assert worker.names[4:] == [] and worker.core.state.attempting, "what hangs would act after it"
     worker.free("stop")
     assert worker.names[4:] == ["move", "emit 2"]
     assert worker.numbers == [("open", 1, False), ("park", 1, False), ("stop", 1, True)]
@@ -253,9 +253,9 @@ def test_hung_safe_call_is_repeated_for_newer_demand() -> None:
 
 def test_absent_loop_brings_the_safe_call() -> None:
     worker = Worker(STOP)
-    worker.core.arm(100 * MS, said(7))
+    worker.arm(100 * MS, said(7))
     worker.at(50)
-    worker.core.arm(150 * MS, said(8))
+    worker.arm(150 * MS, said(8))
     worker.at(400)
     assert worker.log == [(150, "emit 8"), (150, "stop")]
     assert [(one.why, one.active) for one in worker.attempts] == [("loop", True)]
@@ -472,7 +472,7 @@ class Walk(Worker):
             case "retry":
                 core.retry()
             case "guard":
-                core.arm(random.choice([None, self.now_ns + 20 * MS]), said(PARTING))
+                self.arm(random.choice([None, self.now_ns + 20 * MS]), said(PARTING))
             case _ if (waiting := core.waiting) is not None and core.withdraw(waiting.tick):
                 self.drop(waiting)
 
@@ -501,7 +501,7 @@ class Walk(Worker):
             assert safe._retry_ns is None or not safe.wanted or safe.busy or safe.due_ns is not None, "no retry"
         if safe.active:
             names = {NAMES[one.call.text()] for one in safe.calls if one.call}
-            assert not core.pending and names <= self.good[safe.demand], "not all of them are in force"
+            assert not core.state.pending and names <= self.good[safe.demand], "not all of them are in force"
         in_force = Counter(one.active for one in self.attempts)
         assert in_force[True] <= safe.demand
 
@@ -511,11 +511,11 @@ class Walk(Worker):
         self.free()
         for one in list(self.hung):
             self.free(NAMES[one.safe.call.text()] if one.safe.call else "")
-        self.core.arm(None, None)
+        self.arm(None, None)
         self.require()
         self.at(self.now_ns / MS + 2000)
         self.judge()
-        assert self.core.safe.active and not self.core.safe.over and not self.core.pending
+        assert self.core.safe.active and not self.core.safe.over and not self.core.state.pending
         assert not self.core.jobs and self.blocked is None
         ends = self.ends + Counter(tick for tick, _, _ in self.completions)
         assert ends == Counter(range(1, self.given + 1)), "a command without an end, or with two"
