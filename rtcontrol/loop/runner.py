@@ -57,7 +57,7 @@ class LoopClock:
                 return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
             if busy and (reply := host.wait(0)) is not None:
                 return reply
-        return host.wait(0)
+        return host.wait(0) if busy else None
 
 
 def wall_clock(period_ns: int, spin_ns: int = SPIN_NS) -> LoopClock:
@@ -134,22 +134,26 @@ class LoopRunner:
                 self.halt = None
                 if (why := self.ports.operator.suspend(not core.grid.enforced, self.collect, halt)) is not None:
                     self.ports.notify(why)
-            reply = clock.wait(core, host)
+            if (reply := clock.wait(core, host)) is not None:
+                self.dispatch(reply)
+                continue
+            woke_ns = time.monotonic_ns()
             self.collect()
-            self.dispatch(WOKE if reply is None else reply)
+            self.dispatch(WOKE, woke_ns)
             # With a decision always under way there is never slack, but garbage must not grow without bounds.
-            if reply is None and collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
+            if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 
-    def dispatch(self, event: ev.Event) -> None:
-        """Let the core take the event, do what it says, and let it take the answers."""
+    def dispatch(self, event: ev.Event, now_ns: int | None = None) -> None:
+        """Let the core take the event (of `now_ns`), do what it says, and let it take the answers."""
         events, advance = [event], self.core.advance
         for event in events:  # which grow by the answers
             if type(event) is ev.Advanced:
                 self.collect()  # a world that waits took its time
-            for action in advance(event, time.monotonic_ns()):
+            for action in advance(event, now_ns or time.monotonic_ns()):
                 if (answer := DO[type(action)](self, action)) is not None:
                     events.append(answer)
+            now_ns = None
 
     def collect(self) -> None:
         """Let the core take what happened meanwhile."""

@@ -51,7 +51,10 @@ class Warmup:
         if config.hz > MARGIN * self.max_hz:
             limit, hint = f"--hz {config.hz:g} is above", f"lower --hz to {MARGIN * self.max_hz:.3g}"
         elif self.p90_ms > MARGIN * config.deadline_ns / 1e6:
-            limit, hint = f"--deadline-ms {config.deadline_ns / 1e6:g} is below", f"give {self.p90_ms / MARGIN:.3g} ms"
+            limit, hint = (
+                f"loop.deadline_ms={config.deadline_ns / 1e6:g} is below",
+                f"give {self.p90_ms / MARGIN:.3g} ms",
+            )
         else:
             return None
         took = f"in warm-up one of ten decisions took {self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second)"
