@@ -6,9 +6,6 @@ A failing seed prints the command that replays it. The million's table: `rtcontr
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, simulate
@@ -42,9 +39,7 @@ def test_same_seed_records_the_same() -> None:
 
 def test_each_mutant_matches_its_module_once() -> None:
     for mutant in mutants():
-        spec = importlib.util.find_spec(mutant.module)
-        assert spec is not None and spec.origin is not None
-        assert mutant.broken(Path(spec.origin).read_text())
+        assert mutant.broken()
 
 
 @pytest.mark.integration
@@ -70,4 +65,4 @@ def test_many_simulated_crowds_break_no_law() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("i", range(len(mutants())), ids=[mutant.claim for mutant in mutants()])
 def test_seed_finds_mutant(i: int) -> None:
-    assert found_by(i) is not None, f"no seed finds: {mutants()[i].claim}"
+    assert found_by(i), f"no seed finds: {mutants()[i].claim}"
