@@ -68,11 +68,6 @@ COLOURS: Mapping[Cause, tuple[str, str]] = {
 }
 
 
-def replayed_as(kind: str) -> tuple[str, ...]:
-    """Return the causes that another rate changes so."""
-    return tuple(cause.value for cause, entry in CAUSES.items() if entry.replayed == kind)
-
-
 def stylesheet() -> str:
     """Return each cause's colour as a CSS variable of its name."""
     light, dark = (" ".join(f"--{cause}: {shades[i]};" for cause, shades in COLOURS.items()) for i in (0, 1))

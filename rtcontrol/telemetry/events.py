@@ -36,66 +36,36 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 _DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
 _SCORED = "passes tokens reused confidence kept decided_by"
-# Topic: what its messages are, the keys that tell an event of it, its other fields.
-CHANNELS: dict[str, tuple[str, str, str]] = {
+# Topic (docs/record.md says what its messages are): the keys that tell an event of it, its other fields.
+CHANNELS: dict[str, tuple[str, str]] = {
     "/tick": (
-        "One tick, when it is over.",
         "kind",
         f"k t_s member rested evidence why action call answers step steps wake_ms age_ms jitter_ms epoch seq "
         f"superseded skipped skip_cause skip_subcause skip_evidence {_DECIDED} {_SCORED}",
     ),
-    "/observation": (
-        "What a tick was decided by: instruction, text, history and tools make a row.",
-        "observation",
-        "k seq epoch t_s instruction history in_force data member",
-    ),
-    "/picture": (
-        "The world as its client sent it (foxglove.CompressedImage).",
-        "frame_id",
-        "timestamp data format",
-    ),
-    "/further": (
-        "What became of a further call of a tick, where it takes several.",
-        "further",
-        f"n t_s outcome over age_ms call why action {_DECIDED} {_SCORED}",
-    ),
-    "/first": (
-        "Where there is a backup: an answer of the first decider, or why there is none, whatever became of it.",
-        "first",
-        "n outcome answer loss answer_ms t_s confidence error",
-    ),
-    "/plan": (
-        "A plan of several calls that was made, or why there is none.",
-        "plan",
-        "outcome steps loss plan_ms t_s error",
-    ),
-    "/call": ("A call that acted.", "called", "arguments k epoch why t_s member"),
-    "/result": ("What a client says became of a call.", "ack", "status why n result t_s error"),
-    "/late": (
-        "What came of a tick after its deadline: its decision (late), or the end of its call (overran).",
-        "late overran",
-        f"used waited_ms effect call t_s evidence {_DECIDED}",
-    ),
-    "/safe": ("One attempt of a safe call.", "safe", "why t_s attempt in_force member world error where"),
-    "/instruction": ("The instruction changed.", "instruction", "refused t_s"),
-    "/understood": (
-        "Words were understood as a goal, or were not.",
-        "understood",
-        "said not_understood detail by sure took_ms t_s",
-    ),
-    "/people": ("What people did to the run; or a question to them.", "people", "by k call seconds void t_s"),
-    "/episode": ("An episode ended.", "episode", ""),
-    "/host": ("The decoder was lost, or came back.", "host_event", ""),
-    "/fault": ("The world raised.", "fault", "t_s error where"),
-    "/log": ("A line for people.", "log", "t_s"),
+    "/observation": ("observation", "k seq epoch t_s instruction history in_force data member"),
+    "/picture": ("frame_id", "timestamp data format"),
+    "/further": ("further", f"n t_s outcome over age_ms call why action {_DECIDED} {_SCORED}"),
+    "/first": ("first", "n outcome answer loss answer_ms t_s confidence error"),
+    "/plan": ("plan", "outcome steps loss plan_ms t_s error"),
+    "/call": ("called", "arguments k epoch why t_s member"),
+    "/result": ("ack", "status why n result t_s error"),
+    "/late": ("late overran", f"used waited_ms effect call t_s evidence {_DECIDED}"),
+    "/safe": ("safe", "why t_s attempt in_force member world error where"),
+    "/instruction": ("instruction", "refused t_s"),
+    "/understood": ("understood", "said not_understood detail by sure took_ms t_s"),
+    "/people": ("people", "by k call seconds void t_s"),
+    "/episode": ("episode", ""),
+    "/host": ("host_event", ""),
+    "/fault": ("fault", "t_s error where"),
+    "/log": ("log", "t_s"),
     "/run": (
-        "The run: its settings first, then how it started, the first release, and how it ended.",
         "header start origin_ns end",
         "schema_version t_s open safe_in_force skipped skip_cause skip_subcause skip_evidence",
     ),
 }
 # `observation` before `instruction`: an observation has both.
-_TOPICS = {key: topic for topic, (_, keys, _) in CHANNELS.items() for key in keys.split()}
+_TOPICS = {key: topic for topic, (keys, _) in CHANNELS.items() for key in keys.split()}
 
 
 def topic_of(event: Mapping[str, Any]) -> str:
@@ -115,13 +85,13 @@ def schema_name(topic: str) -> str:
 
 def schema(topic: str) -> dict[str, Any]:
     """Return the JSON Schema of a topic's messages."""
-    about, keys, fields = CHANNELS[topic]
-    properties = {name: _TYPES.get(name, {"type": "string"}) for name in f"{keys} {fields}".split()}
+    names = " ".join(CHANNELS[topic]).split()
+    properties = {name: _TYPES.get(name, {"type": "string"}) for name in names}
     if topic == "/picture":
         stamp = {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}
         properties["timestamp"] = {"type": "object", "title": "time", "properties": stamp}
         properties["data"] = {"type": "string", "contentEncoding": "base64"}
-    return {"title": schema_name(topic), "description": about, "type": "object", "properties": properties}
+    return {"title": schema_name(topic), "type": "object", "properties": properties}
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------

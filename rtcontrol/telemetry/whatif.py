@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcontrol.hosts.protocol import LOSSES
 from rtcontrol.telemetry.account import MissRuns
-from rtcontrol.telemetry.causes import replayed_as
+from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.timeline import Timeline
 
 RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
@@ -19,7 +19,7 @@ RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
 # stay where they were, and as long, and neighbours do not repeat.
 AROUND = 16
 # What stops everything, whatever the rate, is replayed in its own place; what misses at any rate does so again.
-OUTAGES, NEVER = replayed_as("outage"), replayed_as("always")
+OUTAGES, NEVER = ([cause for cause, entry in CAUSES.items() if entry.replayed == kind] for kind in ("outage", "always"))
 Outages = Sequence[tuple[float, float]]
 
 
