@@ -56,7 +56,7 @@ class Ros2Bridge:
         topics = [source for source in mapper.sources if source.topic.name not in mapper.actions]
         inputs = {source.topic.name: bus.input(source.topic, source.required) for source in topics}
         self._observer = Observer(mapper, {**inputs, **self._actions})
-        outputs = {name: bus.output(topic) for name, topic in mapper.topics.items()}
+        outputs = {name: bus.output(topic, mapper.promise_ms(name)) for name, topic in mapper.topics.items()}
         outputs |= {name: bus.service(name, cls) for name, cls in mapper.services.items()}
         self._actuator = Ros2Actuator(mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._beat)
         self._instruct = None if mapper.instructions is None else bus.input(mapper.instructions, False)

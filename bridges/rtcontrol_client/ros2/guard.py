@@ -183,7 +183,11 @@ def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
     call, hz = mapper.config.safe, mapper.config.hz
     names = {publication.topic for publication in mapper.publications(call.name, call.arguments, 0)}
     actions = action_clients(mapper, bus, names, sweeps=True)
-    ends: dict[str, Any] = {name: bus.output(topic) for name, topic in mapper.topics.items() if name in names}
+    ends: dict[str, Any] = {
+        name: bus.output(topic, mapper.promise_ms(name), lease=False)
+        for name, topic in mapper.topics.items()
+        if name in names
+    }
     ends |= {name: bus.service(name, cls) for name, cls in mapper.services.items() if name in names}
     ends |= actions
     actuator, watch, why = Ros2Actuator(mapper, ends, hz, bus.stamp_ns), Watch(), ""

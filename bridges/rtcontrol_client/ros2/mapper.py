@@ -13,6 +13,8 @@ from rtcontrol_client.ros2.config import ActionSpec, FieldSpec, Qos, RobotConfig
 from rtcontrol_client.ros2.fields import Reader, Setter, find, reader, setter
 
 UNKNOWN = "unknown"
+# The longest silence that is promised to DDS: a late tick or two are not the end.
+PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,12 @@ class Mapper:
         if name not in self._outputs:
             raise Unmappable(f"{name} is not a tool of this robot")
         return [output.publication(arguments, stamp_ns) for output in self._outputs[name]]
+
+    def promise_ms(self, topic: str) -> float | None:
+        """Return the longest silence of a topic that every call publishes in each tick, which means that nothing
+        drives; None for another topic."""
+        steady = all(any(o.repeat and o.name == topic for o in outputs) for outputs in self._outputs.values())
+        return max(PROMISE_PERIODS * 1e3 / self.config.hz, PROMISE_MS) if steady else None
 
     def listed(self) -> list[str]:
         """Return a line for each topic, tool, and the safe call."""

@@ -16,7 +16,7 @@ from rclpy.clock import JumpThreshold
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 
 from rtcontrol_client.ros2 import Ros2BridgeError
@@ -61,11 +61,17 @@ class RosInput:
 
 
 class RosOutput:
-    """A publisher."""
+    """A publisher. `promise_ms`: it is written at least so often while the bridge lives, which subscribers are offered
+    as a deadline, and, with `lease`, twice that as the time after which they count it as dead."""
 
-    def __init__(self, node: Node, topic: Topic) -> None:
-        self.topic = topic
-        self._publisher = node.create_publisher(topic.cls, topic.name, _qos(topic, "reliable"))
+    def __init__(self, node: Node, topic: Topic, promise_ms: float | None, lease: bool) -> None:
+        self.topic, qos = topic, _qos(topic, "reliable")
+        if promise_ms is not None:
+            qos.deadline = Duration(nanoseconds=int(promise_ms * 1e6))
+        if promise_ms is not None and lease:
+            qos.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
+            qos.liveliness_lease_duration = Duration(nanoseconds=int(2 * promise_ms * 1e6))
+        self._publisher = node.create_publisher(topic.cls, topic.name, qos)
         self._log = node.get_logger()
         self.resolved = self._publisher.topic_name
 
@@ -155,9 +161,9 @@ class RosNetwork:
         self._inputs += [end] if watched else []
         return end
 
-    def output(self, topic: Topic) -> RosOutput:
+    def output(self, topic: Topic, promise_ms: float | None, lease: bool = True) -> RosOutput:
         """Return a publisher."""
-        end = RosOutput(self._node, topic)
+        end = RosOutput(self._node, topic, promise_ms, lease)
         self.resolved[topic.name] = end.resolved
         self._outputs.append(end)
         return end

@@ -19,13 +19,16 @@ from typing import Any
 import rclpy
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
+from rclpy.duration import Duration
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import qos_profile_sensor_data
+from rclpy.qos import LivelinessPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import BatteryState, LaserScan
 from std_msgs.msg import String
 
+DEADLINE_NS = 200_000_000
 HALF, RADIUS, STEP_S, BEAMS = 3.0, 0.2, 0.02, 180
 
 
@@ -36,12 +39,23 @@ class Robot:
         self.x, self.y, self.heading, self.v, self.w = x, 0.0, 0.0, 0.0, 0.0
         self.travelled, self.collisions, self.place = 0.0, 0, 0.0
         self.commands: list[tuple[float, float, float]] = []
+        self.alive = 0  # publishers, for a subscriber that watches their lease
         self.clock: tuple[float, float, float] | None = None
         node = self.node = Node("robot")
         kinds = {"/odom": (Odometry, 10), "/scan": (LaserScan, qos_profile_sensor_data), "/clock": (Clock, 10)}
         kinds |= {"/battery_state": (BatteryState, 10), "/rtcontrol/instruction": (String, 10)}
         self.outputs = {topic: node.create_publisher(cls, topic, qos) for topic, (cls, qos) in kinds.items()}
         node.create_subscription(Twist, "/cmd_vel", self._obey, 10)
+
+        watching = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+        watching.deadline = Duration(nanoseconds=DEADLINE_NS)
+        watching.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
+        watching.liveliness_lease_duration = Duration(nanoseconds=2 * DEADLINE_NS)
+        events = SubscriptionEventCallbacks(liveliness=self._note)
+        node.create_subscription(Twist, "/cmd_vel", lambda _: None, watching, event_callbacks=events)
+
+    def _note(self, event: Any) -> None:
+        self.alive += event.alive_count_change
 
     def _obey(self, twist: Any) -> None:
         self.v, self.w = twist.linear.x, twist.angular.z
@@ -88,6 +102,7 @@ class Robot:
             "travelled": self.travelled,
             "collisions": self.collisions,
             "commands": len(self.commands),
+            "alive": self.alive,
             "moving": [self.v, self.w],
             "fastest": max((abs(v) for _, v, _ in self.commands), default=0.0),
             "turning": max((abs(w) for _, _, w in self.commands), default=0.0),

@@ -221,6 +221,13 @@ def test_list_in_the_file_fits_the_field_or_is_an_error(value: list[Any], fits: 
             publishes(kind, {"covariance": value}, {}, {})
 
 
+def test_topics_that_every_call_publishes_each_tick_are_promised_to_subscribers() -> None:
+    elsewhere = mapper(put("tools", "stop", "publish", "/brake", value={"type": "std_msgs/msg/Bool"}))
+    once = mapper(put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False))
+    assert elsewhere.promise_ms("/cmd_vel") == 187.5  # three periods of 16 Hz
+    assert elsewhere.promise_ms("/brake") is None and once.promise_ms("/cmd_vel") is None
+
+
 # What mistakes in robot.yaml are told as.
 
 

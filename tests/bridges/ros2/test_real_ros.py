@@ -90,10 +90,12 @@ def test_silent_sensor_or_server_ends_in_the_safe_call(own_brain: Brain, flight:
     robot.until_it_moves()
 
 
-def test_killed_bridge_is_replaced_by_its_guard(flight: Flight) -> None:
+def test_killed_bridge_is_replaced_by_its_guard_and_missed_by_subscribers(flight: Flight) -> None:
+    until(lambda: flight.robot.report()["alive"] == 1, "the subscriber that watches meets nobody")
     (guard,) = guards(flight.running)
     flight.running.kill()
     flight.robot.until_it_stands()
+    until(lambda: flight.robot.report()["alive"] == 0, "its lease has not ended")
     until(lambda: TOLD.format("was killed") in flight.running.log(), flight.running.log())
     until(lambda: gone(guard), "the guard does not end")
     assert "Traceback" not in flight.running.log()
