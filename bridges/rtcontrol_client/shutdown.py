@@ -84,7 +84,7 @@ DEFAULT = bytes(KernelHandlers.POINTER)
 
 
 class Shutdown:
-    """While it is entered (on the main thread), the first signal tells `stop` its name; the second one changes nothing
+    """While it is entered (on the main thread), `stop` gets the first signal's name; the second signal changes nothing
     and says so on stderr; each further one raises Interrupted with the first one's status, but for those within half a
     second of another that did. A first one before there is anything to stop raises it at once. While `shielded` is set
     none does. Only SIGNALS count so; of OTHERS the first one ends the program, and further ones change nothing.
@@ -109,12 +109,13 @@ class Shutdown:
         self._unblocked: list[int] = []
 
     def of(self, stop: Callable[[str], object], suspend: Suspend | None = None) -> None:
-        """From now on this is to be stopped: at once, where a signal came already."""
+        """Stop this from now on: at once, where a signal came already."""
         self._stop, self._suspend = stop, suspend
         if self.name:
             stop(self.name)
 
     def called(self) -> bool:
+        """Return whether a signal has come."""
         return bool(self.name)
 
     @property
@@ -123,6 +124,7 @@ class Shutdown:
         return STATUS.get(self.name, 0)
 
     def wait(self) -> None:
+        """Wait for a signal."""
         while not self.called():
             self.retake()
             rest(self.called, time.monotonic() + RETAKE_S)
@@ -208,7 +210,7 @@ class Shutdown:
 
 
 def write_now(fd: int, line: bytes) -> bool:
-    """Whether it was written: it is not where somebody would have to read first."""
+    """Write a line if that needs no reader first; return whether it was written."""
     with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
         if select.select([], [fd], [], 0)[1]:
             return os.write(fd, line) > 0
@@ -222,7 +224,7 @@ def _ignore() -> None:
 
 
 def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:
-    """Until `over`, or that instant of `time.monotonic`. For the main thread, where a handler makes it over."""
+    """Wait until `over`, or that instant of `time.monotonic`. For the main thread, where a handler makes it over."""
     # No lock that the handler would need, and in short sleeps: a signal that the kernel gives to another thread
     # (seen after SIGCONT) does not wake this one.
     while not over() and (left_s := until_s - time.monotonic()) > 0:
@@ -233,8 +235,8 @@ GONE = (errno.EIO, errno.EPIPE)  # errors of a write: the terminal or the reader
 
 
 class _Lasting(io.FileIO):
-    """What is written to a terminal or a reader that is gone is lost without a word; for any other reason (a full
-    disk), with one: `unwritten`."""
+    """A stream that survives its terminal or reader; what cannot be written for another reason (a full disk) is in
+    `failed`."""
 
     failed: OSError | None = None
 
@@ -248,20 +250,15 @@ class _Lasting(io.FileIO):
 
 
 def unwritten() -> OSError | None:
-    """Why stdout could not be written to, if it was there and could not."""
+    """Return why stdout could not be written to, if it is there and could not."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return raw.failed if isinstance(raw, _Lasting) else None
 
 
-def unicode(stream: Any) -> bool:
-    """Whether a stream has all characters."""
-    return str(stream.encoding).lower().startswith("utf")
-
-
 def _stand_in() -> None:
-    """/dev/null in the place of what is closed of stdin, stdout and stderr: what is opened next would be given its
-    number, a record or a socket, and then all that is printed."""
+    """Open /dev/null for what is closed of stdin, stdout and stderr: the next file to be opened, a record or a socket,
+    would get its number, and then all that is printed."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
@@ -272,8 +269,8 @@ def _stand_in() -> None:
 
 
 def outlive_terminal() -> None:
-    """From now on nothing that is written to stdout or stderr raises because nobody is there any more, or because they
-    lack a character: `?` stands for that. Where they were closed before the start, it is lost."""
+    """Let no write to stdout or stderr raise because the reader is gone or a character is missing (`?` stands for it).
+    Where they were closed before the start, it is lost."""
     _stand_in()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -283,7 +280,6 @@ def outlive_terminal() -> None:
             continue
         stream.flush()
         raw = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
-        raises = stream.errors == "strict" or (stream.errors == "surrogateescape" and not unicode(stream))
-        lasting = io.TextIOWrapper(raw, stream.encoding, "replace" if raises else stream.errors, line_buffering=True)
+        lasting = io.TextIOWrapper(raw, stream.encoding, "replace", line_buffering=True)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)

@@ -64,7 +64,7 @@ class PictureSender:
             if self._context is not None:
                 self._context.destroy(0)
             self._context, self._address = zmq.Context(), self._link.address
-            self._socket = self._link.picture_socket(self._context)
+            self._socket = self._link.wires.picture_socket(self._context)
         assert self._socket is not None, "it has an address"
         message = message.model_copy(update={"session": self._link.core.token})
         try:

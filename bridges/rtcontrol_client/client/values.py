@@ -1,4 +1,4 @@
-"""Values of a caller as the wire carries them: numpy's and torch's arrays, enums, pydantic models by their values.
+"""Values of a caller as the wire carries them: numpy's and torch's arrays, and pydantic models, by their values.
 
 What has no such value is refused on the caller's thread, by its place.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
@@ -39,13 +38,11 @@ def plain(value: Any, name: str) -> Any:
 def _plain(value: Any, path: str, depth: int) -> Any:
     if depth > LIMITS.max_depth + 1:  # it may hold itself
         raise large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
-    if isinstance(value, Enum):
-        value = value.value
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
     # numpy makes an integer of a time
     if hasattr(value, "tolist") and getattr(getattr(value, "dtype", None), "kind", "") not in ("m", "M"):
-        value = _as_list(value, path)
+        value = value.tolist()
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -58,15 +55,6 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, BYTES):
         return [_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
     raise WireError(Code.INVALID, f"{path}: a value of the type {_kind(value)}.", PLAIN, field=path)
-
-
-def _as_list(value: Any, path: str) -> Any:
-    try:
-        return value.tolist()
-    except Exception as error:  # torch's sparse tensors, and those without values, say
-        why = " ".join(str(error).split())[:80]
-        text = f"{path}: a {type(value).__name__} that gives no list ({why})."
-        raise WireError(Code.INVALID, text, PLAIN, field=path) from None
 
 
 def _kind(value: Any) -> str:

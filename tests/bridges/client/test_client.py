@@ -159,7 +159,7 @@ def test_socket_that_fails_ends_safe_though_no_goodbye_can_be_sent(stand: Stand)
     link = client._link
 
     def send(messages: list[Message]) -> None:
-        link._socket.close(linger=0)
+        link.wires._socket.close(linger=0)
         Link._send(link, messages)
 
     link._send = send  # type: ignore[method-assign]

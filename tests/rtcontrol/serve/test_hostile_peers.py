@@ -49,7 +49,7 @@ def test_client_without_listed_key_is_refused(locked: Process, keys: Path, tmp_p
     given: dict[str, Any] = {**OWN, "connect_timeout_s": 0.7}
     with pytest.raises(ClientError, match="does not accept this key"):
         Client.connect(locked.endpoint, **given, keys=tmp_path / "stranger.key_secret", server_key=keys / "server.key")
-    with pytest.raises(ClientError, match="it wants a key"):
+    with pytest.raises(ClientError, match="the server wants a key"):
         Client.connect(locked.endpoint, **given)
 
 

@@ -1,0 +1,138 @@
+"""The ZeroMQ socket of a client's connection, its monitor, and what wakes the thread that waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket as sockets
+from collections.abc import Iterator
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from rtcontrol_client.wire import LIMITS
+from rtcontrol_client.wire.curve import KeyPair
+from rtcontrol_client.wire.endpoint import Endpoint
+
+HIGH_WATER = 64
+PICTURE_BUFFER = 1 << 18  # bytes that the system keeps of pictures: more would be old when it arrives
+LINGER_MS = 200  # how long a last message may take to leave
+UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
+NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+GONE = zmq.EVENT_DISCONNECTED
+EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
+Keys = tuple[KeyPair, str]  # the client's, and the server's public key
+
+
+class Wires:
+    """One DEALER at a time, for one thread; `wake` and `picture_socket` are for any. `address`: of the newest one."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._keys: Keys | None = None
+        self._ipv6 = True
+        # Its own, so that closing it waits for what is still to leave.
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._wake_in, self._wake_out = sockets.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._watch(self._context.socket(zmq.DEALER))
+
+    def reset(self) -> None:
+        """Replace the socket by one without a connection."""
+        self._close_socket()
+        self._watch(self._context.socket(zmq.DEALER))
+
+    def connect(self, address: str, keys: Keys | None) -> None:
+        """Replace the socket by one that connects to the address. Raises zmq.ZMQError."""
+        self._close_socket()
+        self.address, self._keys, ipv6 = address, keys, Endpoint.parse(address).ipv6
+        # Of a name libzmq tries one address: that of IPv6 every other time.
+        self._ipv6 = not self._ipv6 if ipv6 is None else ipv6
+        socket = self._dealer(self._context, HIGH_WATER, LINGER_MS)
+        socket.immediate = True
+        socket.reconnect_ivl = -1  # the core does it, with a back-off, and knows when
+        self._watch(socket)
+        socket.connect(address)
+
+    def picture_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+        """Return another connection to the same server, made again by itself, on which at most one message waits."""
+        socket = self._dealer(context, 1, 0)
+        socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, PICTURE_BUFFER
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000  # a server that is silent is connected to again
+        socket.connect(self.address)
+        return socket
+
+    def _dealer(self, context: zmq.Context[zmq.Socket[bytes]], most: int, linger_ms: int) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        socket.ipv6, socket.linger, socket.sndhwm, socket.rcvhwm = self._ipv6, linger_ms, most, most
+        socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
+        if self._keys is not None:
+            pair, server_key = self._keys
+            socket.curve_serverkey = server_key.encode()
+            socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
+        return socket
+
+    def _watch(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(EVENTS)
+        self._poller = zmq.Poller()
+        for each in (socket, self._monitor, self._wake_out.fileno()):
+            self._poller.register(each, zmq.POLLIN)
+
+    def _close_socket(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+    def close(self) -> None:
+        """Let go, once what was sent has left, or LINGER_MS is over."""
+        self._monitor.close(linger=0)
+        self._context.destroy()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def wake(self) -> None:
+        """End the wait."""
+        # A full pipe wakes as well; a closed one needs no waking.
+        with contextlib.suppress(OSError):
+            self._wake_in.send(b"\0")
+
+    def wait(self, most_ns: int) -> None:
+        """Wait until something has come, so long at most."""
+        # Rounded up: a timer that fires too early would spin.
+        if self._wake_out.fileno() in dict(self._poller.poll(-(-most_ns // 1_000_000))):
+            with contextlib.suppress(BlockingIOError):
+                while self._wake_out.recv(4096):
+                    pass
+
+    def send(self, parts: list[bytes]) -> bool:
+        """Return whether there was room for the message."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart(parts, zmq.NOBLOCK)
+            return True
+        return False
+
+    def receive(self) -> list[bytes]:
+        """Return one message's parts (of one with too many, as many as show that), or none."""
+        parts: list[bytes] = []
+        with contextlib.suppress(zmq.Again):
+            while not parts or self._socket.rcvmore:
+                part = self._socket.recv(zmq.NOBLOCK)
+                if len(parts) <= LIMITS.max_parts:
+                    parts.append(part)
+        return parts
+
+    def events(self, up: bool) -> Iterator[str | None]:
+        """Yield what became of the connection, which was `up` or not: None: it is up; else why it is not."""
+        while self._monitor.poll(0):
+            kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            if kind == UP:
+                yield None
+            elif kind == NO_KEY or (self._keys and not up and kind != zmq.EVENT_CLOSED):
+                yield "the server does not accept this key, or has another key itself"
+            elif kind & NO_SERVER or (kind == GONE and not up):
+                yield "the server wants a key, or does not speak rtcontrol's protocol"
+            else:
+                yield "the connection was lost" if kind == GONE else ""
+            up = kind == UP
