@@ -55,10 +55,10 @@ class ClientBase:
         """Wait until the server has answered. Raises ClientError: refused, or not within `connect_timeout_s`."""
         core, limit_s = self._core, self.options.connect_timeout_s
         try:
-            self._until(lambda: core.welcome is not None or core.error is not None, limit_s)
+            self._until(lambda: core.session.welcome is not None or core.error is not None, limit_s)
             if core.error is not None:
                 raise core.error
-            if core.welcome is None:
+            if core.session.welcome is None:
                 raise self.unwelcomed(limit_s or 0)
         except BaseException:
             self.close()
@@ -87,9 +87,9 @@ class ClientBase:
     @property
     def welcome(self) -> Welcome:
         """The server's terms; the newest, after a restart of the server. Raises Closed before the first."""
-        if self._core.welcome is None:
+        if self._core.session.welcome is None:
             raise Closed("The client is closed (never welcomed).", "Connect again.")
-        return self._core.welcome
+        return self._core.session.welcome
 
     def _statistics(self) -> dict[str, Any]:
         tally = self._core.tally
@@ -151,7 +151,7 @@ class Client(ClientBase):
     @property
     def instruction(self) -> str | None:
         """The active goal, by the server's last message; None before the first welcome."""
-        return self._core.instruction
+        return self._core.goal.active
 
     @property
     def epoch(self) -> int:
@@ -259,7 +259,7 @@ class Client(ClientBase):
             ended = plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
             if seconds is None and success is None:
                 ended = None
-            fields = {"session": self._core.token, "epoch": self._core.epoch, "ended": ended}
+            fields = {"session": self._core.session.token, "epoch": self._core.epoch, "ended": ended}
             epoch = self._core.reset(Reset.model_validate(fields).ended)
         self._link.wake()
         return epoch
@@ -296,7 +296,7 @@ class Client(ClientBase):
         if ttl_ms:  # a call that comes later would be too old
             limit_s = max(0.0, min(limit_s, (look.t_ns - time.monotonic_ns()) / 1e9 + ttl_ms / 1e3))
         try:
-            self._until(lambda: core.unanswered is None or core.error is not None, limit_s)
+            self._until(lambda: core.looks.unanswered is None or core.error is not None, limit_s)
         finally:
             with self._link.lock:
                 standing = core.decided(time.monotonic_ns())

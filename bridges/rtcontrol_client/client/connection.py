@@ -35,6 +35,53 @@ class Backoff:
         return int(pause_s * random.uniform(0.5, 1.0) * S)
 
 
+class Greeting:
+    """When a hello is due. `started_ns`: of the first hello of this greeting, None before it."""
+
+    def __init__(self) -> None:
+        self.started_ns: int | None = None
+        self.due_ns = self._last_ns = 0
+        self.refused = Backoff(*LATER_S)
+
+    def greets(self, now_ns: int) -> bool:
+        """Return whether a hello is due."""
+        due = now_ns >= self.due_ns
+        if due:
+            self.due_ns, self._last_ns = now_ns + HELLO_AGAIN_NS, now_ns
+        return due
+
+    def again(self, now_ns: int, later: bool) -> None:
+        """Send another hello: as soon as the server takes one, or `later`, after a pause (it is full)."""
+        soonest_ns = max(now_ns, self._last_ns + BETWEEN_HELLOS_NS)
+        self.due_ns = now_ns + self.refused.pause_ns() if later else soonest_ns
+
+
+class Heartbeat:
+    """When the server counts as dead, and when it is pinged."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.beat_ns, self.received_ns = S, now_ns
+        self.sent_ns = now_ns
+        self.pinged_ns = 0  # 0: ping next, to compare clocks
+
+    def pings(self, now_ns: int, sends: bool) -> bool:
+        """Return whether a ping is due: nothing was sent for a heartbeat, or clocks are to be compared."""
+        silent = not sends and now_ns - self.sent_ns >= self.beat_ns
+        due = silent or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
+        if sends or due:
+            self.sent_ns = now_ns
+        return due
+
+    def ping(self, now_ns: int) -> Ping:
+        """Return a ping."""
+        self.pinged_ns = now_ns
+        return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
+
+    def dead_ns(self, live: bool) -> int:
+        """Return when a server that stays silent counts as dead; `live`: it has welcomed us."""
+        return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if live else GREETING_SILENCE_NS)
+
+
 class ServerConnection:
     """`up`: there is a connection; `open`: the server welcomed us on it; else words for people say why it did not.
 
@@ -45,25 +92,21 @@ class ServerConnection:
     def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
         self.up = self.open = self.several = self.unresponsive = False
         self.trouble = NO_ANSWER
-        self.greeted_ns: int | None = None  # of the first hello of this greeting
-        self.hello_ns = self._last_hello_ns = 0
-        self.beat_ns, self.received_ns = S, now_ns
-        self._lost, self._refused = Backoff(*backoff_s), Backoff(*LATER_S)
-        self._opened_ns, self._retry_ns = now_ns, 0
-        self._sent_ns, self._room_ns = now_ns, 0
-        self.pinged_ns = 0  # 0: ping next, to compare clocks
+        self.greeting, self.heartbeat = Greeting(), Heartbeat(now_ns)
+        self._lost = Backoff(*backoff_s)
+        self._opened_ns, self._retry_ns, self._room_ns = now_ns, 0, 0
 
     def connected(self, now_ns: int) -> None:
         """It is up: a hello is due."""
-        self.up, self.trouble, self.received_ns = True, "the server says nothing", now_ns
-        self.greeted_ns, self.unresponsive = None, False
-        self._retry_ns = self.hello_ns = self._room_ns = 0
+        self.up, self.trouble, self.heartbeat.received_ns = True, "the server says nothing", now_ns
+        self.greeting.started_ns, self.unresponsive = None, False
+        self._retry_ns = self.greeting.due_ns = self._room_ns = 0
 
     def welcomed(self, heartbeat_ms: float) -> None:
         """It is open: the server's heartbeat counts from now on."""
-        self.open, self.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
+        self.open, self.heartbeat.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
         # Not when connected: a server that turns us away would be asked ten times a second.
-        self._lost.attempts = self._refused.attempts = 0
+        self._lost.attempts = self.greeting.refused.attempts = 0
 
     def lost(self, now_ns: int, why: str) -> None:
         """It is down, or did not come up: another one is made after a pause."""
@@ -87,7 +130,7 @@ class ServerConnection:
 
     def silent(self, now_ns: int) -> bool:
         """Return whether the server counts as dead."""
-        if not self.up or now_ns <= self._dead_ns():
+        if not self.up or now_ns <= self.heartbeat.dead_ns(self.open):
             return False
         self.unresponsive = True
         return True
@@ -100,18 +143,6 @@ class ServerConnection:
         self._opened_ns, self._retry_ns = now_ns, 0
         return True
 
-    def greets(self, now_ns: int) -> bool:
-        """Return whether a hello is due."""
-        due = now_ns >= self.hello_ns
-        if due:
-            self.hello_ns, self._last_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
-        return due
-
-    def greet_again(self, now_ns: int, later: bool) -> None:
-        """Send another hello: as soon as the server takes one, or `later`, after a pause (it is full)."""
-        soonest_ns = max(now_ns, self._last_hello_ns + BETWEEN_HELLOS_NS)
-        self.hello_ns = now_ns + self._refused.pause_ns() if later else soonest_ns
-
     def has_room(self, now_ns: int) -> bool:
         """Return whether more can be sent; it could not a moment ago, if not."""
         return now_ns >= self._room_ns
@@ -120,28 +151,13 @@ class ServerConnection:
         """There was no room for a message: send the rest a moment later."""
         self._room_ns = now_ns + ROOM_AGAIN_NS
         if not self.open:
-            self.hello_ns, self.greeted_ns = self._room_ns, None
-
-    def pings(self, now_ns: int, sends: bool) -> bool:
-        """Return whether a ping is due: nothing was sent for a heartbeat, or clocks are to be compared."""
-        silent = not sends and now_ns - self._sent_ns >= self.beat_ns
-        due = silent or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
-        if sends or due:
-            self._sent_ns = now_ns
-        return due
-
-    def ping(self, now_ns: int) -> Ping:
-        """Return a ping."""
-        self.pinged_ns = now_ns
-        return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
+            self.greeting.due_ns, self.greeting.started_ns = self._room_ns, None
 
     def wake_ns(self, sends: bool) -> int | None:
         """Return when something becomes due by itself; `sends`: messages wait for room."""
         if not self.up:
             return self._retry_ns or None
         if not self.open:
-            return self.hello_ns
-        return min(self._dead_ns() + 1, self._room_ns if sends else self._sent_ns + self.beat_ns)
-
-    def _dead_ns(self) -> int:
-        return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if self.open else GREETING_SILENCE_NS)
+            return self.greeting.due_ns
+        beat = self.heartbeat
+        return min(beat.dead_ns(self.open) + 1, self._room_ns if sends else beat.sent_ns + beat.beat_ns)

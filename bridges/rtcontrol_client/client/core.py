@@ -33,28 +33,55 @@ class CallCounts:
     last_error: str | None = None  # in the server's words
 
 
+@dataclass
+class SessionState:
+    """The newest session: the server's terms, its token, and whether the server knows it."""
+
+    welcome: messages.Welcome | None = None
+    token: str = "-" * 16
+    known: bool = False
+
+
+@dataclass
+class Goal:
+    """The instruction that is active by the server's last message; the newest one requested that was not refused; and
+    that of this connection's hello, which is repeated as it was."""
+
+    active: str | None = None
+    wanted: str | None = None
+    greeting: str | None = None
+
+
+@dataclass
+class Looks:
+    """Observations: the last number, the newest ones' stamps by number, and decide()'s until its call has come (it is
+    sent again after a reconnect), or why it was refused."""
+
+    seq: int = 0
+    stamps: dict[int, int] = field(default_factory=dict)
+    unanswered: Observe | None = None
+    refused: str | None = None
+
+
 class Core:
     """One client's conversation over any number of connections and sessions."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
-        hello = options.hello(0)  # errors in the options are raised before anything is connected
-        self.options, self.safe_calls = options, all_of(hello.safe_calls, hello.safe_call)
+        self.options = options
         self.connection = ServerConnection(options.backoff_s, now_ns)
         self.waiting: deque[Message] = deque()  # to be sent, in order
-        self.active = ActiveStanding(0, self.safe_calls, options.ttl_ms)
+        # Errors in the options are raised before anything is connected.
+        self.active = ActiveStanding(0, options.calls, options.ttl_ms)
         self.handover = CallQueue(options.on_call is not None, options.on_safe is not None)
         self.ticks, self.tally = ServerTicks(), CallCounts()
-        self.welcome: messages.Welcome | None = None
         self.error: ClientError | None = None  # why it ended: nothing is sent any more
         self.version = 0  # grows with each call message, and whatever else changes what is active
-        self.token, self._known = "-" * 16, False  # the session's, and whether the server knows it
-        self.instruction: str | None = None  # the active one, by the server's last message
-        self.wanted: str | None = None  # the newest one requested that was not refused
-        self._greeting: str | None = None  # that of this connection's hello, which is repeated as it was
-        self.stamps: dict[int, int] = {}  # of the newest observations, by seq
-        self.unanswered: Observe | None = None  # of decide(): sent again after a reconnect
-        self.refused: str | None = None  # why that one was refused
-        self._seq = 0
+        self.session, self.goal, self.looks = SessionState(), Goal(), Looks()
+
+    def safe_calls(self) -> tuple[messages.FunctionCall, ...]:
+        """Return the client's safe calls, else those of the welcome."""
+        welcome = self.session.welcome
+        return self.options.calls or (() if welcome is None else all_of(welcome.safe_calls, welcome.safe_call))
 
     @property
     def epoch(self) -> int:
@@ -64,7 +91,7 @@ class Core:
     @property
     def period_ns(self) -> int:
         """Of the server's ticks; a tenth of a second before it is known."""
-        return S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
+        return S // 10 if self.session.welcome is None else max(1, int(self.session.welcome.period_ms * 1e6))
 
     @property
     def trouble(self) -> str:
@@ -91,37 +118,37 @@ class Core:
         return self._number(look)
 
     def _number(self, look: Observe) -> Observe:
-        self._seq += 1
-        look = look.model_copy(update={"session": self.token, "seq": self._seq, "epoch": self.epoch})
-        keep(self.stamps, look.seq, look.t_ns)
+        self.looks.seq += 1
+        look = look.model_copy(update={"session": self.session.token, "seq": self.looks.seq, "epoch": self.epoch})
+        keep(self.looks.stamps, look.seq, look.t_ns)
         self.waiting.append(look)
         return look
 
     def request(self, look: Observe) -> None:
         """As `observe`, and `unanswered` until its call has come. Raises ClientError: there is one already."""
-        if self.unanswered is not None:
+        if self.looks.unanswered is not None:
             raise ClientError("decide() is running already.", "Wait for its return.")
-        self.unanswered, self.refused = self.observe(look), None
+        self.looks.unanswered, self.looks.refused = self.observe(look), None
 
     def decided(self, now_ns: int) -> Standing:
         """Return decide()'s answer: it waits no longer. The call of another observation is none."""
-        why = "no_answer" if self.unanswered is not None else self.refused
-        self.unanswered = None
+        why = "no_answer" if self.looks.unanswered is not None else self.looks.refused
+        self.looks.unanswered = None
         return self.active.at(now_ns) if why is None else self.active.safe(why)
 
     def instruct(self, instruction: str) -> None:
         """Send another goal; it survives reconnects."""
-        self.send(Instruct(session=self.token, instruction=instruction))
-        self.wanted = instruction
+        self.send(Instruct(session=self.session.token, instruction=instruction))
+        self.goal.wanted = instruction
 
     def reset(self, ended: messages.Outcome | None = None) -> int:
         """Start a new epoch: nothing of the old one counts any more."""
         self.drop(Observe)
         self.active.reset(self.epoch + 1)
         # Those that there is no room for are made up for when the session is resumed.
-        self.send(Reset(session=self.token, epoch=self.epoch, ended=ended))
+        self.send(Reset(session=self.session.token, epoch=self.epoch, ended=ended))
         self.handover.owed.clear()
-        self.unanswered = None
+        self.looks.unanswered = None
         self.version += 1
         return self.epoch
 
@@ -150,8 +177,8 @@ class Core:
         tick, call = (done, owed.get(done)) if isinstance(done, int) else (done.tick, done.call)
         if tick is None:
             return  # not a call of the server's
-        fields: dict[str, Any] = {"session": self.token, "tick": tick, "epoch": self.epoch, "outcome": outcome, **words}
-        report = Executed(t_ns=now_ns, **fields)
+        fields: dict[str, Any] = {"tick": tick, "outcome": outcome, **words}
+        report = Executed(session=self.session.token, epoch=self.epoch, t_ns=now_ns, **fields)
         if not self.handover.settle(tick, call):
             return
         if self.options.acknowledges:
@@ -176,7 +203,7 @@ class Core:
         if self.error is None:
             self.error, self.connection.open = error, False
             self.waiting.clear()
-            self.unanswered = self.refused = None
+            self.looks.unanswered = self.looks.refused = None
             self._hand_out(self.active.end("session_ended"), now_ns)
             self.version += 1
 
@@ -193,15 +220,15 @@ class Core:
 
     def elsewhere(self) -> None:
         """The next connection goes to another server, which does not know the session; its clock is another one."""
-        self._known = False
-        self.ticks, self.connection.pinged_ns = ServerTicks(), 0
+        self.session.known = False
+        self.ticks, self.connection.heartbeat.pinged_ns = ServerTicks(), 0
 
     def _close_session(self, now_ns: int) -> None:
         """The session is not live any more: greet again."""
         if self.connection.open:
             self.tally.count["reconnects"] += 1
             self._hand_out(self.active.disconnect(), now_ns)
-        self.connection.open, self.connection.greeted_ns = False, None
+        self.connection.open, self.connection.greeting.started_ns = False, None
         # An observation as old as the gap helps nobody; decide()'s is sent again.
         self.drop(*SHORT_LIVED)
 
@@ -220,22 +247,22 @@ class Core:
             return []
         if connection.open:
             return self._due(now_ns)
-        if not connection.greets(now_ns):
+        if not connection.greeting.greets(now_ns):
             return []
-        again = connection.greeted_ns is not None
+        again = connection.greeting.started_ns is not None
         if not again:
-            connection.greeted_ns, self._greeting = now_ns, self.wanted
-        hello = self.options.hello(now_ns, self.token if self._known else None, self._greeting)
+            connection.greeting.started_ns, self.goal.greeting = now_ns, self.goal.wanted
+        hello = self.options.hello(now_ns, self.session.token if self.session.known else None, self.goal.greeting)
         # A welcome may take a while; whether a server is there at all, a ping tells.
-        return [hello, connection.ping(now_ns)] if again else [hello]
+        return [hello, connection.heartbeat.ping(now_ns)] if again else [hello]
 
     def _due(self, now_ns: int) -> list[Message]:
         if not self.connection.has_room(now_ns):
             return []
         due = list(self.waiting)
         self.waiting.clear()
-        if self.connection.pings(now_ns, bool(due)):
-            due.append(self.connection.ping(now_ns))
+        if self.connection.heartbeat.pings(now_ns, bool(due)):
+            due.append(self.connection.heartbeat.ping(now_ns))
         return due
 
     def unsent(self, rest: Sequence[Message], now_ns: int) -> None:
@@ -274,7 +301,7 @@ class Core:
 
     def receive(self, message: Message, now_ns: int) -> None:
         """Take a message of the server."""
-        self.connection.received_ns = now_ns
+        self.connection.heartbeat.received_ns = now_ns
         if self.error is not None:
             return
         if isinstance(message, messages.CallMessage):
@@ -285,11 +312,11 @@ class Core:
             self.send(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
         elif isinstance(message, Pong):
             self.ticks.offset.add(message.t_ping_ns, message.t_received_ns, message.t_sent_ns, now_ns)
-        elif isinstance(message, Instruct) and message.session == self.token:
-            self.wanted = self.instruction = message.instruction
+        elif isinstance(message, Instruct) and message.session == self.session.token:
+            self.goal.wanted = self.goal.active = message.instruction
         elif isinstance(message, messages.ErrorMessage):
             self._error(message, now_ns)
-        elif isinstance(message, messages.Bye) and message.session in (None, self.token):
+        elif isinstance(message, messages.Bye) and message.session in (None, self.session.token):
             self._bye(message, now_ns)
         else:
             self.tally.ignored[message.type] += 1
@@ -299,7 +326,7 @@ class Core:
             why = f"The server ended the session ({bye.reason[:200]})."
             self.end(ClientError(why, "Connect again."), now_ns)
             return
-        self._known = False
+        self.session.known = False
         self._hand_out(self.active.end("session_ended"), now_ns)
         self._close_session(now_ns)
         if bye.reconnect and self.connection.several:
@@ -312,7 +339,7 @@ class Core:
         if self.connection.several:
             self._leave(now_ns, "the server takes no client now")
         else:
-            self.connection.greet_again(now_ns, later=True)
+            self.connection.greeting.again(now_ns, later=True)
 
     def _leave(self, now_ns: int, why: str) -> None:
         self._close_session(now_ns)
@@ -320,7 +347,7 @@ class Core:
 
     def _outdated(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
         """Whether it answers a hello of an earlier greeting, whose epoch, say, may be over."""
-        stamp_ns, greeted_ns = answer.t_client_ns, self.connection.greeted_ns
+        stamp_ns, greeted_ns = answer.t_client_ns, self.connection.greeting.started_ns
         return stamp_ns is not None and (greeted_ns is None or stamp_ns < greeted_ns)
 
     def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
@@ -331,57 +358,54 @@ class Core:
             text = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
             self.end(ClientError(text, "Update either."), now_ns)
             return
-        sent = self.instruction if welcome.resumed else self._greeting
+        sent = self.goal.active if welcome.resumed else self.goal.greeting
         self.connection.welcomed(welcome.heartbeat_ms)
-        self.welcome, self.instruction = welcome, welcome.instruction
-        safe_calls = self.safe_calls or all_of(welcome.safe_calls, welcome.safe_call)
+        self.session.welcome, self.goal.active = welcome, welcome.instruction
         if welcome.resumed:
-            self._resume(welcome, safe_calls)
+            self._resume(welcome)
         else:
-            self._start_session(welcome, safe_calls, now_ns)
+            self._start_session(welcome, now_ns)
         self.ticks.release_ns = welcome.release_ns
-        if self.wanted is not None and not welcome.resumed and self.wanted == sent:
-            self.wanted = welcome.instruction  # the greeting's, as it was understood
+        if self.goal.wanted is not None and not welcome.resumed and self.goal.wanted == sent:
+            self.goal.wanted = welcome.instruction  # the greeting's, as it was understood
         # Given while greeting, or lost with the connection.
-        if self.wanted is not None and self.wanted not in (sent, welcome.instruction):
+        if self.goal.wanted is not None and self.goal.wanted not in (sent, welcome.instruction):
             self.drop(Instruct)
-            self.instruct(self.wanted)
-        if self.unanswered is not None:
+            self.instruct(self.goal.wanted)
+        if self.looks.unanswered is not None:
             self.drop(Observe)
-            self.unanswered = self._number(self.unanswered)
+            self.looks.unanswered = self._number(self.looks.unanswered)
         self.version += 1
 
-    def _resume(self, welcome: messages.Welcome, safe_calls: tuple[messages.FunctionCall, ...]) -> None:
+    def _resume(self, welcome: messages.Welcome) -> None:
         self.tally.count["resumed"] += 1
-        self.active.safe_calls = safe_calls
+        self.active.safe_calls = self.safe_calls()
         queued = {message.epoch for message in self.waiting if isinstance(message, Reset)}
         for epoch in range(min(self.epoch, welcome.epoch + QUEUE), welcome.epoch, -1):
             if epoch not in queued:
-                self.waiting.appendleft(Reset(session=self.token, epoch=epoch))
+                self.waiting.appendleft(Reset(session=self.session.token, epoch=epoch))
 
-    def _start_session(
-        self, welcome: messages.Welcome, safe_calls: tuple[messages.FunctionCall, ...], now_ns: int
-    ) -> None:
+    def _start_session(self, welcome: messages.Welcome, now_ns: int) -> None:
         self.tally.count["sessions"] += 1
         self.elsewhere()  # another server, maybe of another machine
-        self._known, self.token = True, welcome.session
+        self.session.known, self.session.token = True, welcome.session
         # What waited was for the session that is gone; only its newest look at the world is as good as ever.
         looks = [message for message in self.waiting if isinstance(message, Observe)]
-        for gone in (self.waiting, self.stamps, self.handover.owed):
+        for gone in (self.waiting, self.looks.stamps, self.handover.owed):
             gone.clear()
-        self._hand_out(self.active.start(welcome.epoch, safe_calls), now_ns)
+        self._hand_out(self.active.start(welcome.epoch, self.safe_calls()), now_ns)
         for look in looks:
             self._number(look)
 
     def _call(self, message: messages.CallMessage, now_ns: int) -> None:
-        live = self.connection.open and message.session == self.token
-        reason = self.active.reason_to_ignore(message, self.stamps) if live else "session"
+        live = self.connection.open and message.session == self.session.token
+        reason = self.active.reason_to_ignore(message, self.looks.stamps) if live else "session"
         if reason is not None:
             self.tally.ignored[reason] += 1
             return
         self.tally.count[message.status] += 1
-        if self.unanswered is not None and message.seq_obs == self.unanswered.seq and not message.more:
-            self.unanswered = None
+        if self.looks.unanswered is not None and message.seq_obs == self.looks.unanswered.seq and not message.more:
+            self.looks.unanswered = None
         if message.status == "fresh" and message.t_obs_ns is not None:
             self.tally.latency_ns.append(now_ns - message.t_obs_ns)
         if message.release_ns is not None:
@@ -404,11 +428,11 @@ class Core:
             return
         self.tally.count["errors"] += 1
         self.tally.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
-        if message.code == Code.INSTRUCTION and self.instruction is not None and self.wanted != self.instruction:
+        if message.code == Code.INSTRUCTION and self.goal.active is not None and self.goal.wanted != self.goal.active:
             # Sent again in a later hello it would be refused for good: the one before continues.
-            self.wanted = self.instruction
+            self.goal.wanted = self.goal.active
             if not connection.open:
-                connection.hello_ns, connection.greeted_ns = now_ns, None
+                connection.greeting.due_ns, connection.greeting.started_ns = now_ns, None
                 return
         unknown = message.code == Code.SESSION or (connection.open and message.code == Code.STATE and message.retryable)
         if message.code == Code.STATE and not (connection.open or message.retryable or message.fatal):
@@ -419,8 +443,8 @@ class Core:
             self._session_refused(message, unknown, now_ns)
         elif not connection.open:
             self._try_later(now_ns)
-        elif self.unanswered is not None and message.seq == self.unanswered.seq:
-            self.unanswered, self.refused = None, self.tally.last_error
+        elif self.looks.unanswered is not None and message.seq == self.looks.unanswered.seq:
+            self.looks.unanswered, self.looks.refused = None, self.tally.last_error
             self.version += 1
 
     def _session_refused(self, message: messages.ErrorMessage, unknown: bool, now_ns: int) -> None:
@@ -429,12 +453,12 @@ class Core:
         connection = self.connection
         if message.fatal:
             self._hand_out(self.active.end("session_ended"), now_ns)
-        resuming = not connection.open and self._known
-        self._known = self._known and connection.open and not message.fatal
+        resuming = not connection.open and self.session.known
+        self.session.known = self.session.known and connection.open and not message.fatal
         self._close_session(now_ns)
         if not unknown:
             self._try_later(now_ns)
             return
-        connection.greet_again(now_ns, later=False)
+        connection.greeting.again(now_ns, later=False)
         if resuming:
-            connection.hello_ns = now_ns
+            connection.greeting.due_ns = now_ns

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from rtcontrol_client.client.active import ActiveStanding, Standing, all_of
+from rtcontrol_client.client.active import ActiveStanding, Standing
 from rtcontrol_client.client.client import ClientBase
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.core import Core
@@ -68,8 +68,8 @@ class CrowdCore(Core):
             text = f"There is a member {fields['id']!r:.80} already."
             raise ClientError(text, "Let it leave first, or use instruct().")
         terms = Member.model_validate({**fields, "epoch": next(self._lives)})
-        self.members[terms.id] = MemberState(terms, terms.safe_calls or self._default_safe_calls())
-        self.send(Join(session=self.token, members=[terms]))
+        self.members[terms.id] = MemberState(terms, terms.safe_calls or self.safe_calls())
+        self.send(Join(session=self.session.token, members=[terms]))
 
     def leave(self, ids: Sequence[str]) -> None:
         """Remove members; unknown names count for nothing."""
@@ -79,7 +79,7 @@ class CrowdCore(Core):
             self.news.discard(name)
         if gone:
             self._left.extend(gone)
-            self.send(Leave(session=self.token, ids=gone))
+            self.send(Leave(session=self.session.token, ids=gone))
 
     def change(self, ids: Sequence[str], **terms: Any) -> None:
         """Change terms of members. Raises ClientError."""
@@ -116,18 +116,16 @@ class CrowdCore(Core):
         for name in names:
             self.members[name].refused = None  # if it is refused again, the server says so again
         for part in in_messages([self.members[name].terms for name in names]):
-            self.send(Join(session=self.token, members=part))
-
-    def _default_safe_calls(self) -> tuple[messages.FunctionCall, ...]:
-        welcome = self.welcome
-        return self.safe_calls or (() if welcome is None else all_of(welcome.safe_calls, welcome.safe_call))
+            self.send(Join(session=self.session.token, members=part))
 
     # What becomes of the connection, and what is due.
 
     def _due(self, now_ns: int) -> list[Message]:
         if self._looks and self.connection.has_room(now_ns):
             looks, self._looks = self._looks, {}
-            self.waiting += [ObserveMany(session=self.token, looks=part) for part in in_messages(looks.values())]
+            self.waiting += [
+                ObserveMany(session=self.session.token, looks=part) for part in in_messages(looks.values())
+            ]
         return super()._due(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
@@ -165,11 +163,11 @@ class CrowdCore(Core):
 
     def receive(self, message: Message, now_ns: int) -> None:
         if isinstance(message, messages.CallMany):
-            self.connection.received_ns = now_ns
+            self.connection.heartbeat.received_ns = now_ns
             if self.error is None:
                 self._calls(message, now_ns)
             return
-        ours = isinstance(message, messages.Bye) and message.session in (None, self.token)
+        ours = isinstance(message, messages.Bye) and message.session in (None, self.session.token)
         super().receive(message, now_ns)
         if ours:
             self._end_all("session_ended")
@@ -187,10 +185,10 @@ class CrowdCore(Core):
         self.drop(Join, Leave)
         gone = [name for name in dict.fromkeys(self._left) if name not in self.members]
         if welcome.resumed and gone:
-            self.send(Leave(session=self.token, ids=gone))
+            self.send(Leave(session=self.session.token, ids=gone))
         self._send_terms(list(self.members))
         for name, member in self.members.items():
-            safe_calls = tuple(member.terms.safe_calls or self._default_safe_calls())
+            safe_calls = tuple(member.terms.safe_calls or self.safe_calls())
             if welcome.resumed:
                 member.active.safe_calls = safe_calls
             elif member.active.start(member.terms.epoch, safe_calls):
@@ -198,7 +196,7 @@ class CrowdCore(Core):
 
     def _calls(self, message: messages.CallMany, now_ns: int) -> None:
         ignored = self.tally.ignored
-        if not self.connection.open or message.session != self.token:
+        if not self.connection.open or message.session != self.session.token:
             ignored["session"] += 1
             return
         if message.faults:

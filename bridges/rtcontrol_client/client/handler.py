@@ -88,7 +88,7 @@ class Handler:
                 self._failed = [failed for failed in self._failed if failed is not standing]
             except BaseException as error:
                 errors.append(error)
-        welcome = None if self._core.error is not None else self._core.welcome
+        welcome = None if self._core.error is not None else self._core.session.welcome
         self._again_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
         if taken is not None:
             self._report(taken, results, errors)

@@ -68,7 +68,7 @@ class Link:
         with self.lock:
             try:
                 if self.core.connection.open:
-                    bye = Bye(session=self.core.token, reason="closed")
+                    bye = Bye(session=self.core.session.token, reason="closed")
                     self._send([*self.core.due(time.monotonic_ns()), bye])
             except Exception as error:
                 log.warning("The goodbye could not be sent (%s: %s).", type(error).__name__, error)
@@ -122,7 +122,7 @@ class Link:
         if (version := self.core.version) == self._version:
             return
         self._version = version
-        for warning in [] if self.core.welcome is None else self.core.welcome.warnings:
+        for warning in [] if self.core.session.welcome is None else self.core.session.welcome.warnings:
             if warning not in self._warned:  # a session is resumed again and again
                 log.warning("The server at %s warns: %s", self.address, warning)
                 self._warned.add(warning)

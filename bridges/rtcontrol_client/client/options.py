@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+from rtcontrol_client.client.active import all_of
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.client.values import plain
 from rtcontrol_client.wire import LIMITS, PROTOCOL, curve, encode_msgpack
@@ -98,6 +100,12 @@ class Options:
                 raise ClientError(f"{name} is {handler!r:.40}.", "Give a function.")
         if self.look is not None and self.pacing == "client":
             raise ClientError('look= is for pacing="server".', "Use decide() here.")
+
+    @cached_property
+    def calls(self) -> tuple[FunctionCall, ...]:
+        """The client's safe calls. Raises ClientError for a hello that no server takes."""
+        hello = self.hello(0)
+        return all_of(hello.safe_calls, hello.safe_call)
 
     @property
     def acknowledges(self) -> bool:

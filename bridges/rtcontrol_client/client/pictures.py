@@ -56,7 +56,7 @@ class PictureSender:
 
     def _wanted(self) -> bool:
         core = self._link.core
-        taken = core.welcome is not None and PICTURES in core.welcome.capabilities
+        taken = core.session.welcome is not None and PICTURES in core.session.welcome.capabilities
         return core.connection.open and taken and time.monotonic() >= self._next_s
 
     def _send(self, message: Picture) -> bool:
@@ -66,7 +66,7 @@ class PictureSender:
             self._context, self._address = zmq.Context(), self._link.address
             self._socket = self._link.wires.picture_socket(self._context)
         assert self._socket is not None, "it has an address"
-        message = message.model_copy(update={"session": self._link.core.token})
+        message = message.model_copy(update={"session": self._link.core.session.token})
         try:
             self._socket.send_multipart(encode_msgpack(message), zmq.NOBLOCK)
         except zmq.Again:

@@ -186,7 +186,7 @@ class SimClient:
     def _act(self, standing: Any, now: int) -> None:
         """Carry out what starts."""
         if standing.status == "fresh" and standing.seq_obs is not None:
-            t_obs_ns = self.core.stamps.get(standing.seq_obs)
+            t_obs_ns = self.core.looks.stamps.get(standing.seq_obs)
             if t_obs_ns is None or now > t_obs_ns + self.ttl_ns:
                 self.fail(f"it acts on observation {standing.seq_obs} after its time to live")
             if self.epochs.get(standing.seq_obs) != self.core.epoch:

@@ -79,7 +79,7 @@ def test_whatever_happens_nothing_old_acts_and_what_is_active_was_handed_out(eve
             core.lost(now, "cut")
             until_ns.clear()
             acted.clear()
-            greeted(core, now + S, session=OTHER if core.token == TOKEN else TOKEN)
+            greeted(core, now + S, session=OTHER if core.session.token == TOKEN else TOKEN)
             now += S
         elif isinstance(event, int):
             now += event * MS
@@ -98,7 +98,7 @@ def test_whatever_happens_nothing_old_acts_and_what_is_active_was_handed_out(eve
         last = taken or last
         if active.status != "safe":
             message = heard[id(active.call)]
-            assert (message.session, message.epoch) == (core.token, core.epoch), "of another world"
+            assert (message.session, message.epoch) == (core.session.token, core.epoch), "of another world"
             assert now <= until_ns[message.session, message.epoch], "too old"
             assert last is not None and last.call is active.call, "it was not handed out"
         if taken is not None and taken.status != "safe":
