@@ -31,7 +31,7 @@ RUN_EXAMPLES = f"""Run an agent in an environment at a fixed rate, and report ev
 Examples:
 
     rtcontrol run --env lander --hz 16
-    rtcontrol run --env lander --set loop.goal="hover at 0.7" --episodes 20 --no-live --out runs/hover
+    rtcontrol run --env lander --instruct "hover at 0.7" --episodes 20 --no-live --out runs/hover
     rtcontrol run --env lander --model expert --host inprocess --clock lockstep
     rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50   # docs/your-own-game.md
     rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine   # docs/schemas.md

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rtcontrol.agents import Agent, Goal, Goals, InvalidCall
+from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld, skill
+from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.backup import Handover
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
@@ -94,31 +94,19 @@ def default_agent(env: str) -> str:
     return WORLDS[env].agent
 
 
-def environment(
-    name: str, goal: str | None, chosen: Agent | None = None, thread: WorldThread | None = None
-) -> Environment:
+def environment(name: str, chosen: Agent, thread: WorldThread) -> Environment:
     """Return a bundled environment, or the simulation of a Python file or of Gymnasium. Raises UserError.
 
-    `goal` is what is judged: of a user's world one of the goals of the agent `chosen`. Such a world is made on the
-    `thread` (by default a new one), unless it is there already.
+    A user's world is made on the `thread`, unless it is there already, for the goals and tools of the agent `chosen`.
     """
     if not (name.endswith(".py") or is_gym(name)):
         if name not in WORLDS:
             raise unknown(name)
-        return WORLDS[name].make(goal)
-    thread = thread or WorldThread(name)
-    goals = None if chosen is None else chosen.goals
-    tools = () if chosen is None else [tool.name for tool in chosen.tools]
-    judged = None if goal is None else _named_goal(goal, goals)
-    try:
-        if is_gym(name):
-            gym_world(name, thread)  # the one instance, which names and tools are of
-        world = thread.make(lambda: user_world(name, goals, tools=tools, world=thread.world))
-        if judged is not None:
-            thread.do(lambda: world.judge_by(judged))
-    except BaseException:
-        thread.close()
-        raise
+        return WORLDS[name].make()
+    tools = [tool.name for tool in chosen.tools]
+    if is_gym(name):
+        gym_world(name, thread)  # the one instance, which names and tools are of
+    world = thread.make(lambda: user_world(name, chosen.goals, tools=tools, world=thread.world))
     return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
 
 
@@ -130,24 +118,6 @@ def gym_world(name: str, thread: WorldThread) -> GymWorld:
         load(name)
     world: GymWorld = thread.world or thread.make(lambda: GymWorld(name))
     return world
-
-
-def _named_goal(goal: str, goals: Goals | None) -> Goal:
-    if goals is None:
-        raise UserError(
-            "loop.goal is for worlds with goals: bundled ones, and those whose --agent FILE.py has `goals`.",
-            "Give your own environment its instruction with --instruct.",
-        )
-    if (named := goals.recognise(goal)) is None:
-        raise UserError(f"loop.goal={goal!r} is none of {goals.source}.", f"It has {goals.known()}.")
-    return named
-
-
-def goal_text(goal: str, env: str, goals: Goals | None = None) -> str:
-    """Return the canonical instruction of a goal of the environment, or of the user's `goals`; else `goal` itself."""
-    known = goals or skill(env)
-    named = None if known is None else known.recognise(goal)
-    return goal if named is None else str(named.text())
 
 
 def sample(config: RunConfig, env: Environment) -> Observation | None:

@@ -18,7 +18,7 @@ FOR = {
     REMOTE: ("bind", "keys", "record_pictures"),
     CARLA: ("carla_host", "carla_port", "town", "carla_standin", "trace"),
 }
-NOT_FOR = {REMOTE: ("goal",), CARLA: ("goal", "tools", "calls_per_tick", "episodes")}
+NOT_FOR = {CARLA: ("tools", "calls_per_tick", "episodes")}
 # The rate that the machine reaches is measured over the decisions of so many seconds.
 WARMUP_S = 1.0
 
@@ -27,13 +27,11 @@ WARMUP_S = 1.0
 class RunOptions(RunConfig):
     """A run's settings with what the command line adds to them. Raises UserError for what does not go together.
 
-    `goal` is judged, and is the instruction unless `instruction` is given; the run of `--env carla-bridge` has the
-    environment `carla-standin` in the stand-in.
+    The run of `--env carla-bridge` has the environment `carla-standin` in the stand-in.
     """
 
     bind: tuple[str, ...] = BIND
     keys: Path | None = KEYS
-    goal: str | None = setting("loop", None, "What is judged, and the instruction unless --instruct is given.")
     overwrite: bool = setting("record", False, "The folder may hold a run: replace it.")
     live: bool = setting("view", True, "Live view, or log lines.")
     view: bool = setting("view", False, "A page in the browser: what goes on; pause, resume, stop.", leaf="page")

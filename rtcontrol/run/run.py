@@ -84,7 +84,7 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: World
     source = assembly.decider(options, chosen, str(options.model))
     if assembly.reads_data(source) and options.backup is None:
         options = replace(options, host="inprocess")
-    world = assembly.environment(options.env, options.goal, chosen, thread)
+    world = assembly.environment(options.env, chosen, thread)
     with closing(world):  # also where it never starts
         chosen, env, source = (chosen, world, source) if wrap is None else wrap(chosen, world, source)
         sample = assembly.sample(options, env)
@@ -101,9 +101,8 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: World
 
 def _settings(options: RunOptions, chosen: Agent) -> tuple[RunOptions, Agent]:
     """Return the settings with agent, model, instruction and gate filled in, and the agent as that model learnt it."""
-    instruction, goal, schemas = options.instruction, options.goal, chosen.tools.schemas
-    if instruction is None:
-        instruction = chosen.instruction if goal is None else assembly.goal_text(goal, options.env, chosen.goals)
+    schemas = chosen.tools.schemas
+    instruction = chosen.instruction if options.instruction is None else options.instruction
     own = "" if chosen.expert is None else "--model expert is the agent's own. "
     model = model_for(schemas, options.model or chosen.model, own + NAME_IT)
     options = gated(replace(options, agent=chosen.name, model=model, instruction=instruction), model, schemas)

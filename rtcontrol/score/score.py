@@ -73,7 +73,7 @@ def subjects(skill: Skill, named: Sequence[str] = ()) -> list[Subject]:
     else:
         goals = [_goal(skill, text) for text in named] or list(skill.goals)
     if not goals:
-        raise UserError(f"{skill.name} has no list of goals to score.", "Name them with --goal.")
+        raise UserError(f"{skill.name} has no list of goals to score.", "Name them: score.goals=...")
     lines = []
     for goal in dict.fromkeys(goals):
         listed = [*skill.goals, *(g for g in goals if g not in skill.goals)]
@@ -88,7 +88,7 @@ def subjects(skill: Skill, named: Sequence[str] = ()) -> list[Subject]:
 def _goal(skill: Skill, text: str) -> Any:
     if (goal := skill.recognise(text)) is None:
         known = ", ".join(repr(goal.text()) for goal in skill.goals)
-        raise UserError(f"--goal {text!r} names no goal of {skill.name}.", f"Such as: {known}.")
+        raise UserError(f"score.goals={text!r} names no goal of {skill.name}.", f"Such as: {known}.")
     return goal
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples.test_examples import ran, serving
-from tests.helpers.processes import cli, python
+from tests.helpers.processes import cli
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,3 @@ def test_carla_bridge_drives_in_the_stand_in(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["ended_by"] == "duration" and report["on_time"] > 0
     assert json.loads((tmp_path / "out" / "standin.json").read_text())["alive"] == []
-
-
-def test_a_new_game_has_tests_that_pass(tmp_path: Path) -> None:
-    made = cli("new", "my_game", cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    done = python("-m", "pytest", "-q", cwd=tmp_path / "my_game")
-    assert done.returncode == 0 and "16 passed" in done.stdout, done.stdout + done.stderr

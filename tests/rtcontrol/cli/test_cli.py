@@ -24,28 +24,15 @@ from rtcontrol.run import assembly
 from rtcontrol.run.user_files import fit
 from rtcontrol.serve import key_files
 from rtcontrol_client.console import printable
-from tests.helpers.processes import cli, python
+from tests.helpers.processes import python
 
 
-def test_goal_tells_and_judges_and_instruct_tells_only(tmp_path: Path) -> None:
+def test_instruction_is_judged(tmp_path: Path) -> None:
     common = (*EXPERT, "--clock", "lockstep", "--episodes", "2", "--set", "loop.seed=1000")
-    assert call(*common, "--set", "loop.goal=left", "--out", str(tmp_path / "left")) == 0
-    made = json.loads((tmp_path / "left" / "report.json").read_text())
+    assert call(*common, "--instruct", "land on the left side of the pad", "--out", str(tmp_path)) == 0
+    made = json.loads((tmp_path / "report.json").read_text())
     assert made["instruction"] == "land on the left side of the pad"
     assert made["outcome"]["successes"] >= 1
-    assert (
-        call(
-            *common,
-            "--set",
-            "loop.goal=left",
-            "--instruct",
-            "land on the right side of the pad",
-            "--out",
-            str(tmp_path),
-        )
-        == 0
-    )
-    assert json.loads((tmp_path / "report.json").read_text())["outcome"]["successes"] == 0
 
 
 MISTAKES = [
@@ -53,7 +40,6 @@ MISTAKES = [
     ("--host moon", "--host moon cannot be used: Input should be 'ray' or 'inprocess'"),
     ("--set record.max=100k", "--set record.max=100k cannot be used: give 1M or more"),
     ("--agent nobody", "lander, paddle; or a .py file"),
-    ("--set loop.goal=sing", "names no goal"),
     ("--set loop.calls_per_tick=2", "--agent FILE.py) with history=1 and a model"),
     ("--model /nowhere/at/all", "/nowhere/at/all"),
     ("--frobnicate", "No such option: --frobnicate"),
@@ -179,13 +165,6 @@ def every_command(command: Any, path: list[str]) -> Iterator[list[str]]:
 def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
     for path in every_command(get_command(whole), []):
         assert call(*path, "--help") == 0 and not capsys.readouterr().err, path
-
-
-def test_texts_that_are_no_ascii_are_shown_by_an_ascii_terminal(tmp_path: Path) -> None:
-    agent = 'tools = [{"name": "go"}]\ninstruction = "zur Tür 右"\n'
-    (tmp_path / "agent.py").write_text(agent, "utf-8")
-    done = cli("agents", "agent.py", env={"PYTHONIOENCODING": "ascii"}, cwd=tmp_path)
-    assert done.returncode == 0 and not done.stderr and done.stdout.isascii(), done.stderr
 
 
 def test_output_that_cannot_be_written_is_an_error_and_a_run_names_the_folder_of_its_report(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from commands import call, refused
 
-from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.telemetry.record_reader import read_record
@@ -155,28 +154,6 @@ def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
     if text is not None:
         (tmp_path / source).write_text(text)
     assert message in refused(capsys, "tools", "check", str(tmp_path / source))
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (
-            {"type": "string", "pattern": "^b(?=a)$"},
-            "Tool t, parameter p: its pattern '^b(?=a)$' cannot be searched for",
-        ),
-        ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
-        ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
-    ],
-)
-def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: dict[str, Any], message: str
-) -> None:
-    given = {"name": "t", "parameters": {"properties": {"p": value}, "required": ["p"]}}
-    (tmp_path / "tools.json").write_text(json.dumps([given]))
-    said = refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--set", "check.model=lander")
-    with pytest.raises(UserError) as session:
-        DeciderSpec("lander", (given,)).build()
-    assert message in said and session.value.what in said
 
 
 GO = {"name": "drive", "parameters": {"properties": {"way": {"enum": ["north", "east"]}}, "required": ["way"]}}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +10,10 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
-from rtcontrol.hosts.backup import BACKUP, FIRST, Handover
-from rtcontrol.hosts.layered import BackupHost
-from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.hosts.standby import two_hosts
 from rtcontrol.telemetry.record_reader import read_record
-from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.chat_server import ChatServer, chat_server, completion
-from tests.rtcontrol.hosts.pooled import naming, reply_of
 from tests.rtcontrol.run.yard import agent_file, world_file
-from tests.rtcontrol.serve.conftest import serving
 
 
 @pytest.mark.integration
@@ -56,46 +47,6 @@ def test_wrong_deciders_are_refused_before_the_run_starts(
 ) -> None:
     assert said in refused(capsys, *EXPERT, *options, "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.serial
-def test_either_of_two_local_models_may_be_lost() -> None:
-    host = BackupHost(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 1))
-    first, backup, told = host.inner[FIRST], host.inner[BACKUP], host.reports
-
-    def decided(tick: int) -> str:
-        host.submit(DecisionRequest(tick, 1, "x", "go", within_ns=2_000_000_000))
-        reply = reply_of(host)
-        assert reply.tick == tick
-        return reply.by
-
-    try:
-        info = host.start()
-        assert info["pid"] != info["backup"]["pid"]
-        assert decided(0) == "first"
-        os.kill(int(info["pid"]), signal.SIGKILL)
-        until(lambda: not first.alive(), seconds=5.0, every=0.001)
-        assert [decided(tick) for tick in range(1, 5)] == ["backup"] * 4
-        assert host.alive() and host.incarnation == 0
-        assert {(event.decider, event.event) for event in host.events} == {("first", "lost")}
-        until(first.alive, seconds=60.0)
-        until(lambda: decided(5 + len(told)) == "first", seconds=30.0)
-        os.kill(int(info["backup"]["pid"]), signal.SIGKILL)
-        until(lambda: not backup.alive(), seconds=5.0, every=0.001)
-        assert decided(1000) == "first" and host.alive()
-    finally:
-        host.close()
-
-
-def test_session_with_a_backup_reports_who_decided(tmp_path: Path) -> None:
-    with serving(tmp_path / "out", model="random", backup="expert") as made:
-        peer = made.enter(pacing="client")
-        assert [peer.ask().status for _ in range(5)] == ["fresh"] * 5
-        peer.send(Bye(session=peer.token))
-        path = made.out / "session-0001" / "report.json"
-        until(lambda: path.exists() and path.read_text().endswith("}\n"), made.lines)
-        report = json.loads(path.read_text())
-        assert report["backup"] == "expert" and sum(report["decided_by"].values()) == report["ticks"] == 5
 
 
 SLOW = ("def expert(data, goal):\n", "def expert(data, goal):\n    import time\n    time.sleep(0.12)\n")
