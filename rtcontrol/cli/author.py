@@ -114,16 +114,13 @@ def check_tools(
         rtcontrol tools check "mcp:python my_server.py" --set check.model=runs/mine
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
-    from rtcontrol.run.toolsets import check_context, check_decodable, costs, tools_from
+    from rtcontrol.run.toolsets import costs, tools_from
 
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and chats(model):
         what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
         raise UserError(what, "Leave check.model out, or name a checkpoint in ST format.")
     taken = tools_from(source, skip_unsupported=skip_unsupported)
-    check_decodable(taken.schemas, checkpoint.tokenizer)
-    if model is not None:
-        check_context(taken.schemas, checkpoint)
     hints, console = taken.remedies(), for_people(line.json)
     entries: list[dict[str, Any]] = []
     for cost in costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):

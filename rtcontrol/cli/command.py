@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
@@ -19,7 +19,6 @@ from rtcontrol.settings import GROUPS, Setting, read_file, required, settings_of
 
 ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`, for each of `rtcontrol settings`."
 FIGURES = "`--json FILE` writes all figures; - is standard output."
-METAVARS = {float: "FLOAT", int: "INTEGER", Path: "PATH", str: "TEXT"}
 SOURCES: list[Any] = []  # what has settings: options classes and functions of commands
 # Commands in modules of their own, imported at the first use.
 LAZY = {
@@ -180,15 +179,10 @@ def _value(entry: Setting, given: Any) -> Any:
 
 def _parameter(entry: Setting) -> inspect.Parameter:
     """Return Typer's parameter of a flag: None if it is not given."""
-    kind: Any
-    words, metavar = flag_of(entry), None
-    if entry.kind is bool:
-        kind = bool | None
-        words += f"/--no-{words[2:]}" if entry.default is True else ""
-    else:
-        kind = list[str] | None if repeats(entry) else str | None
-        choices = get_args(entry.kind) if entry.legal() and isinstance(entry.default, str) else ()
-        metavar = "|".join(choices) or next((text for part, text in METAVARS.items() if entry.is_kind(part)), "TEXT")
+    kind: Any = bool | None if entry.kind is bool else list[str] | None if repeats(entry) else str | None
+    words, metavar = flag_of(entry), "|".join(get_args(entry.kind)) if get_origin(entry.kind) is Literal else None
+    if entry.default is True:
+        words += f"/--no-{words[2:]}"
     shown = not (entry.required or entry.default in (None, (), True, False, Path()) or "(default:" in entry.help)
     text = f"{entry.help} (default: {entry.default})" if shown else entry.help
     option = typer.Option(words, help=text, metavar=metavar, show_default=False)

@@ -67,15 +67,14 @@ def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: flo
 class BridgeProcess:
     """The bridge's process while it is entered. Its stdout has a line of JSON an event (`begun`, `ready`, `mistake`).
 
-    `gave_up` says why there is no bridge any more, where that ended the run.
+    `failed` says why there is no bridge any more, where that ended the run.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.gave_up: str | None = None
+        self.failed: UserError | None = None
         self._command = list(command)
         self._process: subprocess.Popen[str] | None = None
         self._journal: Path | None = None  # lists what it leaves on the server if it dies
-        self._error: UserError | None = None
         self._ready = False
         self._changed = threading.Event()
         self._closing = False
@@ -91,15 +90,13 @@ class BridgeProcess:
 
     def check(self) -> None:
         """Raise UserError where there is no bridge any more; called while its hello is waited for."""
-        if self._error is not None:
-            raise self._error
-        if self.gave_up is not None:
-            raise UserError(self.gave_up, "Its last words stand above.")
+        if self.failed is not None:
+            raise self.failed
 
     def joined(self, loop: ControlLoop) -> None:
         """Take the loop of its session, which ends when the bridge does."""
         self._loop = loop
-        if self.gave_up is not None:
+        if self.failed is not None:
             loop.stop("bridge")
 
     def close(self) -> None:
@@ -131,12 +128,13 @@ class BridgeProcess:
             for line in process.stdout:
                 self._receive(line)
         self._tidy()
-        status = process.returncode
         over = self._closing or (self._loop is not None and self._loop.ended_by is not None)
-        if self._error is not None:  # it said bye to its session first, so the run may be ending already
-            self._give_up(str(self._error))
-        elif not over:
-            self._give_up(f"The CARLA bridge ended before the run (exit status {status}).")
+        if self.failed is None and not over:
+            what = f"The CARLA bridge ended before the run (exit status {process.returncode})."
+            self.failed = UserError(what, "Its last words stand above.")
+        self._changed.set()
+        if self.failed is not None and self._loop is not None:
+            self._loop.stop("bridge")
 
     def _receive(self, line: str) -> None:
         try:
@@ -147,16 +145,10 @@ class BridgeProcess:
                 case "ready":
                     self._ready = True
                 case "mistake":
-                    self._error = UserError(event["what"], event["remedy"])
+                    self.failed = UserError(event["what"], event["remedy"])
         except (ValueError, TypeError, KeyError):
             return  # a library's own words
         self._changed.set()
-
-    def _give_up(self, why: str) -> None:
-        self.gave_up = why
-        self._changed.set()
-        if self._loop is not None:
-            self._loop.stop("bridge")
 
     def _tidy(self) -> None:
         """Undo what a bridge left on the server."""
@@ -229,8 +221,8 @@ def run_carla(
         except Interrupted as interrupted:
             status = interrupted.status
         bridge.close()
-        if bridge.gave_up is not None:
-            print(bridge.gave_up, file=sys.stderr)
+        if bridge.failed is not None:
+            print(bridge.failed, file=sys.stderr)
             status = status or INTERNAL
     return status
 

@@ -22,7 +22,7 @@ from rtcontrol.models.decode.grammar import MAX_TOKENS
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import Walker, worst_call
-from rtcontrol.models.errors import UserError, read_text, strict_json, too_long
+from rtcontrol.models.errors import UserError, read_text, strict_json
 from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import Room, check_size
 from rtcontrol.models.schema.mask import mask_of
@@ -39,7 +39,7 @@ HINT = "Give the command that starts an MCP server, or the address of one (many 
 
 
 def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
-    """Return the tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`.
+    """Return the tools of a .json or .py file, or of `mcp:COMMAND` or `mcp:URL`.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
     model that is a part of another one is not a tool. Raises UserError where there are none, and for those that cannot
@@ -49,13 +49,10 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
         return _read(source, listed(source.removeprefix(MCP)), skip_unsupported)
     if source.endswith(".py"):
         return user_tools(source)
-    path = Path(source)
     try:
-        text = read_text(path)
-        lines = text.split("\n") if path.suffix == ".jsonl" else ()
-        content = [strict_json(line) for line in lines if line.strip()] if lines else strict_json(text)
+        content = strict_json(read_text(Path(source)))
     except (OSError, ValueError, RecursionError) as error:
-        hint = "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL."
+        hint = "Give a .json file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL."
         raise UserError(f"{source} cannot be read as tools ({error}).", hint) from None
     definitions = content.get("tools", [content]) if isinstance(content, Mapping) else content
     if not isinstance(definitions, list):
@@ -140,16 +137,6 @@ def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None
     """Raise UserError for a tool that every session would be refused."""
     for tool in tools:
         DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
-
-
-def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
-    """Raise UserError where the prompt that describes the tools is longer than the checkpoint's context."""
-    from rtcontrol.models.runners.lean import SLOTS
-
-    config = checkpoint.config.get("text_config", checkpoint.config)
-    context = min(SLOTS, config.get("max_position_embeddings") or SLOTS)
-    if (size := len(checkpoint.template.prefix_ids(tools))) >= context:
-        raise too_long(context, size)
 
 
 # -- MCP servers ------------------------------------------------------------------------------------------------------
