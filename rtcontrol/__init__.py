@@ -1,4 +1,4 @@
-"""The top floor: the fixed-rate control loop, its decoder hosts, its record and report, and the command line."""
+"""Real-time LLM function calling: the fixed-rate control loop, its deciders, its record, and the command line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load(
     threads: int | None = None,
     engine: str = "torch",
 ) -> Model:
-    """A model to decide with from Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
+    """Return a model to decide with from Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
 
     `model` is a bundled name, a checkpoint folder or a hub id; the rest as of `rtcontrol.run.api.Model`. Raises
     UserError.
@@ -52,7 +52,7 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
-    # Looked up when asked for: a bridge has nothing of the models' floor.
+    # Imported at the first use: a bridge needs no model.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

@@ -135,7 +135,7 @@ command(app, (*FIRST_WEEK, "out", "live", "view"), options=RunOptions, name="run
 
 @command(app)
 def envs() -> None:
-    """The environments by name, and the agent that each is made for; then what runs in a process of its own.
+    """List the environments, each with the agent that it is made for.
 
     Example: rtcontrol envs
     """
@@ -152,7 +152,7 @@ def envs() -> None:
 def agents(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One agent or its file, with its goals.")] = None,
 ) -> None:
-    """The agents by name: what they are told by default, their tools, their model.
+    """List the agents: their default instruction, their tools, their model.
 
     Examples: rtcontrol agents; rtcontrol agents lander
     """
@@ -171,7 +171,7 @@ def agents(
 
 @command(app)
 def doctor() -> None:
-    """What this machine can do: engines, GPU, Ray, versions; and what would mend the rest.
+    """Show what this machine can do: engines, GPU, Ray, versions; and the command that mends the rest.
 
     Example: rtcontrol doctor
     """
@@ -184,7 +184,7 @@ def doctor() -> None:
 
 
 def main() -> None:
-    """The console script. Errors become one paragraph on stderr and exit status 2; --debug shows the traceback."""
+    """Run the console script. Errors become one paragraph on stderr and exit status 2; --debug shows the traceback."""
     outlive_terminal()
     try:
         line, words = split(sys.argv[1:])

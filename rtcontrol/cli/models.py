@@ -67,23 +67,17 @@ def adopt(
     if base is not None:
         if out is None or (template_from, system) != (None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        _adopt_base(base, out)
+        from rtcontrol.models.train.adopt import adopt_base
+
+        made = adopt_base(resolve(base), out)
+        print(printable(f"Checkpoint: {made.folder}, {_shape(made)}, {made.tokenizer.size:,} tokens"))
+        print(printable(f"Train it: rtcontrol models train --base {made.folder} --rows ROWS.jsonl --out RUN"))
         return
     if template_from is None:
         raise UserError("The template's text is the authors': it comes from a file.", "Give --template-from FILE.")
     from rtcontrol.models.train.adopt import adopt as work
 
     print(f"Template: {work(resolve(str(checkpoint)), template_from, out, system)}")
-
-
-def _adopt_base(base: str, out: Path) -> None:
-    from rtcontrol.models.checkpoint.checkpoint import resolve
-    from rtcontrol.models.train.adopt import adopt_base
-
-    checkpoint = adopt_base(resolve(base), out)
-    console = for_people()
-    say(console, f"Checkpoint: {checkpoint.folder}, {_shape(checkpoint)}, {checkpoint.tokenizer.size:,} tokens")
-    say(console, f"Train it: rtcontrol models train --base {checkpoint.folder} --rows ROWS.jsonl --out RUN")
 
 
 @command(app, ("out",))
