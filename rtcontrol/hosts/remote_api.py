@@ -220,7 +220,7 @@ class DecisionsApi:
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
         self.tools = tool_schemas(list(tools))
         self.sent: list[ClosedQuestion] = []
-        described = {tool.name: tool.description for tool in self.tools} | {NONE: "The active call continues."}
+        described = {NONE: "The active call continues."} | {tool.name: tool.description for tool in self.tools}
         functions = {tool.name: i for i, tool in enumerate(self.tools)}
         null = (None,) if allow_null else ()
         self._function = self._add("function", "Which function is to be called now?", functions, null, described)
@@ -267,11 +267,9 @@ class DecisionsApi:
         while any(name == other.name for other in self.sent):  # tool a.b has a parameter c, and tool a one called b.c
             name += "'"
         if len(values) + len(null) > MOST_OPTIONS or (null and NONE in values):
-            problem = (
-                f"{name}: {len(values)} values; a decision API takes {MOST_OPTIONS} options, and {NONE!r} for none."
-            )
+            problem = f"{name}: {len(values)} values; {MOST_OPTIONS} options are the most, and {NONE!r} is for none."
             raise UserError(problem, HINT)
-        options = {**values, **dict.fromkeys((NONE,) * len(null), *null)}
+        options = {**values, **{NONE: value for value in null}}
         question = ClosedQuestion(name, words, {option: described.get(option, "") for option in options}, options)
         if len(options) > 1:
             self.sent.append(question)
@@ -382,9 +380,7 @@ def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], lis
     functions = [dict(tool.get("function", tool)) for tool in tools]
     names = {UNNAMED.sub("_", function["name"])[:NAME_LENGTH]: function["name"] for function in functions}
     if len(names) < len(functions):
-        raise UserError(
-            "Two tools have the same name for a chat API.", "It takes letters, digits, _ and -: rename one."
-        )
+        raise UserError("Two tools have one name for a chat API.", "It takes letters, digits, _ and -: rename one.")
     return names, [{**function, "name": name} for name, function in zip(names, functions, strict=True)]
 
 

@@ -15,7 +15,7 @@ import zmq
 
 PING_EVERY_S = 1.0
 # A process that was silent in so many rounds is lost; fewer may be those of a live one on a starved machine.
-SILENT_ROUNDS = 10
+SILENT_ROUNDS = 9
 
 
 def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:

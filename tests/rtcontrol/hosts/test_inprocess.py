@@ -28,21 +28,13 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.run import assembly
 
 
-class Named:
-    """Calls the function `name`; fails, or exits, where the instruction says so."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def build(self) -> Named:
-        return self
-
-    def decide(self, asked: DecisionRequest) -> Decision:
-        if asked.instruction == "fail":
-            raise ValueError("cannot")
-        if asked.instruction == "exit":
-            raise SystemExit("enough")
-        return Decision(Call(self.name, {"at": asked.observation}))
+def left(asked: DecisionRequest) -> Call:
+    """Call `left`; fail, or exit, where the instruction says so."""
+    if asked.instruction == "fail":
+        raise ValueError("cannot")
+    if asked.instruction == "exit":
+        raise SystemExit("enough")
+    return Call("left", {"at": asked.observation})
 
 
 def called(host: Host, tick: int) -> str:
@@ -63,7 +55,7 @@ def test_without_workers_it_decides_on_the_callers_thread() -> None:
 
 @pytest.mark.parametrize(("word", "error"), [("exit", "SystemExit: enough"), ("fail", "ValueError: cannot")])
 def test_error_costs_its_tick_alone(word: str, error: str) -> None:
-    host = InProcessPool(workers=0).open("a", Named("left"))
+    host = InProcessPool(workers=0).open("a", ExpertSource(left))
     host.submit(request(1, word))
     reply = host.wait(0)
     assert reply is not None and reply.error == error and called(host, 2) == 'left(at="x 2")'

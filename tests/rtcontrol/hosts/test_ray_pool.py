@@ -26,13 +26,14 @@ import zmq
 from cart import CartWorld, Flight, cart_agent
 from pooled import assert_equal, called, folder_of, kept_pid, naming, run_ticks, running, st_request
 
-from rtcontrol.hosts.deciders import STSource
+from rtcontrol.hosts.deciders import ExpertSource, STSource
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.sockets import WakeFile
 from rtcontrol.hosts.standby import StandbyPool
+from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, environment, until
@@ -63,6 +64,13 @@ def test_killed_process_comes_back_with_all_sessions(ray_pool: RayPool, sources:
     opened[0].close()
     free = ray_pool.process.actor.free.options(concurrency_group=BUILD)
     until(lambda: ray.get(free.remote(b"none")) == 0, seconds=20.0)
+
+
+def test_process_that_hangs_is_replaced(ray_pool: RayPool) -> None:
+    host = ray_pool.open("a", naming("left"))
+    os.kill(kept_pid(ray_pool), signal.SIGSTOP)
+    until(lambda: host.incarnation == 1, seconds=30.0)
+    assert called(host, 1) == 'left(at="x 1")'
 
 
 def test_build_that_ends_the_process_is_given_up(ray_pool: RayPool) -> None:
@@ -102,7 +110,7 @@ def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
 
 
 def test_killed_decoder_brings_safe_call_and_returns(tmp_path: Path, ray_pool: RayPool) -> None:
-    host = ray_pool.open("a", pushing())
+    host = ray_pool.open("a", ExpertSource(lambda request: Call("push", {"force": 1})))
     old, decoder = folder_of(ray_pool), kept_pid(ray_pool)
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, decoder) == ours, "Ray's workers make way for all"
@@ -115,21 +123,6 @@ def test_killed_decoder_brings_safe_call_and_returns(tmp_path: Path, ray_pool: R
     assert any(t["kind"] == "call" for t in flight.ticks[-5:]), flight.dump()
     assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost", "restarted"]
     assert folder_of(ray_pool) == old
-
-
-def pushing() -> Any:
-    """A source for the cart, made of local classes, which Ray carries by value."""
-
-    from rtcontrol.models.call import Call, Decision
-
-    class Pushing:
-        def build(self) -> Pushing:
-            return self
-
-        def decide(self, request: Any) -> Decision:
-            return Decision(Call("push", {"force": 1}))
-
-    return Pushing()
 
 
 NOBODY = 65534
@@ -213,7 +206,7 @@ def sigterm() -> int:
 def test_lost_ray_ends_the_run_with_safe_call(tmp_path: Path, ray_pool: RayPool) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     ours = sigterm()
-    host, folder = ray_pool.open("a", pushing()), folder_of(ray_pool)
+    host, folder = ray_pool.open("a", ExpertSource(lambda request: Call("push", {"force": 1}))), folder_of(ray_pool)
     flight = fly(tmp_path, host, lambda: os.kill(running()["raylet"], signal.SIGKILL))
     assert flight.loop.ended_by == "host" and flight.lines[-1]["end"] == "host"
     assert any("no more decisions: Ray's raylet has ended" in line for line in flight.said)
