@@ -269,7 +269,7 @@ class DecisionsApi:
         if len(values) + len(null) > MOST_OPTIONS or (null and NONE in values):
             problem = f"{name}: {len(values)} values; {MOST_OPTIONS} options are the most, and {NONE!r} is for none."
             raise UserError(problem, HINT)
-        options = {**values, **{NONE: value for value in null}}
+        options = {**values, **({NONE: null[0]} if null else {})}
         question = ClosedQuestion(name, words, {option: described.get(option, "") for option in options}, options)
         if len(options) > 1:
             self.sent.append(question)
