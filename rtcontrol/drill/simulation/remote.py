@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents import Tools
-from rtcontrol.agents.agent import Fallback
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import NETWORK, Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
@@ -21,8 +19,6 @@ from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, sim
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.loop.config import RunConfig
-from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import Terms
@@ -32,7 +28,7 @@ from rtcontrol.serve.sessions import Session
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.messages import Hello, Observe
+from rtcontrol_client.wire.messages import Observe
 
 OPTIONS = ServeOptions(heartbeat_s=0.2, out=Path(os.devnull))
 TTL_PERIODS = 3
@@ -259,7 +255,10 @@ class SimSession(LoopSession):
         self._world.opening.append(self)
 
     def negotiate(self) -> Terms:
-        return terms_of(self._world.scenario, self.facts.hello)
+        scenario, hello = self._world.scenario, self.facts.hello
+        source: Any = None  # the decoder is the machine's
+        agent = scenario.agent
+        return Terms(hello, agent, None, "sim", source, scenario.config, hello.ttl_ms or 0.0, True, (), OPTIONS)
 
     def make_env(self, terms: Terms) -> SimRemote:
         if self.env is None:
@@ -289,29 +288,6 @@ class SimSession(LoopSession):
         owner.tell(ev.Ended(self.facts))
 
 
-def terms_of(scenario: Scenario, hello: Hello) -> Terms:
-    """Return what is agreed upon with the client."""
-    settings = scenario.settings
-    x = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 3}}}
-    tools = Tools(
-        [{"name": name, "parameters": x} for name in FUNCTIONS] + [{"name": c.name} for c in scenario.safe_calls]
-    )
-    agent = tools_only_agent("sim", tools, "go", Fallback(hold_ms=settings.hold_ns / 1e6, calls=[*scenario.safe_calls]))
-    config = RunConfig(
-        env="remote",
-        hz=settings.hz,
-        deadline_ms=settings.deadline_ns / 1e6,
-        max_age_ms=settings.max_age_ns / 1e6,
-        hold_ms=settings.hold_ns / 1e6,
-        on_miss=settings.on_miss,
-        pipeline=settings.pipeline,
-        agent="sim",
-        model="noop",
-    )
-    source: Any = None  # the decoder is the machine's
-    return Terms(hello, agent, None, "sim", source, config, hello.ttl_ms or 0.0, True, (), OPTIONS)
-
-
 class RemoteRun:
     """A server with one client: each time the client comes (back), a loop runs until it is lost."""
 
@@ -319,14 +295,14 @@ class RemoteRun:
         self.scenario, self.trace = scenario, trace
         self.machine = machine = Machine(scenario)
         self.time, self.faults = machine.time, machine.faults
-        self.network = Network(self.time, self.faults, scenario.settings.period_ns)
+        self.network = Network(self.time, self.faults, machine.settings.period_ns)
         no_threads: Any = None
         with simulated(self.time):
             self.manager = SessionManager(
                 OPTIONS, no_threads, no_threads, kind=lambda facts, owner: SimSession(facts, owner, self)
             )
-        ttl_ms = TTL_PERIODS * scenario.settings.period_ns / 1e6
-        self.client = SimClient(self, ttl_ms, scenario.settings.period_ns * 3 // 4)
+        ttl_ms = TTL_PERIODS * machine.settings.period_ns / 1e6
+        self.client = SimClient(self, ttl_ms, machine.settings.period_ns * 3 // 4)
         self.opening: deque[SimSession] = deque()
         self.runs: list[SimRun] = []
         self.over = False
@@ -341,7 +317,7 @@ class RemoteRun:
     def run(self, ticks: int) -> None:
         """Serve the client for so many periods. Raises Violation."""
         random.seed(self.scenario.seed)  # of the client's pauses between two connections
-        end_ns = self.time.now_ns + ticks * self.scenario.settings.period_ns
+        end_ns = self.time.now_ns + ticks * self.machine.settings.period_ns
         with simulated(self.time):
             self.faults.start()
             self.time.at(end_ns, self._end)

@@ -11,20 +11,24 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rtcontrol.agents import Agent, Fallback, Tools
 from rtcontrol.drill.simulation.actuator import SimActuator
 from rtcontrol.drill.simulation.decoder import FUNCTIONS, SimDecoder, SimHost, layered
 from rtcontrol.drill.simulation.faults import ENDS, NETWORK, SIMULATED, UNKNOWABLE, WORLD, Faults, SimFault
 from rtcontrol.drill.simulation.referee import STEPS, Referee
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
-from rtcontrol.drill.simulation.world import SimAgent, SimWorld, check
+from rtcontrol.drill.simulation.world import SimText, SimWorld
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.core import LoopCore, LoopSettings, Rules
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.loop import RunState, finish
 from rtcontrol.loop.operator_control import OperatorControl
+from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.runner import LoopRunner, Ports
-from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Command, Doubt, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
+from rtcontrol.models.call import Call
+from rtcontrol.records import Command, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
+from rtcontrol.run.user_files import tools_only_agent
 
 # Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
 # loop is in the agent's code or in the host's.
@@ -39,52 +43,46 @@ Trace = Callable[[Any, dict[str, Any]], None] | None
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a seed says: the run's settings, and which faults are injected, `every` so many periods on average."""
+    """What a seed says: the run's settings and agent, and the faults that come `every` so many periods on average.
+
+    `null` and `doubts`: the shares of null decisions, and of those that are less sure than the run's least confidence.
+    """
 
     seed: int
-    settings: LoopSettings
-    safe_calls: tuple[Call, ...]
+    config: RunConfig
+    agent: Agent
     kinds: tuple[str, ...]
     every: float
     null: float
     doubts: float
-    confirm: frozenset[str]
     mode: str
 
     @property
     def name(self) -> str:
-        settings, faults = self.settings, "all faults" if len(self.kinds) > 2 else ", ".join(self.kinds)
-        return f"{settings.hz:g} Hz, {settings.pipeline} at once, on_miss={settings.on_miss}, {self.mode}, {faults}"
+        config, faults = self.config, "all faults" if len(self.kinds) > 2 else ", ".join(self.kinds)
+        return f"{config.hz:g} Hz, {config.pipeline} at once, on_miss={config.on_miss}, {self.mode}, {faults}"
 
 
 def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
     """Return the scenario of a seed: of four, three with one kind of fault, and one with all kinds, or `only` these,
     as far as its world has them."""
-    chance = random.Random(f"{seed} scenario")
+    chance, other = random.Random(f"{seed} scenario"), random.Random(f"{seed} mode")
     remote = chance.random() < REMOTE
-    hz = chance.choice(RATES_HZ[1:] if remote else RATES_HZ)
-    period_ns = S // hz
-    pipeline = chance.choice((1, 1, 1, 1, 2, 3))
-    deadline_ns = int(period_ns * (pipeline - chance.choice((0.0, 0.0, 0.1, 0.3))))
-    settings = LoopSettings(
-        instruction="go",
-        hz=hz,
-        period_ns=period_ns,
-        deadline_ns=deadline_ns,
-        max_age_ns=int(period_ns * chance.uniform(1.5, 2.5)) + 6 * MS,
-        hold_ns=int(period_ns * chance.choice((0.0, 0.5, 1.5, 3.0, 8.0))),
-        confirm_ns=4 * period_ns,
-        pipeline=pipeline,
-        calls_per_tick=1,
-        on_miss=chance.choice(("hold", "hold", "hold", "safe")),
-        emits=remote,
-        records=chance.random() < 0.5,
-        steady=chance.random() < 0.2,
-    )
-    other = random.Random(f"{seed} mode")  # of its own: the rest of the scenario is that of the seed all the same
     mode = "remote" if remote else other.choice(MODES)
-    if mode == "calls":
-        settings = replace(settings, calls_per_tick=other.choice((2, 3)))
+    hz = chance.choice(RATES_HZ[1:] if remote else RATES_HZ)
+    period_ms = 1e3 / hz
+    pipeline = chance.choice((1, 1, 1, 1, 2, 3))
+    options: dict[str, Any] = {
+        "pipeline": pipeline,
+        "deadline_ms": period_ms * (pipeline - chance.choice((0.0, 0.0, 0.1, 0.3))),
+        "max_age_ms": period_ms * chance.uniform(1.5, 2.5) + 6,
+        "hold_ms": period_ms * chance.choice((0.0, 0.5, 1.5, 3.0, 8.0)),
+        "confirm_s": 4 / hz,
+        "on_miss": chance.choice(("hold", "hold", "hold", "safe")),
+        "record_observations": "yes" if chance.random() < 0.5 else "no",
+        "hysteresis": "margin=0.1" if chance.random() < 0.2 and mode != "calls" else None,
+        "calls_per_tick": other.choice((2, 3)) if mode == "calls" else 1,
+    }
     names = sorted(set(SIMULATED) - set(ENDS) - set(WORLD if remote else NETWORK))
     if mode in STEPS:
         names = [name for name in names if name not in UNKNOWABLE]
@@ -94,11 +92,21 @@ def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
         kinds = (*kinds, *ENDS)
     if only:
         kinds = tuple(name for name in only if name in (*names, *(() if remote else ENDS)))
-    safe_calls = (Call("stop"), Call("open"))[: chance.choice((1, 1, 2))]
-    doubts = chance.choice((0.0, 0.0, 0.1))
-    confirm = frozenset({"grip"}) if chance.random() < 0.15 and not remote else frozenset[str]()
+    safe_calls = chance.choice((["stop"], ["stop"], ["stop", "open"]))
+    if doubts := chance.choice((0.0, 0.0, 0.1)):
+        options["min_confidence"] = 0.5
+    if chance.random() < 0.15 and not remote:
+        options["confirm"] = ("grip",)
     every = chance.uniform(3.0, 8.0) if mixed else chance.uniform(5.0, 12.0)
-    return Scenario(seed, settings, safe_calls, kinds, every, chance.choice((0.0, 0.1)), doubts, confirm, mode)
+    config = RunConfig(env="remote", agent="sim", model="noop", hz=hz, **options)
+    return Scenario(seed, config, agent_of(safe_calls), kinds, every, chance.choice((0.0, 0.1)), doubts, mode)
+
+
+def agent_of(safe_calls: list[str]) -> Agent:
+    """Return the agent of the simulated tools."""
+    x = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 3}}}
+    tools = Tools([{"name": name, "parameters": x} for name in FUNCTIONS] + [{"name": name} for name in safe_calls])
+    return tools_only_agent("sim", tools, "go", Fallback(calls=[Call(name) for name in safe_calls]))
 
 
 class SimSampler:
@@ -117,7 +125,7 @@ class SimSampler:
     def sample(self, since_ns: int) -> EvidenceSample:
         run, now = self._run, self._run.time.now_ns
         run.referee.samples(since_ns)
-        least_ns = min(max(run.scenario.settings.period_ns // 5, 2 * MS), 10 * MS)
+        least_ns = min(max(run.config.period_ns // 5, 2 * MS), 10 * MS)
         pauses = [(b, e, "gc") for b, e in self.collections if e > since_ns]
         pauses += [(b, min(e, now), "stall") for b, e in run.process.stood if e > since_ns and e - b > least_ns]
         decoder, waits = run.host.near, "R" if run.worker.ready_ns else "S"
@@ -159,7 +167,7 @@ class Machine:
     """What outlives a loop: time, the loop's process with its two threads, the decoders, and the faults."""
 
     def __init__(self, scenario: Scenario) -> None:
-        settings = scenario.settings
+        self.settings = settings = settings_of(scenario.config, scenario.agent)
         self.time = time = SimTimeline(scenario.seed)
         self.process = Process(time)
         self.thread = Thread(self.process, time.chance("loop"))
@@ -177,7 +185,7 @@ class Machine:
         faults.effects |= dict.fromkeys(("kill_decoder", "give_up"), lambda fault: any_decoder().kill(fault))
 
     def _decoder(self, i: int) -> SimDecoder:
-        scenario, settings = self.scenario, self.scenario.settings
+        scenario, settings = self.scenario, self.settings
         usual_ns = (settings.deadline_ns // 20 + 50 * US, settings.deadline_ns // 3 + 60 * US)
         decoder = SimDecoder(self.time, self.faults, usual_ns, settings.period_ns, settings.pipeline, "b" * i)
         decoder.null, decoder.doubts = scenario.null, scenario.doubts
@@ -190,7 +198,7 @@ class Machine:
         for decoder in self.decoders:
             decoder.inbox.clear()
             decoder.events = []
-        inner = layered(self.scenario.mode, self.decoders, self.scenario.settings)
+        inner = layered(self.scenario.mode, self.decoders, self.settings)
         return SimHost(self.time, self.decoders, inner)
 
 
@@ -204,27 +212,30 @@ class SimRun:
     def __init__(
         self, scenario: Scenario, trace: Trace = None, machine: Machine | None = None, env: Any = None
     ) -> None:
-        self.scenario, self.config, self.trace = scenario, scenario.settings, trace
         self.machine = machine = machine or Machine(scenario)
+        self.scenario, self.config, self.trace = scenario, replace(machine.settings, emits=env is not None), trace
         self.time, self.process, self.thread = machine.time, machine.process, machine.thread
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
         self.host = machine.host()
         self.point = ""
         self.steps = scenario.mode in STEPS
         self.limit = 0  # of ticks, where the world waits
-        self.referee = Referee(self.time, self.faults, scenario.settings, scenario.mode, self.process)
+        self.referee = Referee(self.time, self.faults, self.config, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
         self.referee.absent = self._absent
         self.env: Any = env or self._world()
-        self.agent = SimAgent(self.thread, self.faults, scenario.safe_calls, scenario.settings.deadline_ns)
-        self.host.reach = self.agent.reach = self._reach
+        self.text = SimText(self.thread, self.faults, self.config.deadline_ns)
+        self.agent = replace(scenario.agent, observe=self.text.observe)
+        self.host.reach = self.text.reach = self._reach
         self.host.taken = self._taken
-        self.actuator = SimActuator(self.agent, self.env, self.host.wake, self.worker, self.referee, scenario.confirm)
+        self.actuator = SimActuator(
+            self.agent, self.env, self.host.wake, self.worker, self.referee, frozenset(scenario.config.confirm)
+        )
         self.confirmed: set[int] = set()  # ticks to whose call a person said yes
         self.state = RunState(launched=True)
         self.recorder = SimpleNamespace(write=self._write)
         self.operator = OperatorControl(self.actuator, self.config.confirm_ns, self.stop, self.host.wake)
-        self.runner = self._assemble(self.agent)
+        self.runner = self._assemble()
         self.faults.effects |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
         self.faults.effects |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
 
@@ -237,23 +248,14 @@ class SimRun:
         world.reach = self._reach
         return world
 
-    def _assemble(self, agent: SimAgent) -> LoopRunner:
-        scenario = self.scenario
-        rules = Rules(
-            check=self._check,
-            describe=lambda error: (f"{type(error).__name__}: {error}", None),
-            plain=dict,
-            safe_calls=scenario.safe_calls,
-            doubt=doubt if scenario.doubts else None,
-            confirm=scenario.confirm,
-            history=3,
-        )
-        period_ns, by = scenario.settings.period_ns, "arrival" if scenario.mode == "arrivals" else "lockstep"
+    def _assemble(self) -> LoopRunner:
+        self.rules = rules_of(self.scenario.config, self.agent)
+        period_ns, by = self.config.period_ns, "arrival" if self.scenario.mode == "arrivals" else "lockstep"
         grid = StepGrid(period_ns, by) if self.steps else WallGrid(period_ns)  # type: ignore[arg-type]
         clock: Any = SimClock(self.thread, grid, self.referee.fail, self._arrival if by == "arrival" else self._step)
-        core = LoopCore(scenario.settings, rules, grid)
+        core = LoopCore(self.config, replace(self.rules, check=self._check), grid)
         ports = Ports(
-            agent=agent,  # type: ignore[arg-type]
+            agent=self.agent,
             env=self.env,
             host=self.host,
             actuator=self.actuator,
@@ -336,10 +338,11 @@ class SimRun:
         if reply.answers is not None:
             request = reply.answers  # of an older observation: its plan goes on
             requested_ns = request.captured_ns
-        decision, named = reply.decision, call.name in self.scenario.confirm
+        decision, named = reply.decision, call.name in self.scenario.config.confirm
         wrong = {
             "in another epoch": request.epoch != self.env.epoch,
-            "in doubt": bool(self.scenario.doubts) and (decision is None or doubt(decision) is not None),
+            "in doubt": decision is None
+            or (bool(self.scenario.doubts) and decision.confidence.get("function", 1) < 0.5),
             "illegal": call.name not in FUNCTIONS,
             "without a yes": named and k not in self.confirmed,
         }
@@ -356,10 +359,10 @@ class SimRun:
         spans = []
         if self.actuator.busy_ns:
             spans.append((self.actuator.busy_ns, now + self.config.period_ns // 4))
-        if self.agent.since_ns:
-            guard_ns = self.agent.since_ns + self.config.guard_ns
+        if self.text.since_ns:
+            guard_ns = self.text.since_ns + self.config.guard_ns
             if now < guard_ns:
-                spans.append((self.agent.since_ns, guard_ns))
+                spans.append((self.text.since_ns, guard_ns))
         return spans
 
     # -- faults of the machine, and words of people -------------------------------------------------------------------
@@ -386,7 +389,7 @@ class SimRun:
     def _reach(self, point: str) -> None:
         """A thread is at a point where a word of a person comes between, or hangs in the agent's code."""
         if point == "hang" and not self.steps:
-            self.time.at(self.time.now_ns + self.config.guard_ns, partial(self._guard, self.agent.since_ns))
+            self.time.at(self.time.now_ns + self.config.guard_ns, partial(self._guard, self.text.since_ns))
         if self.point != point:
             return
         self.point = ""
@@ -397,12 +400,12 @@ class SimRun:
 
     def _guard(self, since_ns: int) -> None:
         """Where the loop hangs still, the actuator demands the safe call by itself."""
-        if self.agent.since_ns == since_ns:
+        if self.text.since_ns == since_ns:
             self.referee.expect_safe(self.time.now_ns, self.time.now_ns)
 
     def _check(self, call: Call) -> tuple[Call, str]:
         """Return a legal call; a person may speak just now."""
-        checked = check(call)
+        checked = self.rules.check(call)
         self._reach("order")
         return checked
 
@@ -429,11 +432,6 @@ class SimRun:
         if word == "confirm":
             self.confirmed.add(k)
         self.operator.say(word, "page", k)
-
-
-def doubt(decision: Decision) -> Doubt | None:
-    sure = decision.confidence.get("function", 1.0)
-    return None if sure > 0.5 else Doubt("function", sure, 0.5)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ It runs by itself, or `waits`: for `step` (lockstep), or until the observation b
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
@@ -164,14 +163,12 @@ class SimWorld:
         self.epoch += 1
 
 
-class SimAgent:
-    """The agent of a simulated run. It is at work on a text since `since_ns`; 0: it is not."""
+class SimText:
+    """The agent's code that reads an observation. It is at work on a text since `since_ns`; 0: it is not."""
 
-    def __init__(self, thread: Thread, faults: Faults, safe_calls: tuple[Call, ...], deadline_ns: int) -> None:
+    def __init__(self, thread: Thread, faults: Faults, deadline_ns: int) -> None:
         self.thread, self.faults, self.deadline_ns = thread, faults, deadline_ns
         self.chance = faults.time.chance("agent")
-        self.fallback = SimpleNamespace(safe_calls=safe_calls)
-        self.tools = SimTools()
         self.reach: Callable[[str], None] = lambda point: None
         self.since_ns = 0
 
@@ -195,17 +192,3 @@ class SimAgent:
             fault.touch(time.now_ns + self.deadline_ns)
             self.thread.away.append((start_ns, time.now_ns))
         return "x"
-
-
-class SimTools(list[Any]):
-    """No functions of the agent: all calls are the world's."""
-
-    def convert(self, call: Call) -> Any:
-        return call.arguments
-
-
-def check(call: Call) -> tuple[Call, str]:
-    """Return a legal call, and its text. Raises ValueError."""
-    if call.name not in FUNCTIONS:
-        raise ValueError(f"{call.name} is not a tool")
-    return call, f"{call.name}(x={call.arguments['x']})"
