@@ -28,7 +28,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     counts = {model: phrasing_counts(document, model) for model in settings["models"]}
     if any(counts.values()):
         table = Table("model", "gate", title="phrasings", caption=PHRASINGS_NOTE)
-        for column in ("said", "right", "canonical right", "unsure", "nonsense", "held"):
+        for column in ("sentences", "right", "canonical right", "unsure", "nonsense", "held"):
             table.add_column(column, justify="right")
         for (model, played), gate in zip(counts.items(), settings["gates"], strict=True):
             table.add_row(model, f"{gate:g}", *map(str, (played or {}).values()))
@@ -65,22 +65,22 @@ def _goals(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> T
 
 
 def phrasing_counts(document: Mapping[str, Any], model: str) -> dict[str, int] | None:
-    """Return how many sentences were said, right, right as canonical instructions and unsure, and how many were
+    """Return how many sentences there are, right, right as canonical instructions and unsure, and how many were
     nonsense and held. None without a list, and before all were played."""
     cells = {cell["part"]: cell for cell in document["cells"].values() if cell["by"] == model}
     lines = document.get("lines", ())
-    said = sum(line["means"] is not None for line in lines)
-    parts = {"phrasings": said, "canonical": said, "nonsense": len(lines) - said}
+    meant = sum(line["means"] is not None for line in lines)
+    parts = {"phrasings": meant, "canonical": meant, "nonsense": len(lines) - meant}
     nothing: dict[str, list[int]] = {"outcomes": [], "unsure": []}
     phrased, canonical, nonsense = (cells.get(part, nothing) for part in parts)
     if not lines or [len(cell["outcomes"]) for cell in (phrased, canonical, nonsense)] != [*parts.values()]:
         return None
     outcomes = zip(phrased["outcomes"], phrased["unsure"], strict=True)
     return {
-        "said": said,
+        "sentences": meant,
         "right": sum(right and not unsure for right, unsure in outcomes),
         "canonical_right": sum(canonical["outcomes"]),
         "unsure": sum(phrased["unsure"]),
-        "nonsense": len(lines) - said,
+        "nonsense": len(lines) - meant,
         "held": sum(nonsense["unsure"]),
     }

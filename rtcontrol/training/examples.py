@@ -26,16 +26,9 @@ SITUATION = 120  # characters of a situation in an error
 def tools_of(value: Any) -> Tools:
     """Return tools of what `fit` takes: Tools, a list of functions, pydantic models or definitions, or names with
     descriptions, as {"LEFT": "Go left."}, of actions without arguments. Raises UserError."""
-    if isinstance(value, Tools):
-        return value
-    if isinstance(value, Mapping) and value and all(isinstance(v, str) for v in value.values()) and "name" not in value:
-        return Tools([remote_tool({"name": name, "description": text}) for name, text in value.items()])
-    if isinstance(value, Mapping | str) or not isinstance(value, Sequence):
-        raise UserError(
-            f"{str(value)[:80]!r} is not a list of tools.",
-            'Give a list of functions, pydantic models or definitions, or descriptions by name: {"LEFT": "Go left."}.',
-        )
-    return Tools(value)
+    if isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values()):
+        value = [remote_tool({"name": name, "description": text}) for name, text in value.items()]
+    return value if isinstance(value, Tools) else Tools(value)
 
 
 def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
@@ -145,66 +138,46 @@ def _text(call: Call | None) -> str:
     return "null" if call is None else call.text()
 
 
-class Expert:
-    """A function (instruction, observation) -> call: a `Call`, a dict, the name of a tool without parameters, or None
-    (the active call stays)."""
+def labelled(function: Callable[[str, str], Any], tools: Tools, instruction: str, observation: str) -> Row:
+    """Return a situation with the call that a function gives for it: a `Call`, a dict, the name of a tool without
+    parameters, or None (the active call stays). Raises UserError if it fails, or returns an illegal call."""
+    place = f'The teacher ({defined(function)}), instruction "{instruction[:SITUATION]}", '
+    place += f'seeing "{observation[:SITUATION]}"'
+    try:
+        call = function(instruction, observation)
+    except Exception as error:
+        line = errors.where(error) or defined(function)
+        raise UserError(f"{place}: it failed: {errors.text(error)} ({line}).", "Correct it.") from error
+    fields = {"instruction": instruction, "observation": observation, "call": call}
+    row = Row.from_dict(fields, place, tools.schemas)
+    _validate(row.call, tools, place)
+    return Row(instruction, observation, row.call)
 
-    def __init__(self, function: Callable[[str, str], Any], tools: Tools) -> None:
-        self._function, self._tools = function, tools
-        self.place = defined(function)
 
-    def row(self, instruction: str, observation: str) -> Row:
-        """Return a situation with its right call. Raises UserError if the function fails, or answers what the tools do
-        not allow."""
-        place = (
-            f'The teacher ({self.place}), instruction "{instruction[:SITUATION]}", seeing "{observation[:SITUATION]}"'
-        )
+def situations_of(source: Any, goal: str | None, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield (instruction, observation): what a function of a random.Random returns, without end, or an iterable has.
+    With a `goal` it may be the observation alone. Raises UserError for other values."""
+    if not callable(source):
+        yield from (_situation(value, goal, "") for value in source)
+        return
+    while True:
         try:
-            call = self._function(instruction, observation)
+            value = source(rng)
         except Exception as error:
-            line = errors.where(error) or self.place
-            raise UserError(f"{place}: it failed: {errors.text(error)} ({line}).", "Correct it.") from error
-        fields = {"instruction": instruction, "observation": observation, "call": call}
-        row = Row.from_dict(fields, place, self._tools.schemas)
-        _validate(row.call, self._tools, place)
-        return Row(instruction, observation, row.call)
+            message = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
+            raise UserError(message, "Correct it.") from error
+        yield _situation(value, goal, f"{defined(source)}: ")
 
 
-class Situations:
-    """What may be instructed and observed: a function of a random.Random that returns one situation, or an iterable of
-    them. A situation is (instruction, observation), or an observation if there is a `goal`."""
-
-    def __init__(self, source: Callable[[random.Random], Any] | Iterable[Any], goal: str | None) -> None:
-        self._source, self._goal = source, goal
-
-    @property
-    def endless(self) -> bool:
-        """Whether new ones are made on request."""
-        return callable(self._source)
-
-    def sample(self, rng: random.Random) -> Iterator[tuple[str, str]]:
-        """Yield (instruction, observation) one after the other. Raises UserError for other values."""
-        if not callable(self._source):
-            yield from map(self._read, self._source)
-            return
-        while True:
-            try:
-                situation = self._source(rng)
-            except Exception as error:
-                message = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
-                raise UserError(message, "Correct it.") from error
-            yield self._read(situation)
-
-    def _read(self, situation: Any) -> tuple[str, str]:
-        if isinstance(situation, str) and self._goal is not None:
-            situation = self._goal, situation
-        if isinstance(situation, tuple | list) and len(situation) == 2 and all(map(is_text, situation)):
-            return situation[0], situation[1]
-        place = f"{defined(self._source)}: " if callable(self._source) else ""
-        raise UserError(
-            f"{place}A situation is {repr(situation)[:SITUATION]}.",
-            "Give (instruction, observation), both text and not empty; or the observation, and a goal for all.",
-        )
+def _situation(value: Any, goal: str | None, place: str) -> tuple[str, str]:
+    if isinstance(value, str) and goal is not None:
+        value = goal, value
+    if isinstance(value, tuple | list) and len(value) == 2 and all(map(is_text, value)):
+        return value[0], value[1]
+    raise UserError(
+        f"{place}A situation is {repr(value)[:SITUATION]}.",
+        "Give (instruction, observation), both text and not empty; or the observation, and a goal for all.",
+    )
 
 
 def is_text(value: Any) -> bool:
@@ -212,20 +185,22 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
-def fresh(expert: Expert, situations: Situations, held: Iterable[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield rows without end, none of which has a held-out question."""
+Label = Callable[[str, str], Row]
+Sample = Callable[[random.Random], Iterator[tuple[str, str]]]
+
+
+def fresh(label: Label, sample: Sample, held: Iterable[Row], rng: random.Random) -> Iterator[Row]:
+    """Yield labelled situations without end, none of which is held out."""
     held_out = {(row.instruction, row.observation) for row in held}
-    for situation in situations.sample(rng):
-        if situation not in held_out:
-            yield expert.row(*situation)
+    yield from (label(*situation) for situation in sample(rng) if situation not in held_out)
 
 
-def distinct(expert: Expert, situations: Situations, count: int, rng: random.Random) -> list[Row]:
-    """Return at most so many different situations with their right calls."""
+def distinct(label: Label, situations: Iterator[tuple[str, str]], count: int) -> list[Row]:
+    """Return at most so many different situations, labelled."""
     rows: dict[tuple[str, str], Row] = {}
-    for situation in itertools.islice(situations.sample(rng), 4 * count):
+    for situation in itertools.islice(situations, 4 * count):
         if situation not in rows:
-            rows[situation] = replace(expert.row(*situation), where=f"situation {len(rows) + 1}")
+            rows[situation] = replace(label(*situation), where=f"situation {len(rows) + 1}")
         if len(rows) == count:
             break
     return list(rows.values())

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from rtcontrol.agents import Tools
 from rtcontrol.agents.phrasing import FILLERS
+from rtcontrol.agents.signatures import defined
 from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
@@ -31,7 +32,7 @@ from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import contents, is_gym
 from rtcontrol.training import examples, fit_run
-from rtcontrol.training.examples import Expert, Situations, is_text
+from rtcontrol.training.examples import is_text
 from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, Share, Truth
 from rtcontrol.training.gate import fit_gate
 from rtcontrol.training.world_rows import world_data
@@ -82,10 +83,12 @@ class Fitted:
         if instruction is None:
             message = "No instruction, and none was fitted as the goal."
             raise UserError(message, "Give decide(observation, instruction).")
-        if not hasattr(self, "_session"):
-            object.__setattr__(self, "_session", self.session())
-        decision: Decision = self._session.decide(observation, instruction)  # type: ignore[attr-defined]
+        decision: Decision = self._session.decide(observation, instruction)
         return decision
+
+    @cached_property
+    def _session(self) -> Any:
+        return self.session()
 
 
 def fit(
@@ -183,15 +186,15 @@ def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
 
 def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
     """Return an expert's calls: of a list of situations as rows, of endless ones fresh without end."""
-    expert, source = Expert(function, tools), Situations(situations, goal)
-    rng = random.Random(f"{seed}/situations")
-    rows = examples.distinct(expert, source, SAMPLED if source.endless else MOST_SITUATIONS, rng)
+    label, sample = partial(examples.labelled, function, tools), partial(examples.situations_of, situations, goal)
+    most = SAMPLED if callable(situations) else MOST_SITUATIONS
+    rows = examples.distinct(label, sample(random.Random(f"{seed}/situations")), most)
     if len(rows) < examples.LEAST_ROWS:
         raise examples.too_few(len(rows), "different situations")
-    data = _data(f"The teacher at {expert.place}", tools, rows, goal)
-    if not source.endless:
+    data = _data(f"The teacher at {defined(function)}", tools, rows, goal)
+    if not callable(situations):
         return data
-    return replace(data, stream=partial(examples.fresh, expert, source, data.held), count=None)
+    return replace(data, stream=partial(examples.fresh, label, sample, data.held), count=None)
 
 
 def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:

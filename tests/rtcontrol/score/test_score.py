@@ -165,7 +165,7 @@ def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
 
 def test_held_calls_count_as_wrong_and_unsure() -> None:
     for gate, right, canonical, unsure, held in ((0.5, 1, 2, 1, 1), (0.0, 2, 2, 0, 0), (0.95, 0, 0, 2, 1)):
-        counts = {"said": 2, "right": right, "canonical_right": canonical, "unsure": unsure, "nonsense": 1}
+        counts = {"sentences": 2, "right": right, "canonical_right": canonical, "unsure": unsure, "nonsense": 1}
         document = score({"hears": KNOWS_BOTH}, gate, SAID).data
         assert phrasing_counts(document, "hears") == {**counts, "held": held}
 
@@ -333,5 +333,5 @@ class Partly(Walker):
 def test_undecided_sentence_is_unsure() -> None:
     source = Partly(("go left", "go right"))
     found = phrasing_counts(score({"partly": source}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly")
-    counts = {"said": 3, "right": 1, "canonical_right": 3, "unsure": 2}
+    counts = {"sentences": 3, "right": 1, "canonical_right": 3, "unsure": 2}
     assert found == {**counts, "nonsense": 0, "held": 0}

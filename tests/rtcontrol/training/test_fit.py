@@ -11,6 +11,7 @@ import runpy
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
-from rtcontrol.training.examples import LEAST_ROWS, Expert, Situations, check, fresh, tools_of
+from rtcontrol.training.examples import LEAST_ROWS, check, fresh, labelled, situations_of, tools_of
 from rtcontrol.training.fit import NO_GATE, Fitted
 from rtcontrol.training.fit_run import LEARNING_RATE, FitRun, HeldOut, Share
 from tests.helpers.disks import files_of
@@ -238,27 +239,27 @@ def situation(rng: random.Random) -> tuple[str, str]:
 )
 def test_error_of_the_function_names_line_and_situation(function: Callable[..., Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        Expert(function, LEGAL).row("go on", "light green")
+        labelled(function, LEGAL, "go on", "light green")
 
 
 def test_situations_are_listed_or_made_others_refused() -> None:
     rng = random.Random(0)
-    assert list(Situations(["light red"], "go").sample(rng)) == [("go", "light red")]
-    assert next(Situations(situation, None).sample(rng))[0] in TOLD
+    assert list(situations_of(["light red"], "go", rng)) == [("go", "light red")]
+    assert next(situations_of(situation, None, rng))[0] in TOLD
     for wrong in (["light red"], [("a", 1)], [None]):
         with pytest.raises(UserError, match="A situation is"):
-            list(Situations(wrong, None).sample(rng))
+            list(situations_of(wrong, None, rng))
     for odd in (("pick", " "), ("pick", "half a \ud800 character"), None):
         with pytest.raises(UserError, match=r"test_fit.py:\d+: A situation is"):
-            next(Situations(lambda rng, odd=odd: odd, None).sample(rng))
+            next(situations_of(lambda rng, odd=odd: odd, None, rng))
     with pytest.raises(UserError, match=r"The situations failed: ZeroDivisionError.*test_fit.py"):
-        next(Situations(lambda rng: 1 / 0, "go").sample(rng))
+        next(situations_of(lambda rng: 1 / 0, "go", rng))
 
 
 def test_fresh_rows_have_no_held_out_question() -> None:
     held = [Row(told, f"light {light}", None) for told in TOLD for light in ("red",)]
-    asked = Situations(lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
-    rows = fresh(Expert(teacher, LEGAL), asked, held, random.Random(0))
+    asked = partial(situations_of, lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
+    rows = fresh(partial(labelled, teacher, LEGAL), asked, held, random.Random(0))
     assert {row.observation for row in itertools.islice(rows, 50)} == {"light green"}
 
 

@@ -86,7 +86,7 @@ def test_pairs_and_names_are_rows_and_tools_too() -> None:
     _, found = check((("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on")
     assert found[0].call == Call("LEFT") and found[1].call == Call("RIGHT")
     assert {one.instruction for one in found} == {"on"}
-    with pytest.raises(UserError, match="not a list of tools"):
+    with pytest.raises(UserError, match="is not a tool"):
         tools_of("LEFT")
 
 
