@@ -122,6 +122,10 @@ class CheckpointGate:
         unknown = f"; {never_taught(decision.unknown)}" if decision.unknown else ""
         return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{unknown}."
 
+    def instruction(self, orders: str, sentence: str) -> str:
+        """Return what the model reads: the sentences of its training have no orders of a system message."""
+        return sentence if self.trained else "\n".join(filter(None, (orders, sentence)))
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -185,8 +189,7 @@ class ToolSets:
         try:
             tool_set = await self._tool_set(tools, allow_null)
             gate = tool_set.gate
-            # The sentences of its training have no orders of a system message.
-            text = instruction if gate.trained else "\n".join(filter(None, (orders, instruction)))
+            text = gate.instruction(orders, instruction)
             decision, decide_ns = await tool_set.ask(observation, text, tuple(history))
         finally:
             self._waiting -= 1

@@ -15,7 +15,9 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from rtcontrol.gateway import GatewayOptions, http_server
+from rtcontrol.gateway.options import origin, read_token
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve.options import ServeOptions
 
 CALL = {"model": "default", "messages": [{"role": "user", "content": "left"}], "tools": [TURN]}
 SITE = "https://robot.example:8443"
@@ -87,19 +89,6 @@ def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
     offered = [Subprotocol("rtcontrol.v1"), Subprotocol(f"rtcontrol.token.{TOKEN}")]
     with connect(guarded.ws, origin=SITE, subprotocols=offered, compression=None) as line:  # type: ignore[arg-type]
         assert line.subprotocol == "rtcontrol.v1"
-
-
-def test_preflight_is_answered_for_allowed_sites_alone(guarded: Served) -> None:
-    requested = {
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type",
-    }
-    answer = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": SITE, **requested})
-    assert answer.status_code == 200
-    assert answer.headers["access-control-allow-headers"] == "authorization,content-type"
-    assert "access-control-allow-credentials" not in answer.headers
-    foreign = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": "http://a.b", **requested})
-    assert foreign.status_code == 400 and "access-control-allow-origin" not in foreign.headers
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models"])
@@ -213,3 +202,45 @@ def test_required_token_is_asked_of_this_machine(serve: Serve) -> None:
         connect(f"{address}?token={TOKEN}", compression=None).close()
     with pytest.raises(UserError, match="serve.require_token"):
         GatewayOptions(require_token=True)
+
+
+def test_health_is_503_without_a_decoder(serve: Serve) -> None:
+    separate = serve(model="noop")
+    assert httpx.get(separate.url + "health").status_code == 200
+    separate.pool.close()
+    answer = httpx.get(separate.url + "health")
+    assert answer.status_code == 503
+    assert answer.json()["loaded"] is False and answer.json()["status"] != "ok"
+
+
+def test_token_file_is_made_private_and_reread(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    first = GatewayOptions.of(ServeOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert first.token is not None and len(first.token) >= 32
+    assert GatewayOptions.of(ServeOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080").token == first.token
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        ("", 0o600, "16 to"),
+        ("short", 0o600, "16 to"),
+        ("with a space in it", 0o600, "16 to"),
+        ("x" * 32, 0o644, "chmod"),
+    ],
+)
+def test_weak_or_readable_token_is_refused(tmp_path: Path, text: str, mode: int, says: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(UserError, match=says):
+        GatewayOptions(token=read_token(path))
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "robot.example", "https://robot.example/page", "ftp://a.b", "https://a.b:x", "https://[::1"]
+)
+def test_an_origin_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="not an origin"):
+        origin(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -12,11 +12,9 @@ import openai
 import pytest
 from gateway_peer import TURN, Serve, Served
 
-from rtcontrol.gateway import GatewayOptions
 from rtcontrol.gateway.chat import ChatRequest, completion, decided
-from rtcontrol.gateway.decide import CheckpointGate, Timed, ToolSet, ToolSets
+from rtcontrol.gateway.decide import CheckpointGate, Timed
 from rtcontrol.gateway.gate import Refusal
-from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -53,6 +51,54 @@ def called(name: str, arguments: dict[str, Any], result: str | None = None, numb
     return (
         sentence if result is None else [*sentence, {"role": "tool", "tool_call_id": f"c{number}", "content": result}]
     )
+
+
+def post(served: Served, *tools: dict[str, Any], **more: Any) -> httpx.Response:
+    return served.post("v1/chat/completions", {"model": "default", "messages": [USER], "tools": list(tools), **more})
+
+
+def named(answer: httpx.Response) -> str:
+    """Return the name of the function that is called."""
+    return str(answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"])
+
+
+def test_requests_at_once_all_get_their_own_answer(served: Served) -> None:
+    wait = {"name": "wait", "parameters": {"type": "object", "properties": {}}}
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda tool: named(post(served, tool)), [TURN, wait] * 6)) == ["turn", "wait"] * 6
+
+
+def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
+    assert [m.id for m in client.models.list()] == ["lander"]
+    orders = {"role": "system", "content": "You steer a light cycle."}
+    sentence = {"role": "user", "content": [{"type": "text", "text": "Turn left."}]}
+    answer = ask(client, orders, sentence, temperature=0.7, extra_body={"environment": ["dist_left=9"]})
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    call = choice.message.tool_calls[0]
+    assert call.function.name == "turn" and set(json.loads(call.function.arguments)) == {"direction"}
+    assert answer.usage is not None and answer.usage.prompt_tokens > 10
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def _wide(number: int) -> dict[str, Any]:
+    values = [{"type": "string", "maxLength": number + i} for i in range(2000)]
+    parameters = {"type": "object", "properties": {"a": {"anyOf": values}}, "required": ["a"]}
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def test_least_used_tool_set_gives_way(serve: Serve) -> None:
+    single = serve(model="random", tool_sets=2)
+    for i in (*range(5), 0):
+        renamed = {**TURN, "function": {**TURN["function"], "name": f"turn_{i}"}}
+        assert named(post(single, renamed)) == f"turn_{i}"
+    assert len(single.pool.sessions) <= 3
+    for number in range(4):
+        refused = post(single, _wide(number))
+        assert refused.status_code == 400 and "1000 alternatives" in refused.text
+        assert '"param":"tools' in refused.text
+    assert len(single.pool.sessions) <= 3
+    assert httpx.get(single.url + "health", timeout=8).status_code == 200
 
 
 def test_answered_call_is_not_repeated(serve: Serve) -> None:
@@ -118,19 +164,18 @@ def test_invalid_request_names_its_field_once(served: Served, change: dict[str, 
 
 def test_untrained_tools_warn_in_field_and_header(serve: Serve) -> None:
     unknown, bundled, plain = serve(), serve(model=None), serve(model="random")
-    body = {"model": "default", "messages": [USER], "tools": [TURN]}
     for _ in range(2):
-        answer = unknown.post("v1/chat/completions", body)
+        answer = post(unknown, TURN)
         extra = answer.json()["rtcontrol"]
         assert extra["trained"] is None and answer.headers["x-rtcontrol-warning"] == extra["warning"]
         assert "trained on these tools" in extra["warning"]
-        streamed = unknown.post("v1/chat/completions", {**body, "stream": True})
+        streamed = post(unknown, TURN, stream=True)
         assert streamed.headers["x-rtcontrol-warning"] == extra["warning"] and extra["warning"] in streamed.text
     from rtcontrol.agents.lander.tools import agent
 
-    known = bundled.post("v1/chat/completions", {**body, "tools": agent.tools.openai()})
+    known = post(bundled, *agent.tools.openai())
     assert known.json()["rtcontrol"]["trained"] is True
-    for answer in (known, plain.post("v1/chat/completions", {**body, "model": "random"})):
+    for answer in (known, post(plain, TURN, model="random")):
         assert "x-rtcontrol-warning" not in answer.headers and "warning" not in answer.json()["rtcontrol"]
 
 
@@ -141,56 +186,23 @@ def test_unknown_route_is_404_with_a_hint(served: Served, path: str) -> None:
     assert "base_url ends with /v1" in answer.text
 
 
-LOOK = {"role": "user", "content": "Look both ways."}
-PROBE: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "probe",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"side": {"enum": ["left", "right"]}, "far": {"type": ["integer", "null"], "maximum": 9}},
-            "required": ["side", "far"],
-            "additionalProperties": False,
-        },
-    },
-}
-
-
-def call(side: str, separate: Any = None, **more: Any) -> dict[str, Any]:
-    function = {"name": "probe", "arguments": json.dumps({"side": side})}
-    return {"type": "function", "function": function, **({} if separate is None else {"id": separate}), **more}
-
-
-def calls(*created: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "assistant", "content": None, "tool_calls": list(created)}
-
-
-def result(content: Any, **of: Any) -> dict[str, Any]:
-    return {"role": "tool", "content": content, **of}
-
-
-def reported(*messages: dict[str, Any]) -> list[str]:
-    request = ChatRequest.model_validate({"model": "m", "messages": list(messages), "tools": [PROBE]})
-    request.offer()
-    return [single.text() for single in request.calls()]
+TWICE = called(*LAMP_ON, "It is lit.")
+BROKEN = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "lamp", "arguments": "{to"}}]}
 
 
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
-        ([LOOK, result("free", tool_call_id="1"), calls(call("left", "1"))], "messages[1].tool_call_id"),
-        ([LOOK, calls(call("left", "1")), *[result("free", tool_call_id="1")] * 2], "messages[3].tool_call_id"),
-        ([LOOK, calls(call("left", "1")), result("free", tool_call_id="2")], "messages[2].tool_call_id"),
-        ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": "{side"}})], "arguments"),
-        ([LOOK, calls({"id": "1", "function": {"name": "probe", "arguments": r'{"a": "\ud800"}'}})], "arguments"),
+        ([USER, TWICE[1], TWICE[0]], "messages[1].tool_call_id"),
+        ([USER, *TWICE, TWICE[1]], "messages[3].tool_call_id"),
+        ([USER, BROKEN], "messages[1].tool_calls[0].function.arguments"),
     ],
 )
 def test_unreadable_conversation_is_refused_by_its_place(messages: list[Any], param: str) -> None:
+    request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [LAMP]})
     with pytest.raises(Refusal) as caught:
-        reported(*messages)
-    assert caught.value.status == 400
-    assert str(caught.value.param).endswith(param) and str(caught.value.param) in f"{caught.value.what} {param}"
+        request.calls()
+    assert (caught.value.status, caught.value.param) == (400, param)
 
 
 @pytest.mark.parametrize(
@@ -238,23 +250,9 @@ def test_null_means_not_understood_unless_allowed() -> None:
     assert gate(allow_null=True).held(created(None, 0.9)) is None
 
 
-@pytest.mark.parametrize(("model", "read"), [(None, WORDS), ("random", f"{ORDERS}\n{WORDS}")])
-def test_trained_model_reads_no_system_message(model: str | None, read: str) -> None:
-    texts: list[str] = []
-
-    class Recorded(ToolSet):
-        async def ask(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
-            texts.append(instruction)
-            return created(BURN, 0.9), 0
-
-    async def decide() -> None:
-        sets = ToolSets(InProcessPool(), GatewayOptions(model=model))
-        recorded = Recorded(SimpleNamespace(name="h"), CheckpointGate(model, SCHEMAS, False), 1.0)  # type: ignore[arg-type]
-        sets._open[json.dumps([False, *TOOLS])] = recorded
-        await sets.decide(tuple(TOOLS), WORDS, "", orders=ORDERS)
-
-    asyncio.run(decide())
-    assert texts == [read]
+def test_trained_model_reads_no_system_message() -> None:
+    assert gate().instruction(ORDERS, WORDS) == WORDS
+    assert CheckpointGate("random", SCHEMAS, False).instruction(ORDERS, WORDS) == f"{ORDERS}\n{WORDS}"
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -10,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import httpx
 import pytest
-from gateway_peer import Served
+from gateway_peer import Serve, Served
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from rtcontrol.gateway import websocket
 from rtcontrol_client.wire import LIMITS, decode_json, encode_json
 from rtcontrol_client.wire.messages import (
     CallMany,
@@ -168,3 +171,13 @@ def test_a_crowd_comes_in_by_websocket_too(served: Served) -> None:
             looks = [MemberLook(id=name, **fields) for name in ("anna", "bert")]
             client.send(ObserveMany(session=welcome.session, looks=looks))
             received |= {call.id for call in client.until(CallMany).calls if call.status == "fresh"}
+
+
+def test_websockets_leave_room_for_requests(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "MAX_OPEN", 2)
+    few = serve(model="noop")
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(connect(few.ws, compression=None)) for _ in range(3)]
+        with pytest.raises(ConnectionClosed, match="too many connections"):
+            lines[2].recv(timeout=8)
+        assert httpx.get(few.url + "health", timeout=8).status_code == 200
