@@ -123,7 +123,7 @@ def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
 
 
 def test_a_viewer_and_the_command_line_start_without_torch() -> None:
-    done = run("import sys; sys.modules['torch'] = None; import rtcontrol.gateway.viewer, rtcontrol.cli.app")
+    done = run("import sys; sys.modules['torch'] = None; import rtcontrol.gateway.view, rtcontrol.cli.app")
     assert done.returncode == 0, done.stderr
 
 

@@ -33,9 +33,8 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 
 WARM_UP = 10
 TOKEN_BY_TOKEN = {"token_by_token": Budget(1, forced=True), "token_by_token_skip_forced": Budget(1)}
-JSON = ("json", "json_skip_forced")  # measured once every EVERY_SLOW situations
+JSON = ("json", "json_skip_forced")
 WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, *JSON)
-EVERY_SLOW = 5
 
 
 class DecideBench:
@@ -58,8 +57,8 @@ class DecideBench:
         self._watch = Stopwatch(self.runner.model.device)
         self._round = 0
 
-    def measure(self, situation: Situation, slow: bool) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return (milliseconds by way, counts) of one situation, and advance to the next tick. `slow`: also by JSON."""
+    def measure(self, situation: Situation) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return (milliseconds by way, counts) of one situation, and advance to the next tick."""
         texts = (situation.observation, situation.instruction)
         prompt = self._prompt(situation)
         call = self._scout.decide(*texts).call  # which nodes the floor holds, before anything is measured
@@ -69,7 +68,7 @@ class DecideBench:
         tokens, places, rows = self._floor.rows(walked)
         runs: dict[str, Callable[[], Any]] = {"bare_forward": lambda: self.runner.model.forward(tokens, places, [rows])}
         runs |= {way: partial(decider.decide, *texts) for way, decider in self._ways.items()}
-        runs |= {way: partial(self._write, writer, situation, call) for way, writer in self._json.items() if slow}
+        runs |= {way: partial(self._write, writer, situation, call) for way, writer in self._json.items()}
         times: dict[str, float] = {}
         results: dict[str, Any] = {}
         for way in rotated(runs, -self._round):
@@ -77,7 +76,7 @@ class DecideBench:
         self._round += 1
         self._floor.ran(walked)
         decided: dict[str, Decision] = {way: results[way] for way in self._ways}
-        calls = [*(decision.call for decision in decided.values()), *(results[way] for way in JSON if slow)]
+        calls = [*(decision.call for decision in decided.values()), *(results[way] for way in JSON)]
         one = decided["one_pass"]
         counts = {
             "agree": all(other == call for other in calls),
@@ -85,7 +84,7 @@ class DecideBench:
             "floor_tokens": len(prompt) - one.reused_tokens + len(walked),
             "least_tokens": decided["token_by_token_skip_forced"].tokens,
             **{f"{way}_passes": decision.forward_passes for way, decision in decided.items()},
-            **{f"{way}_passes": writer.passes for way, writer in self._json.items() if slow},
+            **{f"{way}_passes": writer.passes for way, writer in self._json.items()},
         }
         return times, counts
 
@@ -130,15 +129,14 @@ def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[],
     bench = DecideBench(spec)
     measured: list[tuple[dict[str, float], dict[str, Any]]] = []
     with like(bench.runner) as threads:
-        for i, situation in enumerate(each):
-            measured.append(bench.measure(situation, i < WARM_UP or i % EVERY_SLOW == 0))
+        for situation in each:
+            measured.append(bench.measure(situation))
             step()
             gc.collect(1)
     times, counts = zip(*measured[WARM_UP:], strict=True)
-    names = dict.fromkeys(name for one in counts for name in one if name != "agree")
     return {
         "ms": summaries(WAYS, times),
-        "tokens": {k: float(np.median([c[k] for c in counts if k in c])) for k in names},
+        "tokens": {name: float(np.median([c[name] for c in counts])) for name in counts[0] if name != "agree"},
         "agreement": float(np.mean([c["agree"] for c in counts])),
         "decisions": len(counts),
         "threads": threads,

@@ -65,7 +65,8 @@ def _run(options: ServeOptions, ending: Shutdown) -> int:
 
     gateway = None
     if options.http is not None:
-        from rtcontrol.gateway import Gateway, GatewayOptions
+        from rtcontrol.gateway.app import Gateway
+        from rtcontrol.gateway.options import GatewayOptions
 
         settings = GatewayOptions.of(options, options.http)
         gateway = lambda sessions, pool: Gateway(sessions, pool, settings)  # noqa: E731

@@ -1,6 +1,1 @@
-"""The HTTP side of `rtcontrol serve`: protocol 1.0 over WebSocket, two request/response APIs, metrics and a page."""
-
-from rtcontrol.gateway.app import Gateway
-from rtcontrol.gateway.options import GatewayOptions
-
-__all__ = ["Gateway", "GatewayOptions"]
+"""The HTTP side of `rtcontrol serve`: the protocol over WebSocket, request/response APIs, metrics and pages."""

@@ -1,29 +1,49 @@
-"""`/view/ws`: what happens in a run or a session, a few times a second, and what people say to it."""
+"""`/view/ws`: what happens in a run or a session, a few times a second, and what people say to it.
+
+`python -m rtcontrol.gateway.view PORT` is the page of one run, in its own process. It reads the run's lines on
+stdin, a JSON object each, and writes what people say to stdout in the same way, after its address. It ends with its
+stdin, so with the run. It draws the world's picture itself, from what is observed: neither the loop's process nor its
+world has that work. The picture of a world behind a wire comes as its client sent it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from rtcontrol.envs.pictures import painter, png
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.gateway.http_server import ABORT
+from rtcontrol.gateway.gate import behind_gate
+from rtcontrol.gateway.http_server import ABORT, HTTPServer
+from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.operator import COMMANDS
 from rtcontrol.loop.operator_control import take_word
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.live import snapshot
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.telemetry.account import TICKS
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
 log = logging.getLogger("rtcontrol.gateway")
@@ -33,6 +53,7 @@ EVERY_S = 0.25
 NEXT_S = 0.02  # from one message of a viewer to the next: neither a page nor a person says more
 STUCK_S = 5.0  # a reader that takes nothing for so long loses its connection
 MAX_VIEWERS = 16
+NICE = 10  # the page's process gives way to the loop, on a machine of few cores
 POLICY, INTERNAL, TRY_LATER = 1008, 1011, 1013
 PAGE = Path(__file__).parent / "page"
 CLIENT = PAGE.with_name("javascript")  # in a source tree a link to the npm package's folder
@@ -172,3 +193,95 @@ def listed(sessions: SessionManager) -> list[dict[str, Any]]:
     """Return the sessions that can be watched."""
     shown = [session for session in sessions.all() if session.loop is not None]
     return [{"id": s.id, "state": s.facts.life.state, "client": s.facts.hello.client.name} for s in shown]
+
+
+# -- the page of one run, in its own process ---------------------------------------------------------------------------
+
+
+class Fed:
+    """The run as its lines describe it: a `Watched`."""
+
+    def __init__(self) -> None:
+        self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
+        self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
+        self._lock = threading.Lock()
+        self._sent: bytes | None = None  # by the client of a world behind a wire
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Take a line of the run."""
+        picture = line.pop("picture", None)
+        with self._lock:
+            if picture is not None:
+                self._sent = base64.b64decode(picture) or None  # nothing: there is none any more
+            first = line["number"] - len(line["ticks"]) + 1
+            self._ticks.extend(enumerate(line["ticks"], first))
+            self._last = line
+
+    def snapshot(self, since: int) -> dict[str, Any]:
+        with self._lock:
+            # Without what is drawn, which may not be JSON (NaN, say).
+            fields = {name: value for name, value in self._last.items() if name != "data"}
+            return fields | {"ticks": [tick for number, tick in self._ticks if number > since]}
+
+    def picture(self) -> bytes | None:
+        if self._sent is not None:
+            return self._sent
+        env, seed, data = (self._last.get(name) for name in ("env", "seed", "data"))
+        return drawing(env, int(seed or 0), json.dumps(data)) if isinstance(env, str) and data else None
+
+    def say(self, word: str, k: int | None) -> str:
+        write_line({"say": word, "k": k})
+        return word
+
+    def instruct(self, text: str) -> str:
+        write_line({"instruct": instruction_text(text)})
+        return SENT
+
+
+paints = cache(painter)
+
+
+@lru_cache(maxsize=1)
+def drawing(env: str, seed: int, data: str) -> bytes | None:
+    """Return the world's picture; None where it has none."""
+    if (paint := paints(env)) is not None:
+        with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # data without a picture
+            return png(paint(seed, json.loads(data)))
+    return None
+
+
+def write_line(line: dict[str, Any]) -> None:
+    """Write a line to the run; it is lost where the run does not read."""
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(line).encode() + b"\n")
+
+
+def build(fed: Fed) -> Starlette:
+    """Return the page's routes, without their gate."""
+    page = Route("/", lambda request: FileResponse(PAGE / "live.html"))
+    return Starlette(routes=[*routes(lambda name: None if name else fed, list), page, *files()])
+
+
+def main() -> None:
+    # Ctrl-C is for the run, which ends this by closing its stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    fed = Fed()
+    options = GatewayOptions(host="127.0.0.1", port=int(sys.argv[1]))
+    server = HTTPServer(behind_gate(build(fed), options), options)
+    try:
+        server.start()
+    except UserError as error:
+        write_line({"failed": error.what})
+        return
+    write_line({"url": server.url})
+    for line in sys.stdin.buffer:
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            fed.take(json.loads(line))
+    time.sleep(2 * EVERY_S)  # viewers receive the end
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

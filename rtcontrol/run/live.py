@@ -31,7 +31,7 @@ from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import MAX_LINE, printable
 
 # A program of a room above this one: nothing of it is imported here, and its threads share nothing with the loop's.
-PROGRAM = "rtcontrol.gateway.viewer"
+PROGRAM = "rtcontrol.gateway.view"
 LOGGER = logging.getLogger("rtcontrol")  # its warnings are shown while there is a view
 EVERY_S = 0.25
 START_S, END_S = 30.0, 3.0  # of the page's process

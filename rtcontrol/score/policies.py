@@ -89,25 +89,23 @@ class ModelPolicy:
             ) from failure
 
     def _decide(self, worlds: Sequence[Seat]) -> list[Decision | Failure]:
-        if self._local is None:
-            return list(self._pool.map(_request, self._deciders, worlds))
+        if (local := self._local) is None:
+            requests = [
+                DecisionRequest(world.tick, 1, world.seen, world.case.instruction, tuple(world.called[-6:]))
+                for world in worlds
+            ]
+            return list(
+                self._pool.map(lambda decider, request: _tried(decider.decide, request), self._deciders, requests)
+            )
         situations = [(world.seen, world.case.instruction, world.called) for world in worlds]
         try:
-            return list(self._local.decide_many(situations))
+            return list(local.decide_many(situations))
         except (UserError, DecodeError):  # of one of them: the others are decided all the same
-            return [_alone(self._local, situation) for situation in situations]
+            return [_tried(local.decide, *situation) for situation in situations]
 
 
-def _alone(decider: STDecider, situation: tuple[str, str, Sequence[str]]) -> Decision | Failure:
+def _tried(decide: Callable[..., Decision], *situation: Any) -> Decision | Failure:
     try:
-        return decider.decide(*situation)
-    except (UserError, DecodeError) as failure:
-        return failure
-
-
-def _request(decider: Decider, world: Seat) -> Decision | Failure:
-    request = DecisionRequest(world.tick, 1, world.seen, world.case.instruction, tuple(world.called[-6:]))
-    try:
-        return decider.decide(request)
+        return decide(*situation)
     except (UserError, DecodeError, DecisionLost) as failure:
         return failure

@@ -48,18 +48,12 @@ def gate_between(nonsense: Sequence[float], understood: Sequence[float]) -> floa
     return most if enough >= most else (enough + most) / 2
 
 
-def confidences(
-    decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], rng: random.Random
-) -> tuple[list[float], list[float]]:
-    """Return a model's confidence in the rows told held-out `nonsense`, and in the rows."""
+def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
+    """Return the gate of a model, by rows with canonical instructions, and by held-out nonsense in their place."""
+    rng = random.Random(f"gate {seed}")
     changed = [replace(row, instruction=rng.choice(nonsense)) for row in rows]
     held, known = ([function_confidence(d) for d in decide.decisions(some)] for some in (changed, rows))
-    return held, known
-
-
-def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
-    """Return the gate of a model, by rows with canonical instructions, and by nonsense in their place."""
-    return gate_between(*confidences(decide, rows, nonsense, random.Random(f"gate {seed}")))
+    return gate_between(held, known)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ REAL = frozenset(
         "os.posix_spawn",
         "os.system",
         "ray",
-        "rtcontrol.gateway.Gateway",
+        "rtcontrol.gateway.app.Gateway",
         "rtcontrol.gateway.http_server.HTTPServer",
         "rtcontrol.hosts.processes",
         "rtcontrol.models.quantize",

@@ -24,7 +24,6 @@ def test_all_ways_decide_alike_in_their_own_passes(
     agent: str, tools: str, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "WARM_UP", 1)  # its times are not judged here
-    monkeypatch.setattr(decide, "EVERY_SLOW", 3)
     steps: list[None] = []
     spec = DeciderSpec(agent, tuple(schemas(agent)[tools]))
     result = decide.bench_tools(spec, situations(agent, 12)[-5:], lambda: steps.append(None))

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.gateway import Gateway, GatewayOptions
+from rtcontrol.gateway.app import Gateway
+from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.models.checkpoint.checkpoint import ZOO

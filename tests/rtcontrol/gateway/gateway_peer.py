@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from rtcontrol.gateway import Gateway
+from rtcontrol.gateway.app import Gateway
 from rtcontrol.gateway.view import CLIENT, PAGE
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.serve.session_manager import SessionManager

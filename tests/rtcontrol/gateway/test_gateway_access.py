@@ -14,8 +14,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from rtcontrol.gateway import GatewayOptions, http_server
-from rtcontrol.gateway.options import origin, read_token
+from rtcontrol.gateway import http_server
+from rtcontrol.gateway.options import GatewayOptions, origin, read_token
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 

@@ -25,7 +25,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol.gateway import view as views
-from rtcontrol.gateway.viewer import Fed
 from rtcontrol_client.wire.messages import Bye, Executed
 from tests.helpers.processes import Program, until
 
@@ -99,7 +98,7 @@ def test_run_is_watched_and_controlled_from_page(flying: Flying) -> None:
 
 def test_page_process_ignores_signals_and_other_origins(flying: Flying) -> None:
     children = psutil.Process(flying.popen.pid).children()
-    (pages,) = [c for c in children if "rtcontrol.gateway.viewer" in c.cmdline()]
+    (pages,) = [c for c in children if "rtcontrol.gateway.view" in c.cmdline()]
     assert os.getsid(pages.pid) != os.getsid(flying.popen.pid)
     pages.send_signal(signal.SIGINT)
     assert pages.nice() > psutil.Process(flying.popen.pid).nice()
@@ -143,7 +142,7 @@ def test_stuck_viewer_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
         await over.wait()
         return {"type": "websocket.disconnect", "code": 1006}
 
-    app = Starlette(routes=views.routes(lambda name: Fed(), list))
+    app = Starlette(routes=views.routes(lambda name: views.Fed(), list))
     scope = {"type": "websocket", "path": "/view/ws", "headers": [], "query_string": b"", "subprotocols": []}
     asyncio.run(asyncio.wait_for(app(scope | {"extensions": {"rtcontrol.abort": over.set}}, receive, send), 20))
 
