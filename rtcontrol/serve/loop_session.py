@@ -85,7 +85,7 @@ class LoopSession(SessionThread):
         finally:
             if loop.state.launched:
                 known = loop.instructions
-                self.newest = [known.now, *known.waiting][-1]
+                self.ran = known.proven, [known.now, *known.waiting][-1]
 
     # -- for the owner, from any thread -------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class SessionThread(ABC):
         self.thread: threading.Thread | None = None
         self.needed: Need | None = None  # once it has decided
         self.record = Path()  # of its newest run
-        self.newest: str | None = None  # the last instruction of a run that ended
+        self.ran: tuple[str, str] | None = None  # the instructions of a run that ended
 
     @property
     def id(self) -> str:
@@ -89,7 +89,7 @@ class SessionThread(ABC):
             log.exception("%s failed", self.id)
             error = refusals.failure(fault)
         finally:
-            self.owner.tell(ev.Ended(self.facts, error, newest=self.newest))
+            self.owner.tell(ev.Ended(self.facts, error, ran=self.ran))
 
     def opened(self) -> CountedLoop | None:
         """Return a loop by the session's terms; None if its client has gone. Raises WireError."""
@@ -97,7 +97,7 @@ class SessionThread(ABC):
             return None
         if not self.facts.agreed:
             self.terms = self.negotiate()
-        self.newest = None
+        self.ran = None
         opens = self.owner.tell(ev.Agreed(self.facts))
         return self.open(self.facts.instructions.first) if opens else None
 

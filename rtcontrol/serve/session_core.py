@@ -463,7 +463,11 @@ class SessionTurn:
         """Start the session again, park it, or end it."""
         session, life, error = event.session, event.session.life, event.error
         life.attached, life.why = False, life.why or event.why
-        session.instructions.ran(event.newest)
+        if event.ran is not None:
+            session.instructions.ran(*event.ran)
+        if error is not None and error.field == "instruction" and life.welcomed and session.instructions.give_way():
+            # The decider cannot take the instruction that the run started with: the next one starts with the former.
+            error.retryable, error.fatal = True, False
         passing = error is None or (error.retryable and not error.fatal)
         kept = passing and life.why is None and life.welcomed and not (self.core.closing or self.rules.outlives)
         if kept and error is None and session.peer is not None:
@@ -504,9 +508,9 @@ class SessionTurn:
 
     def _bye(self, peer: Peer, message: Bye) -> None:
         """End the session at once, so that the next hello on this connection finds it free."""
-        if peer.session is None:
+        session = self.sessions.left(peer, message.session)
+        if session is None:
             return
-        session = session_of(peer, message.session)
         peer.session = session.peer = None
         self._stop(session, BYE)
         self._send(peer, Bye(session=session.token, reason=BYE))

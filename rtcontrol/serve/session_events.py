@@ -135,12 +135,12 @@ class Instructed(OfSession):
 
 @dataclass(slots=True)
 class Ended(OfSession):
-    """The session's thread is done, for good if there is a `why`. `newest`: the last instruction of the loop, if it
-    ran."""
+    """The session's thread is done, for good if there is a `why`. `ran`: if there was a loop, the last instruction that
+    a decision was made by, and the last of all."""
 
     error: WireError | None = None
     why: str | None = None
-    newest: str | None = None
+    ran: tuple[str, str] | None = None
 
 
 # -- events of the server ---------------------------------------------------------------------------------------------

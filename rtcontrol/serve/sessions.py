@@ -136,20 +136,29 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class SessionInstructions:
-    """`first`: what the run started with (None: the terms'), `next`: what the next run starts with. `refusal`: why one
-    was refused, until the client knows; `shown`: the same, until its tick's error is due; `error`: what was reported
-    last (seq, error)."""
+    """`first`: what the run started with (None: the terms'), `next`: what the next run starts with, `proven`: the last
+    that the run before decided by. `refusal`: why one was refused, until the client knows; `shown`: the same, until its
+    tick's error is due; `error`: what was reported last (seq, error)."""
 
     first: str | None = None
     next: str | None = None
+    proven: str | None = None
     refusal: str | None = None
     shown: str | None = None
     error: tuple[int | None, str] = (None, "")
 
-    def ran(self, newest: str | None) -> None:
-        """Note the last instruction of a run that ended (None: it never started); a later one stays the next."""
-        if newest is not None and self.next == self.first:
+    def ran(self, proven: str, newest: str) -> None:
+        """Note how a run ended; an instruction that came after its end stays the next."""
+        self.proven = proven
+        if self.next == self.first:
             self.next = newest
+
+    def give_way(self) -> bool:
+        """Return whether the next run may start with the one before this, which the decider cannot take."""
+        again = self.proven is not None and bool({self.first, self.next} - {None, self.proven})
+        if again:
+            self.next = self.proven
+        return again
 
     def reports(self, seq: int | None, error: str, connected: bool) -> bool:
         """Return whether the client is to be informed of an undecided observation: once, and not of a refused
@@ -268,6 +277,17 @@ class Sessions:
             hint = "Say hello without `resume`."
             raise refusals.unknown_token("There is no such session (any more).", hint, "resume")
         return session
+
+    def left(self, peer: Peer, token: str | None) -> Session | None:
+        """Return the session that a bye ends, None where there is none. Raises WireError.
+
+        A client that closes right after its bye may be gone before the bye is read: the token then names the session,
+        which waits for its client or is ending.
+        """
+        if peer.session is not None:
+            return session_of(peer, token)
+        lost = (s for s in self if s.peer is None and s.key == peer.connection.key)
+        return next((s for s in lost if token is not None and same(token, s.token)), None)
 
     def pictured(self, peer: Peer, token: str) -> Session:
         """Return whose picture it is. It may come on a connection of its own, with the session's key. Raises

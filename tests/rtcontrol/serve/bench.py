@@ -236,7 +236,7 @@ class Bench(SessionOwner):
     def end(self, session: Session, error: WireError | None = None) -> None:
         """The session's loop is over, if it runs."""
         if (newest := self.running.pop(session.id, None)) is not None:
-            self.tell(ev.Ended(session, error, newest=newest))
+            self.tell(ev.Ended(session, error, ran=(session.instructions.first or "go", newest)))
 
 
 def bye(session: Session) -> Bye:

@@ -190,6 +190,18 @@ def test_missing_thread_costs_only_its_hello(bench: Bench) -> None:
     assert wire.only(Welcome).resumed
 
 
+def test_hellos_have_a_rate(bench: Bench) -> None:
+    wire = Wire()
+    for _ in range(500):
+        bench.hello(wire)
+        bench.send(wire, Bye())
+    assert bench.core.refused["rate"] >= 400 and bench.core.count <= 20
+    assert {message.code for message in wire.take(ErrorMessage)} == {"rate"}
+    bench.wait(5)
+    bench.hello(wire)
+    wire.only(Welcome)
+
+
 # -- resuming ---------------------------------------------------------------------------------------------------------
 
 
@@ -494,9 +506,28 @@ def test_instruction_after_loops_end_starts_the_next(bench: Bench) -> None:
     bench.lose(wire)
     del bench.running[session.id]  # it is over, and its thread has not reported it yet
     bench.tell(ev.Instructed(session, "left"))
-    bench.tell(ev.Ended(session, newest="go"))
+    bench.tell(ev.Ended(session, ran=("go", "go")))
     bench.hello(Wire(), resume=session.token)
     assert bench.running[session.id] == "left"
+
+
+def unfit() -> WireError:
+    return WireError(Code.INSTRUCTION, "It does not fit.", "Shorten it.", field="instruction", fatal=True)
+
+
+def test_unfit_instruction_gives_way_to_the_former(bench: Bench) -> None:
+    session = bench.parked()
+    bench.tell(ev.Instructed(session, "bad"))
+    bench.hello(back := Wire(), resume=session.token)
+    back.sent.clear()
+    del bench.running[session.id]
+    bench.tell(ev.Ended(session, unfit()))
+    assert back.error() == ("instruction", False, True)
+    bench.hello(back, resume=session.token)
+    assert bench.running[session.id] == "go"
+    back.sent.clear()
+    bench.tell(ev.Ended(session, unfit()))
+    assert back.error() == ("instruction", True, False), "there is none before that"
 
 
 def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
@@ -625,6 +656,24 @@ def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
     assert bench.lines[-1] == "session-0001: over (client said bye)"
     bench.hello(back := Wire(), resume=session.token)
     assert back.code() == "session" and other.peer is not None
+
+
+def test_bye_after_its_connection_ends_the_session(bench: Bench) -> None:
+    parked = bench.parked()
+    wire, ending = bench.enter()
+    bench.lingers = True
+    bench.lose(wire)
+    other = Wire()
+    for session in (parked, ending):
+        bench.send(other, bye(session))
+        assert other.only(Bye).session == session.token
+    bench.end(ending)
+    assert bench.states_of() == {}
+    stranger = Wire(key="another")
+    bench.lingers = False
+    waits = bench.parked()
+    bench.send(stranger, bye(waits))
+    assert not stranger.sent and bench.states_of() == {"parked": 1}
 
 
 def kept() -> int:
