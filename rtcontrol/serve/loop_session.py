@@ -10,11 +10,8 @@ from typing import Any
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteData
-from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.runner import wall_clock
-from rtcontrol.loop.warmup import DecisionFailed
-from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import goal_tools
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import Terms
@@ -23,7 +20,7 @@ from rtcontrol.serve.replies import LoopReports, control_of
 from rtcontrol.serve.runs import open_record
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import Need
-from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 
 
@@ -76,12 +73,6 @@ class LoopSession(SessionThread):
         assert loop is not None, "it is open"
         try:
             loop.run()
-        except DecisionFailed as error:
-            raise self.terms.undecodable(error) from None
-        except DecoderUnavailable:
-            raise
-        except UserError as error:
-            raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction", fatal=True) from None
         finally:
             if loop.state.launched:
                 known = loop.instructions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,10 +14,11 @@ from rtcontrol.agents.agent import Fallback
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
 from rtcontrol.hosts.deciders import PLAIN, STSource
-from rtcontrol.hosts.protocol import DeciderSource
+from rtcontrol.hosts.protocol import DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.remote_api import is_policy
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.runner import LoopClock, arrival_clock
+from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
@@ -25,7 +27,7 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
 from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.refusals import refused_as
+from rtcontrol.serve.refusals import busy, refused_as
 from rtcontrol.serve.session_core import CONTROL
 from rtcontrol.serve.sessions import GRACE_S
 from rtcontrol.telemetry.run_folder import version
@@ -116,12 +118,6 @@ class Terms:
             **active,
         )
 
-    def undecodable(self, error: UserError) -> WireError:
-        """Return the refusal of a first decision that failed: parameters that are decoded token by token are too much
-        for it."""
-        hint = "Give free values an enum or bounds, and no array or recursion; give a tool at most six parameters."
-        return _refused(Code.TOOLS, error.what, hint, "tools")
-
     def decidable(self) -> AbstractContextManager[None]:
         """What cannot be decided by in here is the client's tools, or the model that it named. Raises WireError."""
         code = Code.TOOLS if self.named is None else Code.MODEL
@@ -132,6 +128,23 @@ class Terms:
         tools = f"agent {self.named}" if self.named else f"{len(self.agent.tools.schemas)} tools of its own"
         pace = "client-paced" if self.hello.pacing == "client" else f"{self.config.hz:g} Hz"
         return f"{tools}, model {Path(self.model).name}, {pace}"
+
+
+def failure(fault: BaseException, welcomed: bool) -> WireError:
+    """Return the error by which a session's loop did not start, or ended. One that may pass keeps a session that was
+    welcomed."""
+    if isinstance(fault, DecoderUnavailable):
+        code = Code.BUSY if fault.full else Code.DECODER
+        return WireError(code, fault.what, fault.remedy, retryable=True, fatal=not welcomed)
+    if isinstance(fault, DecisionFailed):  # the first decision: parameters that are decoded token by token
+        hint = "Give free values an enum or bounds, and no array or recursion; give a tool at most six parameters."
+        return _refused(Code.TOOLS, fault.what, hint, "tools")
+    if isinstance(fault, UserError):
+        return _refused(Code.INSTRUCTION, fault.what, fault.remedy, "instruction")
+    problem = " ".join(f"The session failed ({type(fault).__name__}: {fault}).".split())
+    if isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE):
+        return busy(problem)
+    return _refused(Code.INTERNAL, problem, "Say hello again.")
 
 
 def ttl_of(config: RunConfig) -> float:

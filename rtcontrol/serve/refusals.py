@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,33 +39,6 @@ def rate(problem: str, hint: str) -> WireError:
 def unknown_token(problem: str, hint: str, field: str) -> WireError:
     """The token names no session, or another one."""
     return WireError(Code.SESSION, problem, hint, field=field, retryable=True)
-
-
-def of_crowds(crowd: bool) -> WireError:
-    """The message is for crowds, and the session is not one; or the other way round."""
-    if crowd:
-        return state("This session is a crowd.", "Send join, leave and observe_many.")
-    return state("This session is not a crowd.", "Give hello `crowd: {}`.")
-
-
-def instruction_refused(why: str, seq: int | None) -> WireError:
-    """The decider cannot take an instruction; `seq`: the observation whose tick tried it."""
-    hint = "Say it in other or fewer words; the instruction before continues."
-    return WireError(Code.INSTRUCTION, f"The instruction was refused: {why}", hint, field="instruction", seq=seq)
-
-
-def unavailable(error: DecoderUnavailable, welcomed: bool) -> WireError:
-    """The place of decision is full or away. A session that was welcomed is kept."""
-    code = Code.BUSY if error.full else Code.DECODER
-    return WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed)
-
-
-def failure(fault: BaseException) -> WireError:
-    """The session ended by a fault of the server, or for want of files."""
-    problem = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-    full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
-    code, hint = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
-    return WireError(code, f"The session failed ({problem}).", hint, retryable=full, fatal=True)
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.serve import refusals
+from rtcontrol.models.errors import UserError
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.negotiate import Terms, negotiate
+from rtcontrol.serve.negotiate import Terms, failure, negotiate
 from rtcontrol.serve.owner import SessionOwner
 from rtcontrol.serve.runs import CountedLoop, finish
 from rtcontrol.serve.sessions import Need, Session
@@ -83,11 +82,10 @@ class SessionThread(ABC):
                 self._run(loop)
         except WireError as refusal:
             error = refusal
-        except DecoderUnavailable as away:
-            error = refusals.unavailable(away, self.facts.life.welcomed)
         except BaseException as fault:  # also SystemExit of a user's agent
-            log.exception("%s failed", self.id)
-            error = refusals.failure(fault)
+            if not isinstance(fault, UserError):
+                log.exception("%s failed", self.id)
+            error = failure(fault, self.facts.life.welcomed)
         finally:
             self.owner.tell(ev.Ended(self.facts, error, ran=self.ran))
 

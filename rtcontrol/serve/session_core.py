@@ -334,7 +334,8 @@ class SessionTurn:
         find = self.sessions.pictured if isinstance(message, Picture) else session_of
         session = find(peer, message.session)
         if session.crowd != isinstance(message, OF_CROWDS):
-            raise refusals.of_crowds(session.crowd)
+            problem = f"This session is {'' if session.crowd else 'not '}a crowd: it takes no {message.type}."
+            raise refusals.state(problem, "Give hello `crowd: {}` for join, leave and observe_many alone.")
         if session.life.state != "live":
             raise refusals.state("The session is not open.", "Wait for the welcome.", retryable=True)
         self.out.append(ev.Deliver(peer.connection, session, message))
@@ -383,15 +384,10 @@ class SessionTurn:
         """Carry out a command, also in a session that opens or waits for its client. A stop ends it for good. Return a
         sentence about it; None if its loop has the answer."""
         life = session.life
-        if session.crowd and (answer := crowd_answer(word, life.why)) is not None:
-            return answer
         if word in ("pause", "resume", "stop"):
             life.paused = word != "resume"
         if word == "stop":
             life.why = life.why or BY_HAND
-        if session.crowd:
-            state: Any = "stopped" if life.why == BY_HAND else "paused" if life.paused else "running"
-            self._send_control(session, ControlMessage(session=session.token, state=state))
         if life.state == "parked" and life.why is not None:
             self.sessions.remove(session)
         if not life.attached:
@@ -405,9 +401,6 @@ class SessionTurn:
             self._send(session.client, control)
 
     # -- what a loop has for its client -------------------------------------------------------------------------------
-
-    def _emitted(self, event: ev.Emitted) -> None:
-        self._emit(event.session, event.message)
 
     def _emit(self, session: Session, message: Message) -> None:
         """Send the client a message of the loop."""
@@ -424,7 +417,10 @@ class SessionTurn:
         if (why := instructions.refusal) is not None:
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
             instructions.refusal = None
-            self._refuse(peer, refusals.instruction_refused(why, message.seq_obs))
+            error = f"The instruction was refused: {why}"
+            hint = "Say it in other or fewer words; the instruction before continues."
+            seq = message.seq_obs
+            self._refuse(peer, WireError(Code.INSTRUCTION, error, hint, field="instruction", seq=seq))
         if life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more and life.why in (None, LEAVING):
             # Now the client acts by what is as new as can be.
             self._stop(session, LEAVING)
@@ -443,9 +439,6 @@ class SessionTurn:
     def _gave_way(self, event: ev.GaveWay) -> None:
         instructions = event.session.instructions
         instructions.refusal = instructions.shown = event.why
-
-    def _noted(self, event: ev.Noted) -> None:
-        self._note(event.session, event.line, event.always)
 
     def _note(self, session: Session, line: str, always: bool = False) -> None:
         """Show people a line of the session, as far as the rate allows: what a client does wrong in every tick must not
@@ -559,13 +552,6 @@ class SessionTurn:
                 self._stop(session, LEAVING)
 
 
-def crowd_answer(word: str, why: str | None) -> str | None:
-    """Return the answer to a person who says it to a crowd that ends for this reason; None: it is done."""
-    if word in ("confirm", "deny"):
-        return "No question is asked for a crowd: calls that wait for a yes are held back."
-    return None if why is None else "It is stopped: a stop is final."
-
-
 def stamped(error: WireError, message: Message | None) -> WireError:
     """Return the error with the hello or observation that it refuses."""
     if isinstance(message, Hello):
@@ -584,10 +570,10 @@ EVENTS: dict[type, Callable[[SessionTurn, Any], None]] = {
     ev.Attached: SessionTurn._attached,
     ev.Warm: SessionTurn._warm,
     ev.Greeted: SessionTurn._greeted,
-    ev.Emitted: SessionTurn._emitted,
+    ev.Emitted: lambda turn, event: turn._emit(event.session, event.message),
     ev.Wrong: SessionTurn._wrong,
     ev.GaveWay: SessionTurn._gave_way,
-    ev.Noted: SessionTurn._noted,
+    ev.Noted: lambda turn, event: turn._note(event.session, event.line, event.always),
     ev.Commanded: SessionTurn._commanded,
     ev.Instructed: SessionTurn._instructed,
     ev.Ended: SessionTurn._ended,

@@ -8,7 +8,6 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.rules import rules_of, settings_of
-from rtcontrol.models.errors import UserError
 from rtcontrol.serve import session_events
 from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
 from rtcontrol.serve.crowd.loop import CrowdLoop
@@ -21,6 +20,7 @@ from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire import messages as wire
 
 ROUNDS = 3  # of warm-up
+STATES: dict[str, Any] = {"pause": "paused", "resume": "running", "stop": "stopped"}
 
 
 class CrowdSession(SessionThread):
@@ -65,10 +65,6 @@ class CrowdSession(SessionThread):
             crowd.run()
             if crowd.host.gave_up is not None:
                 raise DecoderUnavailable(crowd.host.gave_up, "Start the server again.")
-        except DecoderUnavailable:
-            raise
-        except UserError as error:
-            raise self.terms.undecodable(error) from None
         finally:
             crowd.stop("over")
             crowd.host.close()
@@ -95,9 +91,14 @@ class CrowdSession(SessionThread):
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "it is attached"
+        if word in ("confirm", "deny"):
+            return "No question is asked for a crowd: calls that wait for a yes are held back."
+        if self.crowd.ended_by is not None:
+            return "It is stopped: a stop is final."
         self.crowd.post(ev.OperatorCommand(word, by, time.monotonic_ns()))
         if word == "stop":
             self.crowd.stop(BY_HAND)
+        self.send(wire.ControlMessage(session=self.facts.token, state=STATES[word]))
         return f"{word} ({by})"
 
     def stop_loop(self, why: str) -> None:

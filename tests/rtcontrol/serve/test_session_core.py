@@ -624,20 +624,6 @@ def test_stop_without_loop_is_final(bench: Bench, when: str) -> None:
     assert back.code() == "state"
 
 
-def test_crowd_is_paused_and_stopped_but_never_confirmed(bench: Bench) -> None:
-    wire, session = bench.enter(crowd=True, **CONTROL)
-    bench.send(wire, control(session, "pause"))
-    assert (session.id, "say", "pause", "wire", None) in bench.done
-    assert wire.only(ControlMessage).state == "paused"
-    bench.send(wire, control(session, "confirm"))
-    assert "No question is asked" in bench.lines[-1]
-    bench.lingers = True
-    bench.send(wire, control(session, "stop"))
-    assert wire.only(ControlMessage).state == "stopped"
-    bench.send(wire, control(session, "resume"))
-    assert "final" in bench.lines[-1]
-
-
 # -- bye, draining, and the end ---------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ from rtcontrol.serve.crowd.members import (
     MemberTick,
     crowd_terms,
 )
+from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
@@ -450,3 +451,16 @@ def test_repeated_instructions_keep_the_agenda_small() -> None:
     for _ in range(100):
         bench.tell(ev.Instructed("land"))
     assert len(bench.core.agenda._heap) == entries
+
+
+def test_crowd_is_paused_and_stopped_but_never_confirmed() -> None:
+    events, posted = list[Any](), list[Any]()
+    session = CrowdSession(cast(Any, SimpleNamespace(token=TOKEN)), cast(Any, SimpleNamespace(tell=events.append)))
+    loop = SimpleNamespace(post=posted.append, ended_by=None)
+    loop.stop = lambda why: setattr(loop, "ended_by", why)
+    session.crowd = cast(Any, loop)
+    assert session.say_to_loop("pause", "wire", None) == "pause (wire)" and posted[-1].word == "pause"
+    assert "No question is asked" in session.say_to_loop("confirm", "wire", 3)
+    session.say_to_loop("stop", "wire", None)
+    assert "final" in session.say_to_loop("resume", "wire", None)
+    assert [event.message.state for event in events] == ["paused", "stopped"] and len(posted) == 2
