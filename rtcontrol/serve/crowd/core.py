@@ -77,32 +77,14 @@ class Agenda:
         return self._heap[0][0] if self._heap else None
 
 
-class BatchTimes:
-    """What batches take, and how large one may be: halved after one that was late, and growing after one that was not,
-    twofold until the first was late, then by an eighth. Else a batch that is always late would be tried for ever."""
-
-    def __init__(self) -> None:
-        self._times = EdfScheduler()
-        self.most = 1
-        self._growth = 1
-
-    def took(self, count: int, ns: int, late: bool) -> None:
-        """So many together took so long, `late` for the earliest of them."""
-        self._times.took(None, count, ns)
-        if late:
-            self.most, self._growth = max(1, count // 2), 8
-        elif count >= self.most:
-            self.most = count + max(1, count // self._growth)
-
-    def expected(self, count: int) -> float:
-        """Nanoseconds of so many together."""
-        return self._times.expected(None, count)
-
-
 @dataclass(slots=True)
 class BatchQueue:
     """The released ticks that wait for a decision, and the `batch` that was requested at `requested_ns`, of a host of
-    this `incarnation`. `count`: batches so far; `served`: ticks that were in one; `shares`: ns of a decision."""
+    this `incarnation`. `count`: batches so far; `served`: ticks that were in one; `shares`: ns of a decision.
+
+    `most` ticks may be in one: half as many after one that was late, and more after one that was not, twofold until the
+    first was late, then by an eighth. Else a batch that is always late would be tried for ever.
+    """
 
     waiting: list[MemberTick] = field(default_factory=list)
     batch: list[MemberTick] = field(default_factory=list)
@@ -111,14 +93,28 @@ class BatchQueue:
     count: int = 0
     served: int = 0
     late_dropped: int = 0
-    times: BatchTimes = field(default_factory=BatchTimes)
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=SHARES))
+    times: EdfScheduler = field(default_factory=EdfScheduler)
+    most: int = 1
+    growth: int = 1
 
     def end(self, now_ns: int, late: bool) -> list[MemberTick]:
         """Return the ticks of the batch, which is over; it took until now."""
         batch, self.batch = self.batch, []
-        self.times.took(len(batch), now_ns - self.requested_ns, late)
+        self.took(len(batch), now_ns - self.requested_ns, late)
         return batch
+
+    def took(self, count: int, ns: int, late: bool) -> None:
+        """So many together took so long, `late` for the earliest of them."""
+        self.times.took(None, count, ns)
+        if late:
+            self.most, self.growth = max(1, count // 2), 8
+        elif count >= self.most:
+            self.most = count + max(1, count // self.growth)
+
+    def expected(self, count: int) -> float:
+        """Nanoseconds of so many together."""
+        return self.times.expected(None, count)
 
 
 class CrowdCore:
@@ -172,7 +168,7 @@ class CrowdCore:
         """The first look starts a member's ticks; another text than the one decided upon renews its rate at once."""
         members, faults = self.members.observe(message, self.now_ns)
         for member in members:
-            if member.clock.released_ns is None or (member.clock.stretch > 1 and not member.rests):
+            if member.released_ns is None or (member.periods > 1 and not member.rests):
                 self._renew(member)
         self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
 
@@ -186,31 +182,31 @@ class CrowdCore:
 
     def _renew(self, member: CrowdMember) -> None:
         """Its next release comes at its own rate, counted from the last one: at once where it rested."""
-        clock, now = member.clock, self.now_ns
-        clock.stretch = 1
-        if member.looks.newest is not None and member.tick is None and not self.paused:
+        now = self.now_ns
+        member.periods = 1
+        if member.newest is not None and member.tick is None and not self.paused:
             # Of one instant for all of a message: who has the same rate has the same deadlines.
-            last = clock.released_ns
+            last = member.released_ns
             self._schedule(member, now if last is None else max(now, last + member.period_ns))
 
     # -- release -------------------------------------------------------------------------------------------------------
 
     def _schedule(self, member: CrowdMember, t_ns: int) -> None:
-        if member.clock.due_ns != t_ns:  # else it is on the agenda
-            member.clock.due_ns = t_ns
+        if member.due_ns != t_ns:  # else it is on the agenda
+            member.due_ns = t_ns
             self.agenda.at(t_ns, self._release, member)
 
     def _release(self, member: CrowdMember) -> None:
         """Release the member's tick, unless another instant was set meanwhile."""
-        clock, look, now = member.clock, member.looks.newest, self.now_ns
-        due_ns, period_ns = clock.due_ns, member.terms.period_ns
+        look, now = member.newest, self.now_ns
+        due_ns, period_ns = member.due_ns, member.terms.period_ns
         if due_ns is None or due_ns > now or look is None:
             return
-        skipped = (now - due_ns) // period_ns if clock.stretch == 1 else 0
-        if clock.released_ns is None:
-            clock.phase_ns = member.serial % PHASES * period_ns // PHASES
+        skipped = (now - due_ns) // period_ns if member.periods == 1 else 0
+        if member.released_ns is None:
+            member.phase_ns = member.serial % PHASES * period_ns // PHASES
         else:
-            clock.rested += max(0, (due_ns - clock.released_ns) // period_ns - 1)
+            member.rested += max(0, (due_ns - member.released_ns) // period_ns - 1)
         if not self.ledger.t0_ns:
             self.ledger.t0_ns = due_ns
             self.ledger.write({"origin_ns": due_ns})
@@ -219,7 +215,7 @@ class CrowdCore:
         tick = MemberTick(self.k, release_ns, release_ns + member.terms.deadline_ns, now, member=member)
         if skipped:
             tick.skip = {"skipped": skipped, "skip_cause": Cause.WAKE.value, "skip_subcause": "scheduler"}
-        clock.due_ns, clock.released_ns, member.tick = None, release_ns, tick
+        member.due_ns, member.released_ns, member.tick = None, release_ns, tick
         if now - look.arrived_ns > self.settings.max_age_ns:
             tick.see(look)
             self._miss(tick, (Cause.STALE_OBSERVATION, "frozen"))
@@ -235,7 +231,7 @@ class CrowdCore:
         queue.waiting = [tick for tick in queue.waiting if not tick.done]
         if queue.batch or not queue.waiting or not self.host.alive:
             return
-        queue.batch = choose(queue.waiting, now, queue.times.expected, queue.times.most)
+        queue.batch = choose(queue.waiting, now, queue.expected, queue.most)
         if not queue.batch:
             return
         chosen = {tick.k for tick in queue.batch}
@@ -248,10 +244,10 @@ class CrowdCore:
 
     def _request(self, tick: MemberTick) -> DecisionRequest:
         """Return the request of a tick, upon what its member saw last."""
-        member, look = tick.member, tick.member.looks.newest
+        member, look = tick.member, tick.member.newest
         assert look is not None, "it was released"
         self.queue.served += 1
-        member.looks.taken, member.served = True, self.queue.served
+        member.taken, member.served = True, self.queue.served
         tick.see(look)
         history = tuple(member.history) if self.rules.history else ()
         prompt = look.text, member.terms.instruction, history, look.data
@@ -299,13 +295,13 @@ class CrowdCore:
     def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[PartFault]:
         """Return what to report of a look that no decision comes of: once for each text, which may be looked at in many
         ticks."""
-        looks, text = tick.member.looks, tick.request.observation
-        if looks.refused == text:
+        member, text = tick.member, tick.request.observation
+        if member.refused == text:
             return []
-        looks.refused = text
+        member.refused = text
         problem, hint = reply.mistake or (f"No decision was made of it ({reply.error}).", "Continue to observe.")
         code = Code.DECODER if reply.mistake is None else Code.TOO_LARGE
-        return [PartFault(tick.member.id, tick.seq, WireError(code, problem, hint, field="text"))]
+        return [PartFault(member.id, tick.seq, WireError(code, problem, hint, field="text"))]
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
@@ -356,23 +352,23 @@ class CrowdCore:
         """End the tick; the next one is due in its time."""
         tick = outcome.tick
         assert isinstance(tick, MemberTick), "it is of a member"
-        member, clock = tick.member, tick.member.clock
+        member = tick.member
         tick.done, member.tick = True, None
         self._record(tick, outcome, more)
         member.stretch(outcome.kind in ("call", "null"))
-        phase_ns, clock.phase_ns = clock.phase_ns, 0
+        phase_ns, member.phase_ns = member.phase_ns, 0
         self._schedule(member, tick.release_ns + member.period_ns + phase_ns)
 
     def _record(self, tick: MemberTick, outcome: TickOutcome, more: dict[str, Any]) -> None:
         member, ledger, request, reply = tick.member, self.ledger, tick.request, outcome.reply
-        tick.epoch, tick.superseded, member.looks.superseded = member.epoch, member.looks.superseded, 0
+        tick.epoch, tick.superseded, member.superseded = member.epoch, member.superseded, 0
         fields: dict[str, Any] = {"member": member.id}
         if self.settings.records and tick.requested:
             numbers = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
             prompt = {"observation": request.observation, "instruction": request.instruction}
             ledger.write({**numbers, **prompt, "history": request.history, **fields})
-        if member.clock.rested:
-            fields["rested"], member.clock.rested = member.clock.rested, 0
+        if member.rested:
+            fields["rested"], member.rested = member.rested, 0
         if reply is not None and reply.decision is not None:
             line = ledger.decided_line(outcome, reply, self.now_ns, 0)
         else:
@@ -409,7 +405,7 @@ class CrowdCore:
         member.decided = None
         calls = member.terms.safe_calls or []
         self._send(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
-        if first and member.looks.newest is not None:
+        if first and member.newest is not None:
             text = "; ".join(Call(call.name, call.arguments).text() for call in calls) or None
             line = {"safe": text, "why": why, "t_s": self.ledger.t_s(self.now_ns), "attempt": 1, "in_force": True}
             self.ledger.write({**line, "member": member.id})
@@ -465,7 +461,7 @@ class CrowdCore:
                 continue
             if member.tick is not None:
                 self._settle(TickOutcome(member.tick, "held"), why="paused")
-            member.clock.due_ns = None
+            member.due_ns = None
             self._suspend(member, "pause")
 
     def _suspend(self, member: CrowdMember, why: str) -> None:

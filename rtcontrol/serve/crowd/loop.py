@@ -56,7 +56,7 @@ class CrowdLoop:
         info, goal, warmup = self.host.start(), self.core.members.goal, Warmup()
         warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
         for took_ms in warmup.round_trip_ms[1:]:  # the first one makes everything warm
-            self.core.queue.times.took(1, round(took_ms * 1e6), late=False)
+            self.core.queue.took(1, round(took_ms * 1e6), late=False)
         self.recorder.file.keep()
         self.recorder.write({"start": {"host_info": info}})
 

@@ -78,33 +78,15 @@ class MemberTick(Tick):
 
 
 @dataclass(slots=True, eq=False)
-class MemberLooks:
-    """What a member saw. `superseded`: looks since the last one that was decided upon; `taken`: so was the newest;
-    `refused`: the text of which its client knows that no decision comes of it."""
-
-    newest: MemberSight | None = None
-    seq: int = -1
-    superseded: int = 0
-    taken: bool = True
-    refused: str | None = None
-
-
-@dataclass(slots=True, eq=False)
-class DemandClock:
-    """When a member's next release is due (None: it is not known yet). `released_ns` was the last, `phase_ns` is added
-    to the next one alone, `stretch` periods come before it; `rested` releases were left out since the last tick."""
-
-    due_ns: int | None = None
-    released_ns: int | None = None
-    phase_ns: int = 0
-    stretch: int = 1
-    rested: int = 0
-
-
-@dataclass(slots=True, eq=False)
 class CrowdMember:
     """One life of a member: `serial` is its number of all, `served` grows over all members. `decided`: text and goal of
-    the active decision."""
+    the active decision.
+
+    `newest` is what it saw last, with `seq`; `taken`: that was decided upon; `superseded` looks were not, since the
+    last that was; `refused`: the text of which its client knows that no decision comes of it. `due_ns`: its next
+    release (None: not known yet), `periods` after the one at `released_ns` (`phase_ns` is added once); `rested`
+    releases were left out since the last tick.
+    """
 
     id: str
     epoch: int
@@ -112,8 +94,16 @@ class CrowdMember:
     serial: int
     policy: FallbackPolicy
     history: deque[str]
-    looks: MemberLooks = field(default_factory=MemberLooks)
-    clock: DemandClock = field(default_factory=DemandClock)
+    newest: MemberSight | None = None
+    seq: int = -1
+    superseded: int = 0
+    taken: bool = True
+    refused: str | None = None
+    due_ns: int | None = None
+    released_ns: int | None = None
+    phase_ns: int = 0
+    periods: int = 1
+    rested: int = 0
     served: int = 0
     decided: tuple[str, str] | None = None
     tick: MemberTick | None = None
@@ -122,41 +112,40 @@ class CrowdMember:
         """Stop deciding for it: its open tick is no release."""
         if self.tick is not None:
             self.tick.done = True
-        self.tick = self.clock.due_ns = None
+        self.tick = self.due_ns = None
 
     def blind(self) -> None:
         """Forget what it saw: its client was lost, and that says nothing of now. Nothing is active, or held."""
         self.end()
-        self.looks.newest = self.decided = self.clock.released_ns = None
+        self.newest = self.decided = self.released_ns = None
         self.policy.epoch(-self.policy.hold_ns)
 
     @property
     def period_ns(self) -> int:
         """Until the next release: its period, or several of them while nothing happens; never beyond half of its
         time-to-live."""
-        terms, longest = self.terms, self.terms.period_ns * self.clock.stretch
-        if self.clock.stretch > 1 and terms.ttl_ms:
+        terms, longest = self.terms, self.terms.period_ns * self.periods
+        if self.periods > 1 and terms.ttl_ms:
             longest = max(terms.period_ns, min(longest, int(terms.ttl_ms * 5e5)))
         return longest
 
     @property
     def rests(self) -> bool:
         """Whether nothing has happened since its last decision, which is active."""
-        look = self.looks.newest
+        look = self.newest
         if self.terms.every_tick or look is None:
             return False
         return self.decided == (look.text, self.terms.instruction)
 
     def stretch(self, unchanged: bool) -> None:
         """Choose the periods until the next tick, after one whose decision left all `unchanged`, or did not."""
-        self.clock.stretch = min(2 * self.clock.stretch, LONGEST) if unchanged and self.rests else 1
+        self.periods = min(2 * self.periods, LONGEST) if unchanged and self.rests else 1
 
     def see(self, look: MemberLook, text: str, data: Any, now_ns: int) -> None:
         """Take a newer look."""
-        looks = self.looks
-        looks.superseded += not looks.taken
-        looks.seq, looks.taken = look.seq, False
-        looks.newest = MemberSight(look.seq, look.t_ns, now_ns, text, data)
+        self.superseded += not self.taken
+        self.seq, self.taken = look.seq, False
+        self.newest = MemberSight(look.seq, look.t_ns, now_ns, text, data)
 
 
 class Members:
@@ -209,9 +198,7 @@ class Members:
             raise WireError(Code.INVALID, f"hz {hz:g} is above {hz_max:g}.", "Ask for less.", field="hz")
         period_ns = round(1e9 / hz)
         if member.deadline_ms is not None and not 0 < member.deadline_ms <= period_ns / 1e6:
-            problem = (
-                f"deadline_ms {member.deadline_ms:g} is not above 0 and at most the period, {period_ns / 1e6:g} ms."
-            )
+            problem = f"deadline_ms {member.deadline_ms:g} is not in its period of {period_ns / 1e6:g} ms."
             raise WireError(Code.INVALID, problem, "Leave it out for the period.", field="deadline_ms")
         deadline_ms = config.deadline_ms if member.deadline_ms is None else member.deadline_ms
         deadline_ns = period_ns if deadline_ms is None else min(period_ns, round(deadline_ms * 1e6))
@@ -246,8 +233,8 @@ class Members:
         if member is None:
             problem = f"There is no member {echo(part.id)!r}."
             raise WireError(Code.STATE, problem, "Let it join first.", field="id", retryable=True)
-        if part.seq <= member.looks.seq:
-            problem = f"seq {part.seq} does not grow: the last was {member.looks.seq}."
+        if part.seq <= member.seq:
+            problem = f"seq {part.seq} does not grow: the last was {member.seq}."
             raise WireError(Code.SEQUENCE, problem, "Count up by one with every look of the member.", field="seq")
         if part.text is None and part.data is None:
             raise WireError(Code.INVALID, "The look shows nothing.", "Give text or data.", field="text")
@@ -282,13 +269,10 @@ def crowd_terms(terms: Terms) -> Terms:
         hint = "Name a model that this server has."
         raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", hint, field="model", fatal=True)
     hello, warnings = terms.hello, list(terms.warnings)
-    for name, wished in (("pacing", hello.pacing == "client"), ("calls_per_tick", hello.calls_per_tick)):
-        if wished:
-            problem, hint = (
-                f"A crowd has no {name} {getattr(hello, name)!r}.",
-                "Leave it out: the server sets the pace.",
-            )
-            raise WireError(Code.INVALID, problem, hint, field=name, fatal=True)
+    wishes = {"pacing": hello.pacing == "client", "calls_per_tick": hello.calls_per_tick}
+    for name in (name for name, wished in wishes.items() if wished):
+        hint = "Leave it out: the server sets the pace."
+        raise WireError(Code.INVALID, f"A crowd has no {name} {getattr(hello, name)!r}.", hint, field=name, fatal=True)
     missing = sorted({EXECUTED, PICTURES} & {*hello.capabilities})
     missing += [name for name in ("interpreter", "hysteresis") if getattr(terms.config, name) is not None]
     if missing:

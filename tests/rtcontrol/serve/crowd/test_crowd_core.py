@@ -22,7 +22,7 @@ from rtcontrol.loop.fallback import FallbackPolicy
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, OperatorCommand
-from rtcontrol.serve.crowd.core import MARGIN, BatchTimes, CrowdCore, Refuse, SendCalls, choose
+from rtcontrol.serve.crowd.core import MARGIN, BatchQueue, CrowdCore, Refuse, SendCalls, choose
 from rtcontrol.serve.crowd.loop import QUEUE, CrowdLoop
 from rtcontrol.serve.crowd.members import (
     LONGEST,
@@ -152,7 +152,7 @@ class ScriptSource:
 
 def test_decision_of_a_former_life_is_not_sent() -> None:
     bench = CrowdBench(slow_ms=20)
-    bench.core.queue.times.most = 8
+    bench.core.queue.most = 8
     bench.join(*({"id": name, "hz": 1} for name in NAMES[:3]))
     bench.see(**{name: f"moved {name}" for name in NAMES[:3]})
     bench.wait(5)
@@ -414,7 +414,7 @@ def test_overload_starves_none_of_equal_priority() -> None:
 
 
 def test_late_batch_is_halved_and_grows_again() -> None:
-    times = BatchTimes()
+    times = BatchQueue()
     shown = []
     for _ in range(12):
         shown.append(count := min(64, times.most))
@@ -430,14 +430,14 @@ def test_late_batch_is_halved_and_grows_again() -> None:
 
 def test_resting_member_is_released_within_half_its_ttl() -> None:
     item = member(1, ttl_ms=1200.0)
-    item.looks.newest = MemberSight(1, 0, 0, "still", None)
+    item.newest = MemberSight(1, 0, 0, "still", None)
     item.decided = "still", "go"
     periods = []
     for _ in range(6):
         item.stretch(unchanged=True)
         periods.append(item.period_ns // MS)
-    assert periods == [400, 600, 600, 600, 600, 600] and item.clock.stretch == LONGEST
-    item.looks.newest = MemberSight(2, 0, 0, "moved", None)
+    assert periods == [400, 600, 600, 600, 600, 600] and item.periods == LONGEST
+    item.newest = MemberSight(2, 0, 0, "moved", None)
     assert not item.rests
     assert not member(2, every_tick=True).rests
 
