@@ -71,7 +71,6 @@ def test_clients_with_different_tools_are_independent(running: Any) -> None:
         calls = first.expect(CallMessage), second.expect(CallMessage)
         assert tuple(c.seq_obs for c in calls) == seqs
         assert [c.call.name for c in calls if c.call] == ["engines", "move"]
-    assert [s.shown_name for s in running.sessions.all()] == ["test", "test"]
     assert running.sessions.health()["sessions"]["live"] == 2
 
 

@@ -26,7 +26,7 @@ from tests.rtcontrol.serve.wire_peer import WirePeer
 
 Fly = Callable[..., tuple["Future[int]", str]]
 Start = Callable[..., tuple[Program, str]]
-ANY = ("--bind", "tcp://127.0.0.1:*")
+ANY = ("--set", "serve.bind=tcp://127.0.0.1:*")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_server_that_cannot_start_leaves_no_folder(
         capsys, *serve, "--bind", "tcp://127.0.0.1:*", "--http", f"127.0.0.1:{taken.rpartition(':')[2]}"
     )
     assert "cannot be read as tools" in refused(capsys, *serve, "--tools", f"{file}.none")
-    assert "--hz 0" in refused(capsys, *serve, "--hz", "0")
+    assert "loop.hz" in refused(capsys, *serve, "--set", "loop.hz=0")
     assert not out.exists()
     ended = cli(*serve[:-2], "--bind", taken, cwd=tmp_path / "cwd")
     assert ended.returncode == 2 and "is the port free?" in ended.stderr
