@@ -769,15 +769,3 @@ def test_room_is_for_places_and_the_decoders_time() -> None:
     assert bench.has_room()
     bench.enter()
     assert not bench.has_room()
-
-
-def test_hellos_have_a_rate(bench: Bench) -> None:
-    wire = Wire()
-    for _ in range(500):
-        bench.hello(wire)
-        bench.send(wire, Bye())
-    assert bench.core.refused["rate"] >= 400 and bench.core.count <= 20
-    assert {message.code for message in wire.take(ErrorMessage)} == {"rate"}
-    bench.wait(5)
-    bench.hello(wire)
-    wire.only(Welcome)

@@ -69,7 +69,7 @@ def test_picture_is_shown_until_its_client_is_gone(running: Any) -> None:
     received(peer)
     assert session.facts.life.state == "live"
     peer.close()
-    until(lambda: session.state == "parked", "it was not parked")
+    until(lambda: session.facts.life.state == "parked", "it was not parked")
     assert WatchedSession(session).picture() is None and WatchedSession(session).snapshot(0)["picture_age_s"] is None
 
 
