@@ -1,1 +1,1 @@
-"""Decoder hosts: where decisions are made, off the control loop's thread."""
+"""Decoder hosts: decide off the control loop's thread."""

@@ -1,9 +1,8 @@
-"""Two deciders of one session (`host.backup`): the first one's answer counts where it is in time and confident, else
-the backup's.
+"""Decide by two deciders (`host.backup`): by the first one if its answer is in time and confident, else by the backup.
 
-Both are asked at once, so the backup's answer is there when it is needed, and a slow first decider delays nothing. Each
-request gets one reply, from either; where neither answers in time the loop's own fallback acts. The backup's answer is
-given at once, unless the first decider is usually in time and its answer may still come.
+Each request goes to both, so the backup's answer is ready when it is needed, and a slow first decider delays nothing.
+Each request gets one reply. Without an answer in time the loop's fallback acts. The backup's answer is returned at
+once, unless the first decider is usually in time and may still answer.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ GIVE_UP_NS = 2_000_000_000
 class Handover:
     """When the backup decides: where the first answer is late, or its least confident head is below `below`.
 
-    At most `in_flight` requests to the first decider are under way; it is not asked for a tick beyond. `plans`: its
+    At most `in_flight` requests to the first decider are under way; further ticks go to the backup alone. `plans`: its
     answers are steps of plans.
     """
 
@@ -79,7 +78,7 @@ class PairedRequest(PendingRequest):
 
 
 class BackupCore(LayeredCore):
-    """The deciders FIRST and BACKUP. Each answer of the first one is reported, whatever becomes of it."""
+    """Choose between the answers of FIRST and BACKUP. Each answer of FIRST is reported, used or not."""
 
     def __init__(self, terms: Handover) -> None:
         super().__init__("backup", NAMES, BACKUP)
@@ -104,7 +103,7 @@ class BackupCore(LayeredCore):
                 self._lost(number, f"no answer within {question.patience_ns / 1e9:g} s", now_ns)
         n = self._calls.get(request.tick, -1) + 1
         remember(self._calls, request.tick, n)
-        number = n * FURTHER + request.tick  # an answer to the call before is no answer to this one
+        number = n * FURTHER + request.tick  # the answer to the previous call must not match
         due_ns = due_of(now_ns, request.within_ns)
         # In the warm-up it is not awaited: it is late after a period.
         question = PairedRequest(request, now_ns, due_ns, n=n, late_ns=due_ns or now_ns + self._terms.period_ns)
@@ -160,7 +159,7 @@ class BackupCore(LayeredCore):
                 self.do(Withdraw(BACKUP, number))
 
     def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
-        """Note what became of either decider."""
+        """Take the new status of the deciders."""
         for name, status in self.status.items():
             new = status.events[len(before[name].events) :]
             self.state.events += [replace(event, decider=name) for event in new]
@@ -196,7 +195,7 @@ class BackupCore(LayeredCore):
         if question.pending and now_ns < question.due_ns and (is_usual(self.recent) or question.failed):
             return None
         if spare is None and not self.status[BACKUP].alive:
-            return answer  # not confident, or an error: there is no other
+            return answer  # not confident, or an error
         return spare
 
 

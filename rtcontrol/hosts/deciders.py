@@ -1,4 +1,4 @@
-"""Recipes of deciders (ST models, scripts, crowds, questions), and how one or several together are asked."""
+"""Sources of deciders (ST models, scripts, crowds, questions), and decisions by one of them or by several together."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
     from rtcontrol.models.questions import StateQuestion
 
-FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
+FAULTS = (Exception, SystemExit)  # an exception of a decider costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
 
 
-# -- how a decider is asked --------------------------------------------------------------------------------------------
+# -- decisions ---------------------------------------------------------------------------------------------------------
 
 
 def build(source: DeciderSource) -> Decider:
-    """Return the source's decider. Raises UserError, whatever goes wrong."""
+    """Return the source's decider. Raises UserError for any exception."""
     try:
         return source.build()
     except UserError:
@@ -79,7 +79,7 @@ Outcome = Decision | BaseException | list[Decision | BaseException]  # of a crow
 
 
 def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
-    """Return the decision, or what was raised in its place, in a list of one."""
+    """Return the decision, or the exception, in a list with one entry."""
     steps = getattr(decider, "decide_in_steps", None)
     try:
         if steps is not None:
@@ -124,7 +124,7 @@ def describe(decider: Decider) -> dict[str, Any]:
 
 
 def end(decider: Decider) -> None:
-    """Close what the decider holds open. An error is logged."""
+    """Close the decider. An error is logged."""
     try:
         close = getattr(decider, "close", None)
         if close is not None:
@@ -316,7 +316,7 @@ class STModel:
 
 
 def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
-    """Return one request for all members. Their `epoch` tells them apart: each life has a number of its own."""
+    """Return one request for all members. Their `epoch` tells them apart: each life has another number."""
     return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(members))
 
 

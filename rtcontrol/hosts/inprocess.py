@@ -1,4 +1,4 @@
-"""Decide in this process: on worker threads that all sessions share, or at once on the caller's own thread."""
+"""Decide in this process: on worker threads that all sessions share, or at once on the caller's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that are made of other hosts, in real time: a standby, a backup, plans. Their cores decide."""
+"""Hosts over other hosts, in real time: a standby, a backup, plans. Their cores decide."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class LayeredHost:
                 closing.callback(host.close)
 
     def _collect(self) -> None:
-        """Take what the inner hosts are, and have answered."""
+        """Pass on status and replies of the inner hosts."""
         self._look()
         for name, host in self.inner.items():
             while (reply := host.wait(0)) is not None:

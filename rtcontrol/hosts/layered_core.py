@@ -1,6 +1,6 @@
-"""The cores of hosts that are made of other hosts: the base of all, and the standby's; backup and plans are next to it.
+"""The cores of hosts over other hosts: their base, and the standby. `backup.py` and `plans.py` have the others.
 
-`advance` takes one event and its instant, and returns what is to be done, in order. A core has no thread, lock or
+`advance` takes one event and its instant, and returns actions, in order. A core has no thread, lock or
 clock: `layered.py` carries out its actions in real time, the simulation on a simulated clock.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostBase, HostEvent
 
-# So much of a tick's time is left when a better answer is waited for no longer: the one that is there has to act.
+# An eighth of a tick's time, and at least this, is kept for the answer that is ready to act.
 RESERVE, LEAST_NS = 8, 1_000_000
 MOST_OPEN = 256  # ticks and questions that are remembered
 RECENT = 16  # answers that show whether the next one will be in time
@@ -140,7 +140,7 @@ class LayeredCore:
         self._now_ns = 0  # of the last event
 
     def advance(self, event: Event, now_ns: int) -> list[Action]:
-        """Take an event; return what is to be done."""
+        """Take an event; return the actions."""
         self._actions, self._now_ns = [], now_ns
         match event:
             case DecisionRequest():
@@ -162,7 +162,7 @@ class LayeredCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """When an answer that is there acts in place of the better one; None: nothing becomes due by itself."""
+        """Return when a ready answer replaces the better one that is late; None: nothing becomes due by itself."""
         dues = [q.due_ns for q in self.open.values() if q.waited and q.due_ns > self._now_ns and self.has_other(q)]
         return min(dues, default=None)
 
@@ -170,7 +170,7 @@ class LayeredCore:
         """Add actions to those of this event."""
         self._actions += actions
 
-    # -- what a subclass decides ---------------------------------------------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------------------------------------
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         """Return the lines of the report, by those of the inner hosts."""
@@ -191,7 +191,7 @@ class LayeredCore:
         raise NotImplementedError
 
     def has_other(self, question: Any) -> bool:
-        """Return whether there is an answer that acts where no better one comes."""
+        """Return whether another answer is ready."""
         return True
 
     def chosen(self, question: Any, now_ns: int) -> DecisionReply | None:

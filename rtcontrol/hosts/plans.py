@@ -1,8 +1,8 @@
 """Execute plans step by step, while the next plan is made.
 
-Each tick is answered at once by the step of the active plan that is due; where there is none, or the plan for the tick
-itself is usually there in time, by that one. A call, or a plan of one step, passes as it came. Step `i` is for the
-instant `i * step_ns` after the plan's observation: a plan that comes late starts in its midst.
+A tick gets the step of the active plan that is due, at once. Without such a step, or if plans usually come in time, it
+gets the first step of its plan. A call, or a plan of one step, passes unchanged. Step `i` is for the instant
+`i * step_ns` after the plan's observation: a plan that comes late starts in its midst.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Scope = tuple[int, str]
 class PlanTerms:
     """No step of a plan is executed when its observation is older than `max_age_ns`.
 
-    Where two plans meet the newer one counts from its first step on. At most `in_flight` plans are made at once. Where
-    the world `waits` each tick has a plan of its own, of which the first step is executed.
+    A newer plan replaces an older one from its first step on. At most `in_flight` plans are requested at once. If the
+    world `waits`, each tick executes the first step of its plan.
     """
 
     max_age_ns: int
@@ -76,7 +76,7 @@ class ActivePlan:
 
 
 def scope_of(request: DecisionRequest) -> Scope:
-    """Return in what a plan may act: the epoch, and the instruction."""
+    """Return epoch and instruction: a plan acts in no others."""
     return request.epoch, request.instruction
 
 
@@ -105,7 +105,7 @@ class PlanCore(LayeredCore):
             self.do(Ask(PLANNER, replace(request, within_ns=patience_ns)))
 
     def _give_up(self, now_ns: int) -> None:
-        """Forget what the planner lost, or cannot answer in time for any tick."""
+        """Forget requests that are lost, or too late for any tick."""
         for k, tick in tuple(self._pending.items()):
             within_ns = tick.request.within_ns
             late = within_ns and now_ns - tick.sent_ns > 2 * self._patience_ns(within_ns)
@@ -117,7 +117,7 @@ class PlanCore(LayeredCore):
         return max(within_ns, self._terms.max_age_ns)
 
     def cancelled(self, tick: int) -> None:
-        # Its plan is still made: it may serve ticks to come. Its answer only tells how late it was.
+        # Its plan may still serve later ticks. Its reply only shows how late it was.
         if (question := self.open.get(tick)) is not None:
             question.waited = False
             if tick not in self._pending:

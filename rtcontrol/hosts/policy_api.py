@@ -75,7 +75,7 @@ class PolicySource:
 
 
 class PolicyDecider(SteppedDecider):
-    """Ask a policy server, on a connection that is kept open and a thread of its own; one decision at a time."""
+    """Ask a policy server, on an open connection and a background thread; one decision at a time."""
 
     def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
         self._source, self._mapping = source, source.mapping
@@ -89,8 +89,7 @@ class PolicyDecider(SteppedDecider):
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         """Raise DecisionLost, and UserError for an observation or a policy that is not the mapping's.
 
-        A cancelled question cuts the connection, as an answer that is not good: what comes next on it may be of this
-        question, too.
+        A cancelled question and a bad answer cut the connection: the next message could be for the same question.
         """
         packed = pack_message(self.question(request))
         try:

@@ -1,7 +1,7 @@
 """The link to a policy server as openpi has it: messages of arrays, and a WebSocket with one question at a time.
 
 A connection answers one question after the other. After a late or an unexpected message it is cut and never used again:
-what it would say next answers an older question. A ping follows each answer, and the next question waits for its pong:
+its next message would answer an older question. A ping follows each answer, and the next question waits for its pong:
 a second answer that the server sent before it is then there.
 """
 
@@ -61,7 +61,7 @@ def unpack_message(data: bytes) -> Any:
 def _items(data: bytes) -> int:
     """Count a message's items by their headers, up to MOST_ITEMS + 1.
 
-    To unpack millions of them would hold Python's one lock for seconds.
+    To unpack millions of them would hold the interpreter's lock for seconds.
     """
     reader = msgpack.Unpacker()
     reader.feed(data)
@@ -114,7 +114,7 @@ class _Straight(connect):
 
 
 async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
-    """Return a new connection as policy servers have it: no redirect, no compression, no ping of its own."""
+    """Return a new connection as policy servers have it: no redirect, no compression, no automatic ping."""
     return await _Straight(
         url,
         compression=None,
@@ -140,7 +140,7 @@ async def has_message(connection: ClientConnection) -> bool:
 
 
 class Conversation:
-    """Ask a policy server on a connection that is kept, and made again by `connected` where it is lost."""
+    """Ask a policy server on one connection; `connected` opens another one when it is lost."""
 
     def __init__(self, url: str, connected: Callable[[], Awaitable[ClientConnection]]) -> None:
         self._url, self._connected = url, connected
@@ -250,7 +250,7 @@ class Conversation:
 
 
 class PolicyLink:
-    """A conversation on a thread of its own; any thread may ask."""
+    """A conversation on a background thread; any thread may ask."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._conversation = Conversation(url, partial(open_socket, url, headers))

@@ -59,8 +59,7 @@ class PooledHost(HostBase):
 class Pool:
     """At most `limit` sessions in a process that may be lost and replaced.
 
-    `life` is what the process answered at its start; None while it is away. A lost process is killed: nothing of it
-    remains.
+    `life` is what the process answered at its start; None while it is away. A lost process is killed.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -137,7 +136,7 @@ class Pool:
 
 
 Turn = tuple[Any, DecisionRequest]
-# A request without a limit has so much time: it must not wait behind the others for ever.
+# A request without a limit has so much time: it must not wait for ever.
 UNLIMITED_NS = 1_000_000_000
 NEWEST = 0.1  # weight of the newest time of a number of decisions
 # The time of a number of decisions is out of date after so many later turns of its kind, where there is a newer one.

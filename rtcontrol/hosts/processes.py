@@ -1,4 +1,4 @@
-"""Watch whether this process runs, and end what a run started when the run is over, however it ended (Linux).
+"""Watch whether this process runs, and kill the processes of a run when it is over, however it ended (Linux).
 
 The guardian is this file, run as a program: it loads nothing else.
 """

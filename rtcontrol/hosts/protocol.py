@@ -1,4 +1,4 @@
-"""What the loop needs of a decoder host, what a host needs of a decider, and where hosts come from."""
+"""Protocols of hosts, deciders and pools, with their requests and replies."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Decider(Protocol):
 
 
 class DeciderSource(Protocol):
-    """A picklable recipe of a decider: `build` runs where the decisions are made, once a worker and a restart.
+    """A picklable recipe of a decider: `build` runs in the deciding process, for each worker and after each restart.
 
     The decider may have `info() -> dict` for the report, and `close()`, which is called when its session ends, from any
     thread, also while it decides. Raises UserError for what the user can correct.
@@ -155,7 +155,7 @@ class Host(Protocol):
         """Give up this tick's request; one that is not started is not started."""
 
     def close(self) -> None:
-        """Free the decider, and end the pool where it is this host's own."""
+        """Free the decider, and end its pool if the host started it."""
 
 
 class HostBase:

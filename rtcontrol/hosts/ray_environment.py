@@ -21,7 +21,7 @@ SIGACTION_BYTES = 512
 def set_environment() -> None:
     """Keep Ray quiet, and start it only on purpose.
 
-    Its token is a new one, unless the user has one: Ray would write its own into HOME for everybody to read. Workers
+    Its token is new, unless the user has one: Ray would write one into HOME, readable for all users. Workers
     are not nicer than other processes (by default 15). None is started early: the first driver would wait for it with
     the interpreter's lock.
     """
@@ -37,7 +37,7 @@ def set_environment() -> None:
 
 
 def hush() -> None:
-    # Ray would print its own notice of a worker's death over the live view, whatever log_to_driver says.
+    # Ray would print a notice of a worker's death over the live view, whatever log_to_driver says.
     with contextlib.suppress(ImportError, AttributeError):
         from ray._private import worker
 

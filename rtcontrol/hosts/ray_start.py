@@ -37,10 +37,10 @@ class RaySession:
     """Ray, started small on this machine, unless this process has one; and a folder for the sockets.
 
     A Ray that is started here keeps its files in that folder, which no other user may enter, listens on this machine's
-    own address alone, and answers whoever has its token, which is of this process and in no file. All its processes
+    own address alone, and answers clients with its token, which is of this process and in no file. All its processes
     bear the folder's mark, by which the guardian ends them. Pools that share it start it, and end it, each.
 
-    A thread of its own starts it: the main thread can be stopped meanwhile, and keeps its signal handlers. That thread
+    A background thread starts it: the main thread can be stopped meanwhile, and keeps its signal handlers. That thread
     then waits for `end`: Ray's processes are bound to the life of the thread that made them.
     """
 

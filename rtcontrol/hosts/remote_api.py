@@ -31,7 +31,7 @@ SPARE_S, SPARE = 0.002, 0.05
 LOOK_S = 0.002  # between two looks whether the request was cancelled
 
 
-# -- what all remote deciders share ------------------------------------------------------------------------------------
+# -- shared by all remote deciders -------------------------------------------------------------------------------------
 
 
 def is_endpoint(model: str | None) -> bool:
@@ -137,7 +137,7 @@ class EndpointSource:
 
 
 class EndpointDecider(SteppedDecider):
-    """Ask an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
+    """Ask an endpoint, on an open connection and a background thread; one decision at a time."""
 
     def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
         self._source = source

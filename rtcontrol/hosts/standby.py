@@ -15,12 +15,12 @@ from rtcontrol.hosts.ray_start import RaySession
 
 
 def single_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> RayHost:
-    """Return a run's host: the one session of a pool of its own."""
+    """Return a run's host: the one session of a new pool."""
     return RayHost(RayPool(1, gpus, workers), source, "the run", owns_pool=True)
 
 
 def two_hosts(first: DeciderSource, second: DeciderSource, workers: int = 1) -> tuple[RayHost, RayHost]:
-    """Return two deciders, each in a process of its own, of one Ray. The first one takes a GPU where there is one."""
+    """Return two deciders, in two processes of one Ray. The first one takes a GPU where there is one."""
     ray = RaySession()
     pool, spare = RayPool(1, None, workers, ray), RayPool(1, 0, workers, ray)
     return RayHost(pool, first, "the run", owns_pool=True), RayHost(spare, second, "the run's backup", owns_pool=True)
