@@ -39,7 +39,7 @@ HINT = "Give the command that starts an MCP server, or the address of one (many 
 
 
 def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
-    """Return the tools of a .json or .py file, or of `mcp:COMMAND` or `mcp:URL`.
+    """Return the tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
     model that is a part of another one is not a tool. Raises UserError where there are none, and for those that cannot
@@ -50,9 +50,11 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
     if source.endswith(".py"):
         return user_tools(source)
     try:
-        content = strict_json(read_text(Path(source)))
+        text = read_text(Path(source))
+        lines = [line for line in text.split("\n") if line.strip()] if source.endswith(".jsonl") else []
+        content = [strict_json(line) for line in lines] or strict_json(text)
     except (OSError, ValueError, RecursionError) as error:
-        hint = "Give a .json file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL."
+        hint = "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL."
         raise UserError(f"{source} cannot be read as tools ({error}).", hint) from None
     definitions = content.get("tools", [content]) if isinstance(content, Mapping) else content
     if not isinstance(definitions, list):

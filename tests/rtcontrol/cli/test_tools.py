@@ -238,3 +238,9 @@ def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
         tools_from(str(file))
     assert [tool.name for tool in tools_from(str(file), skip_unsupported=True)] == ["lift"]
     assert len(capsys.readouterr().err.splitlines()) == len(BAD)
+
+
+def test_file_of_tools_may_have_one_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "tools.jsonl"
+    file.write_text("".join(json.dumps(tool) + "\n" for tool in (GO, {**GO, "name": "back"})))
+    assert [tool.name for tool in tools_from(str(file))] == ["drive", "back"]
