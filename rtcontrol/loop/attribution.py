@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from rtcontrol.hosts.protocol import DecisionReply
+from rtcontrol.loop.ledger import spans_of, to_ms
 from rtcontrol.records import (
-    SPANS,
     Completion,
     EvidenceSample,
     HostChanged,
@@ -168,21 +168,15 @@ class Evidence:
 
 
 class Witness:
-    """Keeps what evidence needs beyond the tick itself: spans of ticks on time, when the loop's thread was long at work
-    on `texts`, and the `gaps` in which the decoder stood still (by its newest reply). `periodic`: a release comes by
-    the clock, not by an arrival."""
+    """Keeps what evidence needs beyond the tick itself: spans of ticks `on_time`, when the loop's thread was long at
+    work on `texts`, and the `gaps` in which the decoder stood still (by its newest reply). `periodic`: a release comes
+    by the clock, not by an arrival."""
 
     def __init__(self, periodic: bool) -> None:
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)
         self.gaps: Sequence[tuple[int, int]] = ()
-        self._on_time: deque[Mapping[str, float]] = deque(maxlen=USUAL)
-        self._usual: Mapping[str, float] | None = {}  # None: to be computed
+        self.on_time: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self._periodic = periodic
-
-    def on_time(self, spans: Mapping[str, float]) -> None:
-        """A tick was on time."""
-        self._on_time.append(spans)
-        self._usual = None
 
     def of_miss(self, outcome: TickOutcome, sample: EvidenceSample, host: HostChanged, end_ns: int) -> Evidence:
         """Return what is known of a tick that was over at `end_ns`: with a call, or a reply, that came after its
@@ -229,10 +223,8 @@ class Witness:
         self, tick: Tick, sample: EvidenceSample, spans: dict[str, float], end: float, since: float = 0.0, **more: Any
     ) -> Evidence:
         """Return what is known of a tick from its release until `end`."""
-        if self._usual is None:
-            self._usual = usual(self._on_time)
         known: dict[str, Any] = {
-            "usual": self._usual,
+            "usual": usual(self.on_time),
             "pauses": _pauses(tick, sample, since, end),
             "apart": sample.apart,
             "gaps": _clip(tick, self.gaps, end),
@@ -250,7 +242,7 @@ class Witness:
         if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
             return None, 0.0
         # What kept the loop from looking kept the world's thread, too.
-        ages = [spans["woke"] - spans["captured"] for spans in self._on_time if "captured" in spans]
+        ages = [spans["woke"] - spans["captured"] for spans in self.on_time if "captured" in spans]
         late_ms = to_ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         return late_ms, to_ms(tick.capture_ns - tick.release_ns)
 
@@ -259,22 +251,6 @@ def ran_and_delayed(raw: bytes) -> tuple[int, int]:
     """Return nanoseconds on a processor, and of waiting for one, from a schedstat file. ValueError for another."""
     ran, delayed = raw.split()[:2]
     return int(ran), int(delayed)
-
-
-def spans_of(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
-    """Return when each step was done, in ms from the release on, as far as it is known."""
-    release_ns = tick.release_ns
-    stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
-    if reply is not None:
-        decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
-        stamps += (reply.received_ns, reply.begun_ns, decided_ns, tick.replied_ns)
-    if done is not None:
-        stamps += (done.began_ns, done.ended_ns)
-    spans = {}
-    for name, t_ns in zip(SPANS, stamps, strict=False):
-        if t_ns:
-            spans[name] = round((t_ns - release_ns) / 1e6, 4)
-    return spans
 
 
 def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
@@ -345,11 +321,6 @@ def _acting(tick: Tick, sample: EvidenceSample, until: float) -> list[Span]:
 def _clip(tick: Tick, spans: Iterable[tuple[int, int]], until: float) -> list[Span]:
     relative = [(to_ms(start - tick.release_ns), to_ms(end - tick.release_ns)) for start, end in spans]
     return [(max(b, 0.0), min(e, until)) for b, e in relative if e > 0.0 and b < until]
-
-
-def to_ms(ns: int) -> float:
-    """Return milliseconds, as the record has them."""
-    return round(ns / 1e6, 4)
 
 
 # -- from evidence to the cause ----------------------------------------------------------------------------------------

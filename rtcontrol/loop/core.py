@@ -19,11 +19,10 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.attribution import Evidence, Witness, to_ms
-from rtcontrol.loop.fallback import ActiveCall, FallbackPolicy, FallbackState, Measure, Status
+from rtcontrol.loop.active import FallbackPolicy, FallbackState, Instructions, Measure, Requests, Status
+from rtcontrol.loop.attribution import Evidence, Witness
 from rtcontrol.loop.grid import ReleaseGrid
-from rtcontrol.loop.instructions import Instructions, Requests
-from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields
+from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields, to_ms
 from rtcontrol.loop.operator import ConfidenceMonitor, OperatorGate
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import (
@@ -159,7 +158,7 @@ class LoopCore:
         monitor = ConfidenceMonitor(settings.hz, self.out)
         self.operator = OperatorGate(self.out, self.ledger, rules.doubt, rules.confirm, settings.confirm_ns, monitor)
         instructions = Instructions(settings.instruction, self.out, self.ledger, rules.goals)
-        self.requests = Requests(instructions, rules.history, ActiveCall(policy) if settings.steady else None)
+        self.requests = Requests(instructions, rules.history, policy if settings.steady else None)
 
     def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
         """Take an event at `now_ns`. Return what is to be done, in order: a list that the next event clears."""
@@ -614,7 +613,7 @@ class LoopCore:
         line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
         if end_ns <= tick.deadline_ns:
             if not tick.calls and outcome.kind != "epoch_over":  # which did nothing: not what a call usually takes
-                self.witness.on_time(line["spans_ms"])
+                self.witness.on_time.append(line["spans_ms"])
             self.ledger.write(line)
             return
         if tick.calls:
@@ -766,8 +765,7 @@ class LoopCore:
     def _acknowledge(self, acks: deque[Acknowledgement]) -> None:
         """Take a client's acknowledgements of calls, but of those whose tick is not over."""
         taken = [acks.popleft() for _ in range(len(acks))]  # more may come meanwhile
-        if self.requests.steady is not None:
-            self.requests.steady.carried_out(taken)
+        self.requests.carried_out(taken)
         for ack in taken:
             if ack.tick in self.outstanding.ordered:
                 acks.append(ack)

@@ -13,8 +13,8 @@ from rtcontrol.agents import InvalidCall
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.hosts import deciders
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.loop.active import echo
 from rtcontrol.loop.config import instruction_text
-from rtcontrol.loop.instructions import echo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
 

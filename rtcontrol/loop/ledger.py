@@ -11,9 +11,19 @@ from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.loop.attribution import spans_of, to_ms
 from rtcontrol.models.call import Call
-from rtcontrol.records import Action, Completion, Fault, Notify, OrderedCall, Record, SafeAttempt, Tick, TickOutcome
+from rtcontrol.records import (
+    SPANS,
+    Action,
+    Completion,
+    Fault,
+    Notify,
+    OrderedCall,
+    Record,
+    SafeAttempt,
+    Tick,
+    TickOutcome,
+)
 from rtcontrol.telemetry.causes import Cause
 
 MAX_SHOWN = 256  # different errors shown to people; what differs every time must not fill the memory
@@ -230,6 +240,27 @@ class Ledger:
         if about is not None and key not in self._shown and len(self._shown) < MAX_SHOWN:
             self._shown.add(key)
             self._out.append(Notify(about + shown))
+
+
+def spans_of(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
+    """Return when each step was done, in ms from the release on, as far as it is known."""
+    release_ns = tick.release_ns
+    stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
+    if reply is not None:
+        decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
+        stamps += (reply.received_ns, reply.begun_ns, decided_ns, tick.replied_ns)
+    if done is not None:
+        stamps += (done.began_ns, done.ended_ns)
+    spans = {}
+    for name, t_ns in zip(SPANS, stamps, strict=False):
+        if t_ns:
+            spans[name] = round((t_ns - release_ns) / 1e6, 4)
+    return spans
+
+
+def to_ms(ns: int) -> float:
+    """Return milliseconds, as the record has them."""
+    return round(ns / 1e6, 4)
 
 
 def cut_fields(outcome: TickOutcome) -> Line:

@@ -13,10 +13,10 @@ from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
 from rtcontrol.hosts.layered import executes_plans
 from rtcontrol.hosts.protocol import Host
+from rtcontrol.loop.active import Instructions
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import RunConfig, instruction_text
 from rtcontrol.loop.core import LoopCore
-from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.realtime import SlackCollector
@@ -31,7 +31,6 @@ from rtcontrol.telemetry.recorder import Recorder
 LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
 LEAVE_AT_ONCE_S = 0.5  # the same after the third signal: time enough for a world that is free
 RETRY_NS = 1_000_000_000  # a safe call that is not active is tried again every period, but at least as often as this
-TAKEN_BACK = "{} was taken by the world's code or a library, and is taken back: it ends the run safely."
 UNSAFE = "THE SAFE CALL IS NOT ACTIVE in the world: {}. Whatever acted last may act still: stop it by other means."
 OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
 
@@ -132,7 +131,7 @@ class ControlLoop:
             notify=self.tell,
             stop=self.stop,
             report=options.listener.report,
-            retake=self._retake,
+            retake=options.retake,
         )
         return LoopRunner(core, clock, ports)
 
@@ -206,10 +205,6 @@ class ControlLoop:
         elif self.phase != "ending":
             halt()
 
-    def _retake(self) -> None:
-        for name in self.options.retake():
-            self.tell(TAKEN_BACK.format(name))
-
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -268,7 +263,7 @@ def launch(loop: ControlLoop) -> None:
     env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
     state.launched = True
     state.safe_active, state.unsafe = False, True  # until the end shows that it is active
-    loop.runner.ports.retake()
+    loop.runner.retake()
     loop.runner.ports.actuator.start()
     first = first_observation(config, env, state.stopped, loop.tell)
     if loop.options.sample is None:

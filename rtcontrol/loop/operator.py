@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.instructions import echo
+from rtcontrol.loop.active import echo
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Action, Doubt, LoopReport, Notify, OperatorCommand, PendingApproval, Question, Tick

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from rtcontrol.loop.active import Instructions
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.actuator_core import ActuatorCore
-from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.operator import OperatorState, State
 from rtcontrol.records import Completion, OperatorCommand, PendingApproval, Question
 

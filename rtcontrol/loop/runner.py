@@ -30,6 +30,7 @@ from rtcontrol.records import HostChanged
 SPIN_NS = 200_000  # the kernel wakes a sleeper up to 0.1 ms late (timer slack, a context switch): the rest is polled
 MAX_SLEEP_NS = 50_000_000  # so that a signal's flag is read soon even at 0.1 Hz
 WOKE = ev.Woke()
+TAKEN_BACK = "{} was taken by the world's code or a library, and is taken back: it ends the run safely."
 RETAKE_NS = 10_000_000  # handlers of signals are checked once a tick, but not more often than this
 
 
@@ -88,7 +89,7 @@ def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> LoopC
 @dataclass(frozen=True, slots=True)
 class Ports:
     """What a loop acts on. `write` takes a line for the record, `notify` one for people, `stop` why the run ends,
-    `report` is for the run's listener; `retake` takes back signals that user code has taken."""
+    `report` is for the run's listener; `retake` takes back signals that user code took, and returns their names."""
 
     agent: Agent
     env: Environment
@@ -100,7 +101,7 @@ class Ports:
     notify: Callable[[str], None]
     stop: Callable[[str], None]
     report: Callable[[ev.LoopReport], None]
-    retake: Callable[[], None]
+    retake: Callable[[], list[str]]
 
 
 def read(agent: Agent, data: Any) -> str:
@@ -179,13 +180,18 @@ class LoopRunner:
         while actuator.effects:
             self.dispatch(actuator.effects.popleft())
 
+    def retake(self) -> None:
+        """Take back signals that user code has taken."""
+        for name in self.ports.retake():
+            self.ports.notify(TAKEN_BACK.format(name))
+
     # -- actions with an answer ---------------------------------------------------------------------------------------
 
     def _observe(self, action: ev.Observe) -> ev.Observed:
         ports, env, since_ns, now = self.ports, self.ports.env, action.sample_since_ns, time.monotonic_ns()
         runs = ports.sampler.runs()
         if now >= self._retake_ns:
-            ports.retake()
+            self.retake()
             self._retake_ns = now + RETAKE_NS
         acks = None if self._world is None else self._world.heard
         event = ev.Observed(env.latest(), env.finished, runs, acks)

@@ -7,7 +7,7 @@ import time
 from rtcontrol.envs.base import Emission
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import wire_call
-from rtcontrol.loop.instructions import echo
+from rtcontrol.loop.active import echo
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import Listener
 from rtcontrol.loop.operator_control import OperatorControl

@@ -265,7 +265,7 @@ class SimRun:
             notify=lambda line: None,
             stop=self.stop,
             report=self._report,
-            retake=lambda: None,
+            retake=list,
         )
         return LoopRunner(core, clock, ports)
 

@@ -21,8 +21,8 @@ from rtcontrol.envs.remote_core import wire_call
 from rtcontrol.hosts.deciders import crowd_request, unpack
 from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.loop.active import Measure, Status
 from rtcontrol.loop.core import LoopSettings, Rules
-from rtcontrol.loop.fallback import Measure, Status
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, KnownCause, OperatorCommand, TickOutcome

@@ -13,8 +13,7 @@ from rtcontrol.envs.remote_core import RemoteData, wire_calls
 from rtcontrol.hosts.deciders import crowd_source
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.loop.fallback import FallbackPolicy
-from rtcontrol.loop.instructions import echo
+from rtcontrol.loop.active import FallbackPolicy, echo
 from rtcontrol.records import NOTHING, Tick
 from rtcontrol.serve.negotiate import EXECUTED, Terms, legal_calls
 from rtcontrol_client.wire import Code, WireError

@@ -744,7 +744,7 @@ def test_acknowledgements_that_come_meanwhile_are_taken_next() -> None:
     """A client's words arrive on another thread, also while those before are looked at."""
     words = deque(Acknowledgement(k, "executed", None, 0) for k in range(3))
     rig = Rig()
-    rig.core.requests.steady = SimpleNamespace(carried_out=lambda seen: words.extend([words_of_more] * len(list(seen))))  # type: ignore[assignment]
+    rig.core.requests.carried_out = lambda seen: words.extend([words_of_more] * len(list(seen)))  # type: ignore[method-assign]
     words_of_more = Acknowledgement(9, "executed", None, 0)
     rig.core._acknowledge(words)
     assert [ack.tick for ack in words] == [9, 9, 9]

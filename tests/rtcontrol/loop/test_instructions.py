@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents import Goals
-from rtcontrol.loop.instructions import TRIALS, Instructions
+from rtcontrol.loop.active import TRIALS, Instructions
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.loop.operator_control import slash_answer
 from rtcontrol.models.call import Call, Decision

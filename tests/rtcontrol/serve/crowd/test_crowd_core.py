@@ -17,8 +17,8 @@ from rtcontrol import records as ev
 from rtcontrol.hosts.deciders import answer, crowd_source
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.remote_api import EndpointSource
+from rtcontrol.loop.active import FallbackPolicy
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.fallback import FallbackPolicy
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, OperatorCommand
